@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import fairbench
 from fairbench.api.flags import CompareFlags, RunFlags, SweepFlags
+from fairbench.api.notebook import html_table
 from fairbench.cli.app import app
 from fairbench.cli.compare import compare as compare_command
 from fairbench.cli.run import run as run_command
@@ -307,3 +308,18 @@ def test_keywords_are_the_flags_of_the_command(flags, function, command, known):
     assert set(flags.__annotations__) == set(known)
     keywords = {*flags.__annotations__, *inspect.signature(function).parameters}
     assert set(inspect.signature(command).parameters) - keywords <= OF_THE_COMMAND | BY_OTHER_NAMES
+
+
+def test_a_notebook_shows_one_row_a_client(result):
+    shown = result._repr_html_()
+    assert shown.count("<tr>") == 1 + len(result.summary["clients"])
+    assert all(f"<td>{one['client']}</td>" in shown for one in result.summary["clients"])
+
+
+def test_names_in_a_notebook_are_never_taken_for_markup():
+    rows = [{"name": "<b>", "x": {"mean": 2.0, "low": 1.0, "high": 3.0, "runs": 5}}, {"x": None}]
+    shown = html_table("<i>", rows, ("name", "x", "absent"))
+    assert "&lt;b&gt;" in shown
+    assert "<i>" not in shown
+    assert "2.00 [1.00, 3.00]" in shown
+    assert "absent" not in shown

@@ -7,6 +7,7 @@ within one run, since machines differ and are shared.
   queue   the same for a burst of so many requests waiting at once, under each local scheduler
   pass    milliseconds of one ordering pass over 1,000 waiting requests, each local scheduler
   length  requests with ever longer outputs: the cost must not follow
+  prompts SGLang's workers and vLLM's with ever longer prompts that share nothing, pools full
   scale   1e5 and 1e6 requests, records written: CPU time and peak memory, each in a fresh process
 """
 
@@ -21,6 +22,7 @@ from statistics import median
 
 from fairbench.config.resolve import resolve
 from fairbench.core import Request, Segment, prompt_tokens
+from fairbench.execute.requests import FLAGS, experiment
 from fairbench.results.store import save_run
 from fairbench.schedulers.registry import LOCALS, PAIRS, build_local
 from fairbench.sim.engine.kv_cache import KVCache
@@ -149,6 +151,27 @@ def length():
     table("tot", ["requests per CPU second"], rows)
 
 
+def prompts():
+    """The same number of prompt tokens in every row, 9.6 million: the cost must not follow."""
+
+    def row(folder, tokens):
+        path = Path(folder) / f"{tokens}.csv"
+        arrivals = range(9_600_000 // tokens)
+        lines = [f"{120 * i / len(arrivals)},client-{i % 4},{tokens},100" for i in arrivals]
+        path.write_text("\n".join(["arrived_at,client,input_tokens,output_tokens", *lines]))
+        for engine in ("sglang", "vllm"):
+            flags = {"trace": str(path), "engine": engine, "scheduler": "d2lpm", "dp": 8}
+            spec = experiment(dict.fromkeys(FLAGS) | flags, {})
+            start_s = time.process_time()
+            simulate(spec)
+            yield f"{time.process_time() - start_s:.1f}"
+
+    with tempfile.TemporaryDirectory() as folder:
+        sizes = (1_000, 4_000, 16_000)
+        rows = ((f"{tokens:,} tokens", row(folder, tokens)) for tokens in sizes)
+        table("prompts of", ["sglang, CPU s", "vllm, CPU s"], rows)
+
+
 def scale():
     def row(duration_s):
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
@@ -185,7 +208,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("mode", choices=("cells", "queue", "pass", "length", "scale"))
+    parser.add_argument("mode", choices=("cells", "queue", "pass", "length", "prompts", "scale"))
     parser.add_argument("--dp", type=int, nargs="+", default=[1, 4, 16, 64], help="for cells")
     parser.add_argument("--workload", nargs="+", default=workload_names(), help="for cells")
     parser.add_argument("--scheduler", nargs="+", default=list(PAIRS), help="for cells")
@@ -194,7 +217,8 @@ def main():
     if arguments.mode == "cells":
         cells(arguments.workload, arguments.scheduler, arguments.dp)
     else:
-        {"queue": queue, "pass": ordering_pass, "length": length, "scale": scale}[arguments.mode]()
+        modes = {"queue": queue, "pass": ordering_pass, "length": length, "prompts": prompts}
+        (modes | {"scale": scale})[arguments.mode]()
 
 
 if __name__ == "__main__":

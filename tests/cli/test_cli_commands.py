@@ -1,6 +1,7 @@
 """The list of commands, each loaded when it is used, and what a shell completes."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.cli.commands import COMMANDS, load
+from fairbench.cli.panels import OTHER, PANELLED, PANELS, panel_of
 
 COMMAND = [sys.executable, "-c", "from fairbench.cli.main import main; main()"]
 
@@ -23,6 +25,31 @@ def test_the_list_says_of_a_command_what_its_own_help_begins_with(name):
     shown = CliRunner().invoke(app, [name, "--help"]).stdout
     assert f" {name} [OPTIONS]" in shown.splitlines()[0]
     assert "--install-completion" not in shown
+
+
+@pytest.mark.parametrize("name", PANELLED)
+def test_the_help_shows_every_flag_once_in_a_panel(name):
+    command = load(name)
+    shown = CliRunner().invoke(app, [name, "--help"]).stdout
+    sections = re.findall(r"(?m)^(\S.*):$", shown)
+    assert [one for one in sections if one in PANELS] == [
+        panel for panel in PANELS if any(panel_of(param.name) == panel for param in command.params)
+    ]
+    flags = [param for param in command.params if param.param_type_name == "option"]
+    for param in flags:
+        assert len(re.findall(rf"(?m)^  {re.escape(param.opts[0])}(?![-\w])", shown)) == 1
+
+
+def test_only_help_is_outside_the_panels_of_run():
+    others = [param.name for param in load("run").params if panel_of(param.name) == OTHER]
+    assert others == ["experiment_file"]  # an argument, which has a section of its own
+
+
+def test_no_flag_is_in_two_panels():
+    names = [name for panel in PANELS.values() for name in panel]
+    assert len(names) == len(set(names))
+    known = {param.name for name in PANELLED for param in load(name).params}
+    assert set(names) <= known
 
 
 def test_the_help_lists_every_command():

@@ -8,10 +8,12 @@ from gate_helpers import measured, store
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.config.resolve import read_spec
 from fairbench.execute.comparison import carry_out
 from fairbench.execute.comparison_plan import plan_comparison
 from fairbench.execute.context import RunContext
 from fairbench.execute.interruption import Interrupted, Interruption
+from fairbench.results.store import EXPERIMENT
 from fairbench.results.sweep_store import SweepStore
 from one_by_one import one_by_one
 
@@ -157,3 +159,25 @@ def test_interrupted_it_says_how_to_go_on(tmp_path):
     with pytest.raises(Interrupted, match="0 of 2 points are finished") as raised:
         carry_out(plan, tmp_path, RunContext(interrupted))
     assert raised.value.exit_code == 130
+
+
+def test_a_trace_is_compared_on_the_engine_that_is_named(tmp_path, in_this_process):
+    path = tmp_path / "log.csv"
+    rows = [f"{i / 10},client-{i % 2},{200 + i},20" for i in range(40)]
+    path.write_text("\n".join(["arrived_at,client,input_tokens,output_tokens", *rows]))
+    result = invoke(
+        *("fcfs", "vtc", "--trace", path, "--engine", "vllm", "--num-runs", 1, "--json"),
+        *("--result-dir", tmp_path / "runs"),
+    )
+    assert result.exit_code == 0, result.output
+    finished = SweepStore(tmp_path / "runs" / "compare-fcfs-vtc").finished().values()
+    found = [(cell.summary["scheduler"], cell.summary["num_requests"]) for cell in finished]
+    assert sorted(found) == [("fcfs", 40), ("vtc", 40)]
+    engines = {read_spec(cell.path / EXPERIMENT).engine for cell in finished}
+    assert engines == {"vllm"}
+
+
+def test_flags_of_a_trace_need_one(tmp_path):
+    result = invoke("fcfs", "vtc", "--trace-format", "azure", "--result-dir", tmp_path)
+    assert result.exit_code == 2
+    assert "trace_format: needs a trace" in result.stderr

@@ -4,11 +4,13 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.cli.list import _part
 from fairbench.config.preset import preset_names
 from fairbench.config.toml import parse_assignment
 from fairbench.hardware.catalogue import profile_ids
 from fairbench.hardware.engines import ENGINES
 from fairbench.schedulers.gateway.registry import DETECTORS, POLICIES
+from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
 from fairbench.workloads.spec import workload_names
 
@@ -80,3 +82,9 @@ def test_an_unknown_kind_is_wrong_usage():
     result = CliRunner().invoke(app, ["list", "schedulerz"])
     assert result.exit_code == 2
     assert "schedulerz" in result.stderr
+
+
+@pytest.mark.parametrize("description", [None, "", "\n"])
+def test_a_scheduler_without_a_docstring_is_listed_by_its_name(description):
+    described = type("Mine", (), {"__doc__": description})
+    assert list(_part("mine", described, FCFS.Params)) == ["  mine"]

@@ -122,15 +122,30 @@ def test_names_are_never_taken_for_markup():
     assert "clients.[/red].requests" in outcome_text(found)
 
 
-def test_markdown_is_one_table_whatever_the_names(outcome):
+def test_markdown_has_whole_tables_whatever_the_names(outcome):
     lines = outcome_markdown(outcome).split("\n")
     assert lines[0].startswith("**1 point, 3 checks: ")
     rows = [line for line in lines if line.startswith("| ")]
     cells = [len(re.split(r"(?<!\\)\|", row)) for row in rows]
-    assert cells == [9] * 5 + [6] * 3
+    assert cells == [6] * 3 + [8] * 5 + [6] * 3
     assert "a &lt;b\\> \\| c: d, e" in rows[2]
     assert "| ❌ fail |" in rows[2]
+    assert "<summary>3 checks: a &lt;b&gt; | c: d, e</summary>" in lines
     assert "<summary>1 value changed: a &lt;b&gt; | c: d, e</summary>" in lines
+
+
+def test_markdown_has_one_line_a_configuration_and_stays_short():
+    before, after = summary(), summary(duration=8.0)
+    clauses = ["failed:+0", "jain_index:-0.02"]
+    points = [PairedPoint(f"point-{n}", True, (before,), (after,)) for n in range(400)]
+    text = outcome_markdown(judge(points, clauses, alpha=0.05))
+    assert len(text) < 60_000
+    first = text.partition("<details>")[0]
+    assert (
+        sum(line.startswith("| ") for line in first.split("\n")) == 402
+    )  # with the head and the line below it
+    assert "left out, for length." in text
+    assert text.count("<details>") == text.count("</details>") > 10
 
 
 @pytest.mark.parametrize("strict", [True, False])

@@ -102,7 +102,7 @@ def check_waiting(worker) -> None:
     while stack:
         node = stack.pop()
         stack.extend(node.children.values())
-        for waiter in node.waiters:
+        for waiter in node.waiters or ():
             assert waiter.node is node
             if waiter.dirty:
                 continue

@@ -13,6 +13,7 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from fairbench.api.flags import CompareFlags
+from fairbench.api.notebook import html_table
 from fairbench.api.result import Result
 from fairbench.cli.progress import shown_progress
 from fairbench.errors import UsageError
@@ -60,6 +61,15 @@ class Comparison:
 
     def __str__(self) -> str:
         return contrast_text(self._shown).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """Return the differences that ``str`` shows as an HTML table, for notebooks."""
+        columns = (
+            *("other", "place", "metric", "baseline_mean", "other_mean", "difference"),
+            *("low", "high", "decision"),
+        )
+        rows = _differences(self._shown).to_pylist()
+        return html_table("Differences to the baseline", rows, columns)
 
     def __repr__(self) -> str:
         return f"<fairbench.Comparison {self.runs.num_rows} runs, {len(self._shown)} pairs>"

@@ -87,6 +87,14 @@ class CompareFlags(TypedDict, total=False):
     duration: float | None
     seed: int | None
     preset: str | None
+    engine: str | None
+    trace: str | None
+    trace_format: str | None
+    trace_map: Mapping[str, str] | None
+    trace_line: int | None
+    trace_spread: bool
+    clients_from: str | None
+    time_scale: float | None
 
 
 class SweepFlags(TypedDict, total=False):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from fairbench.api.notebook import html_table
 from fairbench.config import ExperimentSpec
 from fairbench.metrics.arrow import to_arrow
 from fairbench.results.comparison import experiment_of
@@ -93,6 +94,14 @@ class Result:
         from fairbench.api.plot import draw  # needs the plot extra
 
         return draw(self._run)
+
+    def _repr_html_(self) -> str:
+        """Return the clients with their main metrics as an HTML table, for notebooks."""
+        columns = (
+            *("client", "misbehaving", "programs", "service_rate_tok_s", "entitlement_ratio"),
+            *("p50_s", "p95_s", "p99_s", "cache_hit_rate"),
+        )
+        return html_table(repr(self), self.summary["clients"], columns)
 
     def __repr__(self) -> str:
         keys = ("scheduler", "gateway", "workload", "scenario", "dp", "seed")

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 import pyarrow as pa
 
 from fairbench.api.flags import SweepFlags
+from fairbench.api.notebook import html_table
 from fairbench.cli.progress import shown_progress
 from fairbench.config.sweep_points import points
 from fairbench.execute.context import run_context
@@ -57,6 +58,14 @@ class SweepResult:
         """The points that failed, by name, and the error of each."""
         failures: list[dict[str, Any]] = self.comparison["failures"]
         return failures
+
+    def _repr_html_(self) -> str:
+        """Return the cells with means and 95% intervals as an HTML table, for notebooks."""
+        columns = (
+            *("place", "cell", "service_rate_tok_s", "jain_index", "victim_p50_s"),
+            *("victim_p95_s", "victim_p99_s", "cache_hit_rate"),
+        )
+        return html_table(repr(self), self.cells, columns)
 
     def __repr__(self) -> str:
         return f"<fairbench.SweepResult {self.comparison['sweep']!r}: {len(self.cells)} cells>"

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import typer
 
+from fairbench.cli.panels import PANELLED, PanelCommand
+
 
 class Entry(NamedTuple):
     """Where a command is, ``MODULE:NAME`` in this package, and what it does in a line."""
@@ -75,7 +77,7 @@ def load(name: str) -> Any:
         alone = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
         )
-        alone.command(name)(found)
+        alone.command(name, cls=PanelCommand if name in PANELLED else None)(found)
         found = alone
     command = typer.main.get_command(found)
     command.name = name

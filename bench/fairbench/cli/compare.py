@@ -21,11 +21,13 @@ from fairbench.cli.flags import (
 )
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
+from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap
 from fairbench.config.backend import SIM, STARTED
 from fairbench.config.weights import parse_weights
 from fairbench.execute.comparison import Compared, carry_out, go_on, read_alone
 from fairbench.execute.comparison_plan import check_usage, plan_comparison
 from fairbench.execute.context import run_context
+from fairbench.hardware.engines import ENGINES
 from fairbench.report.contrast_table import contrast_text, shown_metrics
 from fairbench.results.contrast import (
     Contrast,
@@ -34,6 +36,7 @@ from fairbench.results.contrast import (
     contrast_json,
     known_metrics,
 )
+from fairbench.workloads.traces.columns import parse_names
 
 
 def compare(
@@ -49,6 +52,20 @@ def compare(
     workload: Annotated[
         str | None, Option(metavar="NAME|FILE.toml", help="What the clients run. [default: tot]")
     ] = None,
+    trace: Annotated[
+        str | None,
+        Option(metavar="FILE", help="Play recorded traffic instead of a workload."),
+    ] = None,
+    trace_format: TraceFormat = None,
+    trace_map: TraceMap = None,
+    trace_line: TraceLine = None,
+    trace_spread: Annotated[
+        bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
+    ] = False,
+    clients_from: ClientsFrom = None,
+    time_scale: Annotated[
+        float | None, Option(help="Seconds of the trace in a second. [default: 1]")
+    ] = None,
     scenario: Annotated[
         str | None, Option(metavar="none|s1|s2", help="Who misbehaves. [default: s1]")
     ] = None,
@@ -59,6 +76,10 @@ def compare(
     ] = None,
     gpu: Annotated[str | None, Option(help="Timing profile id or a unique prefix.")] = None,
     model: Annotated[str | None, Option(help="Model served.")] = None,
+    engine: Annotated[
+        str | None,
+        Option(metavar="|".join(ENGINES), help="Engine to simulate. [default: sglang]"),
+    ] = None,
     backend: Annotated[
         str | None,
         Option(metavar="|".join((SIM, *STARTED)), help="Simulate, or start servers, as in `run`."),
@@ -116,6 +137,14 @@ def compare(
         {
             "preset": preset,
             "workload": workload,
+            "trace": trace,
+            "trace_format": trace_format,
+            "trace_map": parse_names(trace_map) or None,
+            "trace_line": trace_line,
+            "trace_spread": trace_spread or None,
+            "clients_from": clients_from,
+            "time_scale": time_scale,
+            "engine": engine,
             "scenario": scenario,
             "dp": dp,
             "gateway": gateway,

@@ -126,8 +126,8 @@ def _part(name: str, described: type, params_class: type) -> Iterator[str]:
 
 
 def _entry(name: str, description: str) -> str:
-    """A name and what it is: the first line of a docstring or description."""
-    return f"  {name:<20} {description.strip().splitlines()[0]}"
+    """Return a name with the first line of its docstring or description, if it has one."""
+    return f"  {name:<20} {description.strip().partition(chr(10))[0]}".rstrip()
 
 
 def _settings(settings: Mapping[str, Any]) -> Iterator[str]:

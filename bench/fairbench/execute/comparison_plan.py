@@ -14,7 +14,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.config.setting_names import flat_settings
 from fairbench.config.sweep import Sweep, make_sweep
 from fairbench.errors import UsageError
-from fairbench.execute.requests import check_names, experiment
+from fairbench.execute.requests import TRACE, check_names, experiment
 from fairbench.results.contrast import Side, experiment_key, sides_of
 from fairbench.results.grid import experiment_tables, labels
 from fairbench.results.reading import runs_below
@@ -26,7 +26,7 @@ from fairbench.workloads.model import MAX_NAME
 FLAGS = (
     *("workload", "scenario", "dp", "gateway", "saturation", "gpu", "model", "backend"),
     *("num_programs", "request_rate", "duration", "weights", "goodput", "percentiles", "seed"),
-    "preset",
+    *("preset", "engine", *TRACE, "time_scale"),
 )
 NUM_RUNS = 5  # seeds of what is run, unless it is said or stored how many
 

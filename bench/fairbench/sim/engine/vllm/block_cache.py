@@ -19,7 +19,8 @@ from fairbench.sim.engine.vllm.block_tree import (
 
 
 class BlockCache:
-    """``blocks`` blocks of ``block_size`` tokens. ``on_evict(prefix, tokens)`` hears of evictions.
+    """``blocks`` blocks of ``block_size`` tokens. ``on_evict(prefix, tokens)`` hears of evictions,
+    in one call for all blocks of a prefix that go in a row.
 
     vLLM's free list has the blank blocks at its head and the cached ones behind them, least
     recently used first: what is given back full goes to the tail, what is not to the head. So the
@@ -70,8 +71,12 @@ class BlockCache:
             node = nodes.pop()
             nodes += node.children.values()
             node.parent = None
-            for held in (node.children, node.blocks, node.waiters, node.awaited):
-                held.clear()
+            for block in node.blocks:
+                block.node = None
+            node.children.clear()
+            node.blocks.clear()
+            node.waiters = node.awaited = None
+        self.unused.clear()
 
     # Blocks.
 
@@ -84,11 +89,18 @@ class BlockCache:
         """Blocks for a request, blank ones first. They must be there."""
         taken = [Block() for _ in range(min(count, self.blank))]
         self.blank -= len(taken)
+        end = top = self.root  # of the stretch that is evicted: a prompt's blocks go last to first
+        tokens = 0
         while len(taken) < count:
             block, _ = self.unused.popitem(last=False)
-            self._evict(block)
+            if (node := self._evict(block)) is not None:
+                if node is not top.parent:
+                    self._report(end, tokens)
+                    end, tokens = node, 0
+                top, tokens = node, tokens + self.block_size
             block.users = 1
             taken.append(block)
+        self._report(end, tokens)
         return taken
 
     def use(self, block: Block) -> None:
@@ -110,28 +122,38 @@ class BlockCache:
             else:
                 self.unused[block] = None
 
-    def store(self, node: BlockNode, prompt: Prompt, place: Place, block: Block) -> Place:
-        """A block is full: it can be found from now on, behind ``node``. Returns its end."""
-        end = self.tree.store(node, prompt, place, block)
-        child = block.node
-        assert child is not None
-        if len(child.blocks) == 1 and (group := node.awaited.get(child.key)):
-            for waiter in list(group):
-                self._moved(waiter)
-        return end
+    def store(
+        self, node: BlockNode, prompt: Prompt, place: Place, blocks: Iterable[Block]
+    ) -> tuple[BlockNode, Place]:
+        """Make full blocks that follow ``node`` in a prompt findable. Returns the last one's end.
 
-    def _evict(self, block: Block) -> None:
+        ``place`` is where ``node`` ends in the prompt; the end is a node and a place as well.
+        """
+        for block in blocks:
+            child, place = self.tree.store(node, prompt, place, block)
+            if node.awaited and len(child.blocks) == 1 and (group := node.awaited.get(child.key)):
+                for waiter in list(group):
+                    self._moved(waiter)
+            node = child
+        return node, place
+
+    def _report(self, end: BlockNode, tokens: int) -> None:
+        """Tell ``on_evict`` that the last ``tokens`` tokens up to ``end`` were evicted, if any."""
+        if tokens and self.on_evict is not None:
+            self.on_evict(prefix_of(end), tokens)
+
+    def _evict(self, block: Block) -> BlockNode | None:
+        """Overwrite ``block``. Returns its node if no other block holds the same tokens."""
         node = self.tree.drop(block)
         if node is None:
-            return
-        if self.on_evict is not None:
-            self.on_evict(prefix_of(node), self.block_size)
+            return None
         parent = node.parent
         assert parent is not None
-        for waiter in list(node.waiters):
+        for waiter in list(node.waiters or ()):
             unfile(waiter, self.block_size)
             file(waiter, parent, self.block_size)
             self._moved(waiter)
+        return node
 
     # What a waiting queue asks (a PrefixCache).
 

@@ -25,18 +25,28 @@ class Block:
 
 
 class BlockNode:
-    """A prefix of whole blocks, ``depth`` tokens long, and the blocks that hold its last part."""
+    """A prefix of whole blocks, ``depth`` tokens long, and the blocks that hold its last part.
 
-    __slots__ = ("awaited", "blocks", "children", "depth", "key", "parent", "waiters")
+    The prefix is the part of ``prompt`` before ``end``: the prompt that first filled the node.
+    """
 
-    def __init__(self, parent: BlockNode | None, key: Key, depth: int) -> None:
+    __slots__ = (
+        "awaited", "blocks", "children", "depth", "end", "key", "parent", "prompt", "waiters",
+    )  # fmt: skip
+
+    def __init__(
+        self, parent: BlockNode | None, key: Key, depth: int, prompt: Prompt, end: Place
+    ) -> None:
         self.parent = parent
         self.key = key
         self.depth = depth
+        self.prompt = prompt
+        self.end = end
         self.children: dict[Key, BlockNode] = {}
-        self.blocks: dict[Block, None] = {}  # the first is the one that is used
-        self.waiters: dict[Waiter, None] = {}  # whose match ends here
-        self.awaited: dict[Key, dict[Waiter, None]] = {}  # the same, by what would extend it
+        self.blocks: list[Block] = []  # the first is the one that is used; most often alone
+        # Requests whose match ends here, and the same by what would extend it; most have none.
+        self.waiters: dict[Waiter, None] | None = None
+        self.awaited: dict[Key, dict[Waiter, None]] | None = None
 
 
 Waiter = AnyWaiter[BlockNode]
@@ -47,7 +57,7 @@ class BlockTree:
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
-        self.root = BlockNode(None, (), 0)
+        self.root = BlockNode(None, (), 0, (), (0, 0))
 
     def descend(
         self, node: BlockNode, prompt: Prompt, place: Place, limit: int
@@ -62,15 +72,21 @@ class BlockTree:
             node, place = child, end
         return node, place
 
-    def store(self, node: BlockNode, prompt: Prompt, place: Place, block: Block) -> Place:
-        """``block`` is full and follows ``node`` in the prompt; returns the place behind it."""
-        key, end = next_block(prompt, place, self.block_size)
+    def store(
+        self, node: BlockNode, prompt: Prompt, place: Place, block: Block
+    ) -> tuple[BlockNode, Place]:
+        """File ``block``, which is full and follows ``node``. Returns its node and the end of it.
+
+        ``place`` is where ``node`` ends in the prompt.
+        """
+        size = self.block_size
+        key, end = next_block(prompt, place, size)
         child = node.children.get(key)
         if child is None:
-            child = node.children[key] = BlockNode(node, key, node.depth + self.block_size)
-        child.blocks[block] = None
+            child = node.children[key] = BlockNode(node, key, node.depth + size, prompt, end)
+        child.blocks.append(block)
         block.node = child
-        return end
+        return child, end
 
     def drop(self, block: Block) -> BlockNode | None:
         """``block`` is overwritten. Returns its node if no other block holds the same.
@@ -80,7 +96,7 @@ class BlockTree:
         """
         node, block.node = block.node, None
         assert node is not None
-        del node.blocks[block]
+        node.blocks.remove(block)
         if node.blocks:
             return None
         assert not node.children, "a prefix goes after what follows it"
@@ -111,20 +127,10 @@ def next_block(prompt: Prompt, place: Place, tokens: int) -> tuple[Key, Place]:
 
 
 def prefix_of(node: BlockNode) -> Prompt:
-    """All tokens up to the end of ``node``, as a prompt."""
-    keys: list[Key] = []
-    at: BlockNode | None = node
-    while at is not None:
-        keys.append(at.key)
-        at = at.parent
-    segments: list[Segment] = []
-    for slices in reversed(keys):
-        for key, start, length in slices:
-            if start:
-                segments[-1] = Segment(key, start + length)
-            else:
-                segments.append(Segment(key, length))
-    return tuple(segments)
+    """Return all tokens up to the end of ``node``, as a prompt, without walking its parents."""
+    index, offset = node.end
+    whole = tuple(segment for segment in node.prompt[:index] if segment.length)
+    return (*whole, Segment(node.prompt[index].key, offset)) if offset else whole
 
 
 # Waiting requests, attached where their match ended.
@@ -134,6 +140,8 @@ def file(waiter: Waiter, node: BlockNode, block_size: int) -> None:
     """The match of ``waiter`` ends at ``node``."""
     waiter.node = node
     waiter.place = place_at(waiter.prompt, node.depth)
+    if node.waiters is None or node.awaited is None:
+        node.waiters, node.awaited = {}, {}
     node.waiters[waiter] = None
     if node.depth + block_size < waiter.total:
         key, _ = next_block(waiter.prompt, waiter.place, block_size)
@@ -144,6 +152,8 @@ def unfile(waiter: Waiter, block_size: int) -> None:
     """Undo ``file``."""
     node = waiter.node
     assert node is not None
+    assert node.waiters is not None
+    assert node.awaited is not None
     del node.waiters[waiter]
     if node.depth + block_size < waiter.total:
         key, _ = next_block(waiter.prompt, waiter.place, block_size)

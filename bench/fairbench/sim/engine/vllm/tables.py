@@ -90,7 +90,8 @@ class BlockTables:
     def store_block(self, sequence: Sequence) -> None:
         """One more of its blocks is full."""
         if self._cache.prefix_caching:
-            self._store(self._tables[sequence])
+            table = self._tables[sequence]
+            self._store(table, table.node.depth // self._size + 1)
 
     def give_back(self, sequence: Sequence) -> None:
         """It is over or preempted. Its last block will be evicted first."""
@@ -116,21 +117,19 @@ class BlockTables:
         if short > 0:
             table.blocks += self._cache.take(short)
         if self._cache.prefix_caching:
-            while table.node.depth + self._size <= tokens:
-                self._store(table)
+            self._store(table, tokens // self._size)
 
-    def _store(self, table: Table) -> None:
-        block = table.blocks[table.node.depth // self._size]
-        table.place = self._cache.store(table.node, table.prompt, table.place, block)
-        assert block.node is not None
-        table.node = block.node
+    def _store(self, table: Table, until: int) -> None:
+        """Make the first ``until`` blocks findable, those that are not yet."""
+        full = table.blocks[table.node.depth // self._size : until]
+        table.node, table.place = self._cache.store(table.node, table.prompt, table.place, full)
 
 
 def _path_blocks(node: BlockNode) -> list[Block]:
     """The blocks that vLLM would use for the prefix that ends at ``node``, first to last."""
     found: list[Block] = []
     while node.parent is not None:
-        found.append(next(iter(node.blocks)))
+        found.append(node.blocks[0])
         node = node.parent
     found.reverse()
     return found

@@ -1,0 +1,79 @@
+"""The vLLM block cache's work for a prompt follows its blocks, however long the prompt is."""
+
+import sys
+
+import pytest
+
+from fairbench.core import Segment
+from fairbench.sim.engine.vllm.block_cache import BlockCache
+
+SIZE = 16
+
+
+def lines_run(work):
+    """Lines of Python that ``work`` executes: a measure of effort that no clock disturbs."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def filled(blocks, evicted):
+    """A pool of ``blocks`` blocks, all of them with one prompt that nobody uses any more."""
+    cache = BlockCache(blocks, SIZE, lambda prefix, tokens: evicted.append((prefix, tokens)))
+    prompt = (Segment("system", 40), Segment("question", blocks * SIZE - 40))
+    held = cache.take(blocks)
+    cache.store(cache.root, prompt, (0, 0), held)
+    cache.give_back(reversed(held))
+    return cache, prompt
+
+
+def test_evicting_a_block_costs_the_same_in_long_prompts_as_in_short_ones():
+    def per_block(blocks):
+        cache, _ = filled(blocks, [])
+        return lines_run(lambda: [cache.take(1) for _ in range(blocks)]) / blocks
+
+    short, long = per_block(50), per_block(1_000)
+    assert long == pytest.approx(short, rel=0.05)
+
+
+def test_storing_a_block_costs_the_same_in_long_prompts_as_in_short_ones():
+    short, long = (lines_run(lambda n=n: filled(n, [])) / n for n in (50, 1_000))
+    assert long == pytest.approx(short, rel=0.1)
+
+
+def test_blocks_of_a_prompt_that_go_in_a_row_are_reported_once():
+    evicted = []
+    cache, (system, question) = filled(100, evicted)
+    cache.take(30)
+    cache.take(69)
+    assert evicted == [
+        ((system, question), 30 * SIZE),
+        ((system, Segment("question", 70 * SIZE - 40)), 69 * SIZE),
+    ]
+    cache.take(1)
+    assert evicted[2] == ((Segment("system", SIZE),), SIZE)
+
+
+def test_two_prompts_that_go_in_one_step_are_reported_apart():
+    evicted = []
+    cache = BlockCache(6, SIZE, lambda prefix, tokens: evicted.append((prefix, tokens)))
+    start = Segment("start", 2 * SIZE)
+    one, other = (start, Segment("one", SIZE)), (start, Segment("other", SIZE))
+    mine, theirs = cache.take(3), cache.take(3)
+    cache.store(cache.root, one, (0, 0), mine)
+    cache.store(cache.root, other, (0, 0), theirs)  # the first two blocks hold the same twice
+    cache.give_back(reversed(mine))
+    cache.give_back(reversed(theirs))
+    cache.take(6)
+    assert evicted == [(one, SIZE), (other, 3 * SIZE)]
