@@ -103,7 +103,10 @@ def test_github_gets_annotations_and_the_summary_of_the_job(tiny, tmp_path):
     assert result.stdout.startswith("::error title=refused%3A+2::chat none dp 1, vtc, seed 0: FAIL")
     lines = summary.read_text().split("\n")
     assert lines[0] == "# before"
-    assert "| ❌ fail | chat none dp 1, vtc, seed 0 | refused:+2 | 0 | 3 | +3 |  |" in lines
+    assert (
+        "| ❌ fail | chat none dp 1, vtc, seed 0 | 0 of 1 passed | refused:+2: FAIL, 0, now 3, +3 |"
+        in (lines)
+    )
 
 
 def test_sweeps_are_compared_with_what_only_they_know(tmp_path, in_this_process):

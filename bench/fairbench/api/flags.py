@@ -92,6 +92,7 @@ class CompareFlags(TypedDict, total=False):
     trace_format: str | None
     trace_map: Mapping[str, str] | None
     trace_line: int | None
+    trace_block_size: int | None
     trace_spread: bool
     clients_from: str | None
     time_scale: float | None

@@ -21,7 +21,7 @@ from fairbench.cli.flags import (
 )
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
-from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap
+from fairbench.cli.trace_flags import ClientsFrom, TraceBlockSize, TraceFormat, TraceLine, TraceMap
 from fairbench.config.backend import SIM, STARTED
 from fairbench.config.weights import parse_weights
 from fairbench.execute.comparison import Compared, carry_out, go_on, read_alone
@@ -59,6 +59,7 @@ def compare(
     trace_format: TraceFormat = None,
     trace_map: TraceMap = None,
     trace_line: TraceLine = None,
+    trace_block_size: TraceBlockSize = None,
     trace_spread: Annotated[
         bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
     ] = False,
@@ -141,6 +142,7 @@ def compare(
             "trace_format": trace_format,
             "trace_map": parse_names(trace_map) or None,
             "trace_line": trace_line,
+            "trace_block_size": trace_block_size,
             "trace_spread": trace_spread or None,
             "clients_from": clients_from,
             "time_scale": time_scale,

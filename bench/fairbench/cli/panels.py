@@ -16,7 +16,14 @@ PANELS: Mapping[str, tuple[str, ...]] = {
         *("slo", "metric", "baseline"),
     ),
     "Workload": (
-        *("trace_format", "trace_map", "trace_line", "trace_spread", "clients_from"),
+        *(
+            "trace_format",
+            "trace_map",
+            "trace_line",
+            "trace_block_size",
+            "trace_spread",
+            "clients_from",
+        ),
         *("dataset_path", "tokenizer", "clients", "weights"),
     ),
     "Load": ("num_programs", "request_rate", "burstiness", "max_concurrency", "time_scale"),
@@ -24,11 +31,12 @@ PANELS: Mapping[str, tuple[str, ...]] = {
     "Simulated cluster": (
         *("model", "engine", "mem_fraction_static", "max_total_tokens", "max_running_requests"),
         *("chunked_prefill_size", "max_prefill_tokens", "schedule_conservativeness"),
-        "timing_error",
+        *("timing_error", "eviction", "memory_records"),
     ),
     "Real servers": (
         *("backend", "base_url", "api", "output_lengths", "header", "api_key_file", "tp"),
         *("share_gpus", "schedule_policy", "load_format", "server_arg", "server_python"),
+        *("extra_body", "max_tokens_field", "rate_limited"),
         *("launcher", "ray_address", "hosts", "launch_command", "drivers", "driver_launcher"),
         *("ready_check_timeout_sec", "router_command"),
     ),

@@ -40,7 +40,7 @@ def hit_rates_alone(
     plans: tuple[ClientPlan, ...],
     pool_tokens: int,
     with_pool: Callable[[int], Mapping[str, Any]],
-    run: Callable[[ExperimentSpec, ClientPlan], Tables],
+    run: Callable[..., Tables],
 ) -> dict[str, float]:
     """Return the cache hit rate that each client has alone on its share of every pool, by name.
 
