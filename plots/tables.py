@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from table_claims import claims, claims_on_cells
+from table_paper import paper
 from table_presets import preset_table
 from table_runs import default_loads, fig4, fig7, gaps, headline, quantum, runs_table
 from table_store import ROOT, cells, collect, collect_sweep, read, write
@@ -32,6 +33,7 @@ MADE: dict[str, Callable[[], str]] = {
     "default-loads": lambda: default_loads("default-loads"),
     "default-loads-a10g": lambda: default_loads("default-loads-a10g"),
     "headline": headline,
+    "paper": paper,
     "quantum": quantum,
     "gaps": gaps,
     "fig7": fig7,

@@ -126,9 +126,20 @@ def test_commands_can_be_typed(name):
                 parse(words[1:])
 
 
-def test_the_readme_lists_every_document():
-    guides = [name for name in FILES if name != "README.md" and "results/" not in name]
-    assert [name for name in guides if f"[{name}]({name})" not in README] == []
+def test_the_reference_lists_every_document():
+    reference = FILES["docs/reference.md"]
+    guides = [
+        name.removeprefix("docs/")
+        for name in FILES
+        if name.startswith("docs/") and "results/" not in name and not name.endswith("reference.md")
+    ]
+    assert [name for name in guides if f"[{name}]({name})" not in reference] == []
+    assert "](docs/reference.md)" in README
+    assert "](RUN.md)" in README
+
+
+def test_the_readme_is_short():
+    assert len(README.split()) <= 1_300  # tables and pictures included
 
 
 def test_the_changelog_begins_with_this_version():

@@ -1,4 +1,4 @@
-"""RUN.md is an index of what docs/results/ says, and the README's Python calls what is there."""
+"""RUN.md is an index of what docs/results/ says; the reference's Python calls what is there."""
 
 import ast
 import re
@@ -11,6 +11,7 @@ from fairbench.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+REFERENCE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
 RUN = (ROOT / "RUN.md").read_text(encoding="utf-8")
 # As the tables write them: 1,234 and 0.99, and whole numbers from 100 up.
 NUMBER = re.compile(r"(?<![\w.,/-])(\d{1,3}(?:,\d{3})+|\d+\.\d+|\d{3,})(?![\w/])")
@@ -45,9 +46,9 @@ def test_numbers_of_the_index_are_those_of_the_results():
     assert missing == []
 
 
-def test_python_in_the_readme_calls_what_is_there():
+def test_python_in_the_reference_calls_what_is_there():
     """Its names are the package's, its keywords the flags of the command of the same name."""
-    (block,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(r"^```python\n(.*?)^```$", REFERENCE, re.MULTILINE | re.DOTALL)
     calls = [
         node
         for node in ast.walk(ast.parse(block))
