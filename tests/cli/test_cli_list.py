@@ -9,6 +9,7 @@ from fairbench.config.preset import preset_names
 from fairbench.config.toml import parse_assignment
 from fairbench.hardware.catalogue import profile_ids
 from fairbench.hardware.engines import ENGINES
+from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.schedulers.gateway.registry import DETECTORS, POLICIES
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
@@ -37,6 +38,7 @@ def entries(text):
         ("profiles", profile_ids()),
         ("engines", list(ENGINES)),
         ("presets", preset_names()),
+        ("evictions", list(EVICTIONS)),
     ],
 )
 def test_each_kind_lists_exactly_its_names(kind, names):
