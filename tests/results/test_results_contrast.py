@@ -40,7 +40,11 @@ def rows(found):
 @pytest.fixture
 def pair(tmp_path):
     vtc = {P99: (8.0, 20.0, 9.0), JAIN: (0.9, 0.8, 0.85), DONE: (100.0, None, 90.0)}
-    lpm = {P99: (9.1, 20.9, 10.0), JAIN: (0.9, 0.8, 0.85), DONE: (90.0, 80.0, 85.0)}
+    lpm = {
+        P99: (8.8, 22.2, 9.9),  # 1.1, 1.11 and 1.1 times
+        JAIN: (0.9, 0.8, 0.85),
+        DONE: (90.0, 80.0, 85.0),
+    }
     return contrast(*sides(tmp_path, vtc=vtc, lpm=lpm), [P99, JAIN, DONE, "victim_p50_s"])
 
 
@@ -48,9 +52,9 @@ def test_a_contrast_is_paired_by_seed_and_decided_metric_by_metric(pair):
     found = rows(pair)
     assert pair.seeds == (0, 1, 2)
     assert (pair.left_out, pair.unlike) == ((), ())
-    assert found[P99].decision is Decision.WORSE  # 1.0 +- 0.25, although loads differ by 12
-    assert found[P99].difference.mean == pytest.approx(1.0)
-    assert found[P99].ratio == pytest.approx(40 / 37)
+    assert found[P99].decision is Decision.WORSE  # although loads differ by a factor of 2.5
+    assert found[P99].difference.mean == pytest.approx(1.3)
+    assert found[P99].ratio == pytest.approx((1.1 * 1.11 * 1.1) ** (1 / 3))  # geometric
     assert found[JAIN].decision is Decision.SAME
     assert found[DONE].decision is Decision.CANNOT_TELL
     assert found[DONE].difference.obstacle == "undefined in 1 of 3 seeds"
@@ -64,6 +68,8 @@ def test_json_has_every_number_and_null_for_what_is_unknown(pair):
     assert (one["baseline"], one["other"], one["seeds"]) == ("vtc", "lpm", [0, 1, 2])
     p99 = one["metrics"][P99]
     assert p99["low"] < p99["difference"] < p99["high"]
+    assert p99["ratio_low"] < p99["ratio_to_baseline"] < p99["ratio_high"]
+    assert one["metrics"][JAIN]["ratio_low"] is None  # only of times
     assert (p99["decision"], p99["better"], p99["runs"]) == ("worse", "less", 3)
     assert one["metrics"][DONE]["undefined"] == 1
     assert one["metrics"][DONE]["more_seeds"] is None
@@ -86,13 +92,31 @@ def test_the_table_fits_and_says_what_was_decided(pair, width):
     assert "…" not in text
     said = " ".join(text.split())
     assert "lpm against vtc, seeds 0 to 2" in said
-    assert "+1.00 [+0.75, +1.25]" in said
+    assert "+1.30 [1.09x, 1.12x]" in said  # e^(0.0983 +- 4.303 x 0.00522 / sqrt(3))
     assert "undefined in 1 of 3 seeds" in said
     for decision in ("worse", "same", "cannot tell"):
         assert decision in said
     if width == 100:
-        assert "12.3 13.3 +1.00 [+0.75, +1.25] +8.1% worse" in said
+        assert "12.3 13.6 +1.30 [1.09x, 1.12x] +10.3% worse" in said
     assert "\x1b[31mworse" in contrast_text([pair], colour=True)
+
+
+def test_times_that_fall_by_a_like_factor_are_told_apart(tmp_path):
+    """In seconds the interval would be -38 +- 81: the load of one seed is much above the others."""
+    waits = {"vtc": (4.0, 10.0, 110.0), "lpm": (1.0, 2.0, 26.0)}
+    found = contrast(*sides(tmp_path, **{name: {P99: w} for name, w in waits.items()}), [P99])
+    (row,) = found.metrics
+    assert row.difference.decisive is None
+    assert row.decision is Decision.BETTER
+    assert row.more_seeds is None
+    assert row.ratio == pytest.approx((1 / 4 * 1 / 5 * 26 / 110) ** (1 / 3))
+
+
+def test_a_replay_that_draws_nothing_is_exact(tmp_path):
+    found = contrast(*sides(tmp_path, vtc={P99: (8.0,) * 3}, lpm={P99: (9.0,) * 3}), [P99])
+    said = " ".join(contrast_text([found]).split())
+    assert "every seed gave the same runs: differences are exact, of this load alone" in said
+    assert "8.00 9.00 +1.00 exact +12.5% worse" in said
 
 
 def test_bounds_are_written_as_such(tmp_path):

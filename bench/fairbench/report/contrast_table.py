@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
+from math import exp
 from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
@@ -16,7 +17,7 @@ from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import shown_tail
 from fairbench.report.differences import signed, signed_interval
 from fairbench.report.heading import basis
-from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
+from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than, number
 from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.results.contrast import Contrast, MetricContrast, Side, seed_text
 from fairbench.results.paired import MOST_SEEDS, POWER, Decision
@@ -25,9 +26,10 @@ from fairbench.results.values import Value
 STYLES = {Decision.BETTER: "green", Decision.WORSE: "red", Decision.CANNOT_TELL: "yellow"}
 NAME_WIDTH = 12  # of a side at the head of its column
 LEGEND = (
-    "Differences are paired by seed; their 95% intervals are Student's t. Each holds by itself: of "
-    "20 metrics that do not differ about one is called better or worse. More seeds: how many would "
-    f"probably ({POWER:.0%}) tell, if mean and spread stay as they are."
+    "Differences are paired by seed; their 95% intervals are Student's t, those of times of ratios "
+    "(x). Each holds by itself: of 20 metrics that do not differ about one is called better or "
+    f"worse. More seeds: how many would probably ({POWER:.0%}) tell, if mean and spread stay as "
+    "they are."
 )
 
 
@@ -93,6 +95,8 @@ def _remarks(one: Contrast) -> Iterator[str]:
         yield f"  not of the same load or cluster: {', '.join(one.unlike)}"
     if any(run.summary["demand_limited"] for side in sides for run in side.runs.values()):
         yield "  demand-limited: queues were empty for part of some window, so rates compare loads"
+    if len(one.seeds) > 1 and not any(side.drawn for side in sides):
+        yield "  every seed gave the same runs: differences are exact, of this load alone"
     if one.left_out:
         yield f"  only one of them has {seed_text(one.left_out)}: left out"
 
@@ -134,12 +138,22 @@ def _row(row: MetricContrast, layout: Layout) -> Iterator[Text]:
     if "means" not in layout.without:
         yield from (Text(_written(value, form)) for value in (row.baseline, row.other))
     yield Text(signed(found, form))
-    yield Text(signed_interval(found, form))
+    yield Text(_interval(row, form))
     if "of" not in layout.without:
         yield Text(UNDEFINED if row.ratio is None else f"{row.ratio - 1:+.1%}")
     yield Text(row.decision, style=STYLES.get(row.decision, ""))
     if "more" not in layout.without:
         yield Text(_more(row))
+
+
+def _interval(row: MetricContrast, form: Form) -> str:
+    """Return the interval that decides: of times that of their ratios."""
+    found = row.ratios
+    if row.difference.deviation == 0 and row.difference.mean:
+        return "exact"
+    if found is None or found.low is None or found.high is None or found.decisive == 0:
+        return signed_interval(row.difference, form)
+    return f"[{number(exp(found.low))}x, {number(exp(found.high))}x]"
 
 
 def _entry(metric: str) -> Metric:

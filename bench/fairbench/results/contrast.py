@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import exp
 from typing import Any
 
 from fairbench.errors import DataError, UsageError
@@ -12,7 +13,7 @@ from fairbench.metrics.metric import Better
 from fairbench.results.comparison import ComparedRun
 from fairbench.results.grid import differences, key_of, labels, place_of
 from fairbench.results.intervals import LEVEL
-from fairbench.results.paired import Decision, Difference, difference, mean_value
+from fairbench.results.paired import Decision, Difference, difference, log_ratio, mean_value
 from fairbench.results.values import Value, more_is_better, value_of, values_of
 
 
@@ -30,6 +31,15 @@ class Side:
         return next(iter(self.runs.values()))
 
     @property
+    def drawn(self) -> bool:
+        """Whether seeds drew anything: a replayed trace comes out the same under each."""
+        found = [
+            {key: one.raw for key, one in values_of(run.summary).items() if key != "seed"}
+            for run in self.runs.values()
+        ]
+        return any(one != found[0] for one in found)
+
+    @property
     def key(self) -> str:
         """What sides of the same experiment share."""
         return experiment_key(self.first.experiment)
@@ -40,7 +50,8 @@ class MetricContrast:
     """A metric of two sides: their means over the seeds in which both have a value, and the rest.
 
     ``more_seeds`` is how many more would probably tell; None where none are needed, or too many
-    are, or where more would not help.
+    are, or where more would not help. ``ratios`` is the difference of logarithms, which decides
+    where it is known: of times.
     """
 
     metric: str
@@ -49,10 +60,16 @@ class MetricContrast:
     difference: Difference
     decision: Decision
     more_seeds: int | None
+    ratios: Difference | None = None
 
     @property
     def ratio(self) -> float | None:
-        """The other's mean over the baseline's; None where one is only a bound, or that is 0."""
+        """The other's mean over the baseline's; None where one is only a bound, or that is 0.
+
+        Of times it is the geometric mean over the seeds.
+        """
+        if self.ratios is not None and self.ratios.mean is not None:
+            return exp(self.ratios.mean)
         if self.difference.bounded or not self.baseline.raw:
             return None
         return float(self.other.raw / self.baseline.raw)
@@ -133,14 +150,17 @@ def _metric(baseline: Side, other: Side, seeds: Sequence[int], metric: str) -> M
     pairs = [one for one in zip(first, second, strict=True) if None not in (one[0].raw, one[1].raw)]
     found = difference(first, second)
     entry = metric_of(metric)
-    decision = found.decision(entry.better if entry else Better.NEITHER)
+    ratios = log_ratio(first, second) if entry and entry.unit == "s" else None
+    deciding = ratios or found
+    decision = deciding.decision(entry.better if entry else Better.NEITHER)
     return MetricContrast(
         metric,
         mean_value([one for one, _ in pairs]),
         mean_value([one for _, one in pairs]),
         found,
         decision,
-        found.more_seeds() if decision is Decision.CANNOT_TELL else None,
+        deciding.more_seeds() if decision is Decision.CANNOT_TELL else None,
+        ratios,
     )
 
 
@@ -187,6 +207,12 @@ def _as_json(one: Contrast) -> dict[str, Any]:
     }
 
 
+def _factor(row: MetricContrast, end: str) -> float | None:
+    """An end of the interval of ratios."""
+    value = getattr(row.ratios, end, None)
+    return None if value is None else exp(value)
+
+
 def _metric_json(row: MetricContrast) -> dict[str, Any]:
     found, entry = row.difference, metric_of(row.metric)
     return {
@@ -197,7 +223,9 @@ def _metric_json(row: MetricContrast) -> dict[str, Any]:
         "difference": found.mean,
         "low": found.low,
         "high": found.high,
-        "p": found.p,
+        "ratio_low": _factor(row, "low"),
+        "ratio_high": _factor(row, "high"),
+        "p": (row.ratios or found).p,
         "runs": found.runs,
         "undefined": found.undefined,
         "bounded": found.bounded,

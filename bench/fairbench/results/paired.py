@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import fsum, sqrt
+from math import fsum, log, sqrt
 
 from fairbench.metrics.metric import Better
 from fairbench.results.intervals import LEVEL, deviation, t_interval
@@ -122,6 +122,21 @@ def difference(
         None if bounded else _p(average, spread, len(deltas)),
         bounded,
     )
+
+
+def log_ratio(
+    first: Sequence[Value], second: Sequence[Value], *, level: float = LEVEL
+) -> Difference | None:
+    """The difference of logarithms, for values that differ by factors; None unless all are known.
+
+    A wait that falls to a tenth in every seed does so by other amounts in each, from which no
+    difference in seconds could be told.
+    """
+    both = [*first, *second]
+    if any(one.raw is None or one.bound or not _number(one) > 0 for one in both):
+        return None
+    logs = [[Value(log(_number(one))) for one in side] for side in (first, second)]
+    return difference(*logs, level=level)
 
 
 def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | None:
