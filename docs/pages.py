@@ -1,6 +1,6 @@
 """The pages of the site, as MkDocs and Zensical want them: python docs/pages.py OUT_DIR
 
-README, RUN, the changelog and docs/ become one tree. Links that lead elsewhere in the repository
+README, RUN, the changelog, how to contribute and docs/ become one tree. Links that lead elsewhere in the repository
 lead to a copy of that file.
 """
 
@@ -18,6 +18,8 @@ PAGES = {
     "README.md": "index.md",
     "RUN.md": "run.md",
     "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     **{
         path.relative_to(ROOT).as_posix(): path.relative_to(ROOT).as_posix()
         for path in sorted((ROOT / "results").glob("*.md"))
