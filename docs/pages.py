@@ -1,7 +1,7 @@
 """The pages of the site, as MkDocs and Zensical want them: python docs/pages.py OUT_DIR
 
-README, RUN, the changelog, how to contribute and docs/ become one tree. Links that lead elsewhere in the repository
-lead to a copy of that file.
+README, RUN, the changelog, how to contribute and docs/ become one tree. Links that lead elsewhere
+in the repository lead to a copy of that file.
 """
 
 from __future__ import annotations
