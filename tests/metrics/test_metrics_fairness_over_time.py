@@ -18,6 +18,7 @@ from fairbench.metrics.fairness_over_time import (
 )
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from fairbench.metrics.service import View, window_service
+from fairbench.metrics.unhindered import unqueued
 
 HORIZON_S = 100.0
 
@@ -131,10 +132,13 @@ def test_the_worst_window_is_that_of_trying_every_window(calls):
     for first in range(91):
         part = Window(float(first), float(first + 10))
         got = window_service(booked, View.CLIENT, part, 3, about.weights)
-        due = max_min(float(got.sum()), got + shortfall(asked, made, about, part.end_s))
+        end_s = np.array([part.end_s])
+        lacked = shortfalls(asked, made, about, end_s, unqueued).all[:, 0]
+        due = max_min(float(got.sum()), got + lacked)
         waited = line.waited_s[:, first + 10] - line.waited_s[:, first]
         lasted = line.lasted_s[:, first + 10] - line.lasted_s[:, first]
-        held_up = (due > 1e-9) & (waited > 0.05 * lasted)
+        seconds = np.diff(line.waited_s[:, first : first + 11]) > 0
+        held_up = (due > 1e-9) & (waited > 0.05 * lasted) & (seconds.sum(axis=1) >= 5)
         least += (got[held_up] / due[held_up]).tolist()
     assert (found is None) == (not least)
     if found:
@@ -269,3 +273,16 @@ def test_an_answer_slowed_by_its_batch_is_no_shortage():
     got = shares(requests(*calls), programs(*made), booked, about, Window(0.0, 20.0))
     assert shortfall(requests(*calls), programs(*made), about, 20.0)[1] > 0
     assert not got.contended
+
+
+def test_who_waits_for_less_than_half_of_a_window_is_not_judged_in_it():
+    """Five calls of client 0 come at 56 s and wait 14 s; client 1 has a call a second served.
+
+    A window of 60 s has half of the wait at most. One of 20 s from 50 to 70 s is nearly all wait.
+    """
+    calls = [(1, float(second), 0.0, 8, 1) for second in range(100)]
+    calls += [(0, 56.0, 14.0, 8, 1)] * 5
+    asked, made, booked = run_of(sorted(calls, key=lambda call: call[1]))
+    line = timeline(asked, made, booked, facts(clients=2), Window(0.0, 100.0))
+    assert np.isnan(least_by_client(line, 60.0)[0])
+    assert least_by_client(line, 20.0)[0] < 0.5

@@ -8,7 +8,7 @@ because its user thinks is due nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,16 +55,19 @@ def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float
 
 
 def asked_of(
-    requests: Requests, programs: Programs, facts: Facts
+    requests: Requests,
+    programs: Programs,
+    facts: Facts,
+    served: Callable[[Requests, Floats, float], Unhindered] = unhindered,
 ) -> tuple[Calls, list[tuple[Ints, Unmade]]]:
-    """Return the calls that were made, and those never made.
+    """Return the calls that were made, and those never made; ``served``: as fast as they were due.
 
     The latter are one entry for each client that has some: the rows of its programs, and what was
     due in them.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)
-    alone = unhindered(requests, output, facts.horizon_s)
+    alone = served(requests, output, facts.horizon_s)
     calls = Calls(requests, output, alone, _late(requests, alone.lost_s))
     return calls, list(_never_made(calls, programs, owner, unsent, facts))
 

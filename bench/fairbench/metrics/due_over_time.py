@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from fairbench.metrics.due import Calls, Unmade, asked_of
 from fairbench.metrics.piecewise import Piecewise
 from fairbench.metrics.ragged import portions, spread
 from fairbench.metrics.records import REFUSED, Facts, Flags, Floats, Ints, Programs, Requests
+from fairbench.metrics.unhindered import Unhindered, unhindered
 
 AT_ONCE = 1_000_000  # pairs of a program and a time that are worked out together
 
@@ -25,13 +27,19 @@ class Shortfalls(NamedTuple):
     refused: Floats
 
 
-def shortfalls(requests: Requests, programs: Programs, facts: Facts, times: Floats) -> Shortfalls:
+def shortfalls(
+    requests: Requests,
+    programs: Programs,
+    facts: Facts,
+    times: Floats,
+    served: Callable[[Requests, Floats, float], Unhindered] = unhindered,
+) -> Shortfalls:
     """Return the shortfall of each client before each of the ascending ``times``, in seconds.
 
-    The cost is O(calls log times), whatever the load; programs that the end of the run cut off
-    cost O(times) each.
+    ``served`` says how fast calls were due. The cost is O(calls log times), whatever the load;
+    programs that the end of the run cut off cost O(times) each.
     """
-    calls, unmade = asked_of(requests, programs, facts)
+    calls, unmade = asked_of(requests, programs, facts, served)
     refused = requests.status == REFUSED
     open_calls = _of_calls(calls, ~refused, facts, times)
     gone = _of_calls(calls, refused, facts, times)

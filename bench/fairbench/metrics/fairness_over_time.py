@@ -2,7 +2,8 @@
 
 The share of a whole run counts only what is still missing at its end, so a flood that drains
 leaves no trace in it. Here a client that waits while others are served loses share in the very
-windows in which it waited, whatever it receives later.
+windows in which it waited, whatever it receives later. Work is due as fast as the engine served it,
+less the waits: what a full batch slows for all is nobody's loss.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from fairbench.metrics.records import (
 )
 from fairbench.metrics.service import View, cumulative
 from fairbench.metrics.service_log import ServiceLog
+from fairbench.metrics.unhindered import unqueued
 
 WINDOWS_S = (60.0, 10.0)  # lengths of the sliding windows; the first is the headline
 CELL_S = 1.0  # the windows begin so far apart
 MOST_CELLS = 400_000  # of all clients; longer runs of more clients have longer cells
+LEAST_BACKLOG = 0.5  # of a window, for which calls wait: who only came late in it lost nothing
 LEAST_REQUESTS = 4.0  # a fair scheduler may be one request late: fewer tell too little
 
 
@@ -78,7 +81,7 @@ class Timeline(NamedTuple):
 
         Each has the shape (clients, windows). The demand of a window is what was served in it and
         what was lacking at its end; calls refused before it began are no longer lacking. Held up is
-        whose calls spent more than 5% of their time in it waiting, or were refused in it.
+        who had calls waiting for half of it, more than 5% of their time, or refused in it.
         """
         total = np.cumsum(np.pad(self.service, ((0, 0), (1, 0))), axis=1)
         service = np.maximum(0.0, _over(total, cells))
@@ -87,7 +90,11 @@ class Timeline(NamedTuple):
             service.sum(axis=0), service + np.maximum(0.0, short), self.weights
         )
         waited, lasted = _over(self.waited_s, cells), _over(self.lasted_s, cells)
-        held_up = (waited > SHORT_ABOVE * lasted) | (_over(self.refused, cells) > 0)
+        backlogged = np.cumsum(
+            np.pad(np.diff(self.waited_s) > 0, ((0, 0), (1, 0))), axis=1, dtype=float
+        )
+        waiting = _over(backlogged, cells) >= LEAST_BACKLOG * cells
+        held_up = waiting & (waited > SHORT_ABOVE * lasted) | (_over(self.refused, cells) > 0)
         return service, entitlement, held_up
 
 
@@ -113,7 +120,7 @@ def timeline(
     return Timeline(
         times,
         np.diff(booked, axis=1),
-        shortfalls(requests, programs, facts, times),
+        shortfalls(requests, programs, facts, times, unqueued),
         lengths_by(*queued, clients, times),
         lengths_by(*lasting, clients, times),
         _counts_by(requests.client[refused], requests.arrival_s[refused], clients, times),

@@ -44,6 +44,33 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
     return Unhindered(first_s, pace_s, latency_s, lost_s)
 
 
+def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
+    """Every call as the run served it, less its waits: a batch that slows all holds nobody back.
+
+    First tokens come as long after the arrival as they came after the admission, the others at the
+    median pace. Only waiting for admission is lost, or all of a refused call.
+    """
+    first_s = first_token_alone_s(requests)
+    admitted = ~np.isnan(requests.admitted_s)
+    answered = admitted & ~np.isnan(requests.first_token_s)
+    first_s[answered] = (requests.first_token_s - requests.admitted_s)[answered]
+    pace_s = median_pace_s(requests)
+    latency_s = first_s + pace_s * np.maximum(0, output_tokens - 1)
+    ended_s = np.where(np.isnan(requests.finish_s), horizon_s, requests.finish_s)
+    begun_s = np.where(admitted, requests.admitted_s, ended_s)
+    until_s = np.where(requests.status == REFUSED, ended_s, begun_s)
+    return Unhindered(first_s, pace_s, latency_s, np.maximum(0.0, until_s - requests.arrival_s))
+
+
+def median_pace_s(requests: Requests) -> float:
+    """Return the median of the seconds for a token after the first, over finished answers."""
+    chosen = (requests.status == FINISHED) & (requests.output_tokens >= 2)
+    if not chosen.any():
+        return pace_alone_s(requests)
+    spent_s = (requests.finish_s - requests.first_token_s)[chosen]
+    return float(np.median(spent_s / (requests.output_tokens[chosen] - 1)))
+
+
 def first_token_alone_s(requests: Requests) -> Floats:
     """The least time to a first token of the calls with at least as much to compute as each."""
     answered = ~np.isnan(requests.first_token_s)

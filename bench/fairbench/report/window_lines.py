@@ -13,19 +13,18 @@ LITTLE = 0.75  # of it in the worst window: then the whole run's share misleads
 
 
 def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield a line per worst window, the share while backlogged, and a warning where they differ.
+    """Yield the worst window, and a warning where the share of the whole run hides it.
 
-    Summaries that older versions stored have none of them.
+    The longest that is judged: shorter ones are worse under every scheduler. Summaries that older
+    versions stored have none.
     """
-    for row in summary.get("worst_windows", ()):
+    for row in summary.get("worst_windows", ())[:1]:
         length = f"worst {row['end_s'] - row['start_s']:.0f} s"
         yield (
             length,
             f"{percent(row['share'])} of its max-min fair share: {row['client']}, from "
             f"{whole(row['start_s'])} to {whole(row['end_s'])} s{_cause(row)}",
         )
-    if (while_backlogged := summary.get("min_backlogged_share")) is not None:
-        yield "backlogged", f"{percent(while_backlogged)} of a client's fair share while it waited"
     if is_hidden_burst(summary):
         yield (
             "burst",
