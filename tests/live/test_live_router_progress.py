@@ -80,7 +80,7 @@ def test_one_that_answers_errors_at_once_is_not_alive_by_them():
             async with asyncio.timeout(60):
                 while not hanging.done():
                     async with under_test.post(GENERATE) as answer:
-                        assert answer.status != 200
+                        assert answer.status in (400, 502, 503)
                     await asyncio.sleep(STALL_S / 20)
             return await hanging
 

@@ -29,7 +29,10 @@ class Pool:
         self.weights = weights
         self.evicted = []  # prefixes as tokens, with how many of them went
         self.log = MemoryLog(list(weights))
-        note = lambda prefix, tokens: self.evicted.append((tokens_of(prefix), tokens))  # noqa: E731
+
+        def note(prefix, tokens):
+            self.evicted.append((tokens_of(prefix), tokens))
+
         if policy is None:
             self.cache = KVCache(capacity, note)
         else:
