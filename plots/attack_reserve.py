@@ -1,4 +1,4 @@
-"""What a reserve of limits does among sixteen clients: a table of docs/results/attacks.md.
+"""What a reserve of limits does among sixteen clients: a table of docs/appendix/attacks.md.
 
     python plots/attack_reserve.py            # about ten minutes of CPU
     python plots/attack_reserve.py --table    # the table again, of results/attack-reserve.csv

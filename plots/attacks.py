@@ -3,7 +3,7 @@
     python plots/attacks.py DIR    # simulates what DIR has not yet, about two minutes of CPU a row
     python plots/attacks.py        # picture and tables again, of results/attacks.csv
 
-Writes results/attacks.csv, plots/attacks.svg, and the tables of docs/results/attacks.md.
+Writes results/attacks.csv, plots/attacks.svg, and the tables of docs/appendix/attacks.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What limits of clients cost when nobody cheats: the table of docs/results/attacks.md.
+"""What limits of clients cost when nobody cheats: the table of docs/appendix/attacks.md.
 
     python plots/client_limits.py            # about ten minutes of CPU
     python plots/client_limits.py NAME...    # these rows alone, the others as they are

@@ -1,4 +1,4 @@
-"""What docs/results/attacks.md calls tenants, defended and limited, and how tables get there."""
+"""What docs/appendix/attacks.md calls tenants, defended and limited, and how tables get there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs/results/attacks.md"
+PAGE = ROOT / "docs/appendix/attacks.md"
 SEEDS = 5
 LIMITED_SEED = 105  # first of what has limits, which were made after the other rows were known
 DEFENDED = (

@@ -5,7 +5,7 @@
     python plots/leaderboard.py     # picture and tables again, of results/leaderboard.csv
 
 Writes results/leaderboard.csv, a line a run, plots/leaderboard.svg, and the tables of
-docs/results/leaderboard.md.
+docs/appendix/leaderboard.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from statistics import fmean, geometric_mean
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "results/leaderboard.csv"
 FIGURE = ROOT / "plots/leaderboard.svg"
-PAGE = ROOT / "docs/results/leaderboard.md"
+PAGE = ROOT / "docs/appendix/leaderboard.md"
 BASELINE = "fcfs"
 SHARE, SERVICE = "min_entitlement_best_ratio", "service_rate_tok_s"
 LATENCY = "victim_p95_s"

@@ -3,7 +3,7 @@
     python plots/loads.py [--gpu GPU] [--model MODEL] [WORKLOAD.SCENARIO ...]
 
 Writes results/tables/default-loads.csv (of a GPU of its own: default-loads-GPU.csv). Half an hour
-on two cores. The rule, and why, is in docs/results/assumptions.md. The files' own rates only say
+on two cores. The rule, and why, is in docs/studies/assumptions.md. The files' own rates only say
 where to begin: three times as much has to overload a replica.
 """
 

@@ -3,7 +3,7 @@
     python plots/routers.py
 
 Runs examples/two-routers.toml over forms, skews and intervals: about two minutes of CPU. Writes
-results/tables/routers.csv and plots/routers.svg, which docs/results/routers.md shows.
+results/tables/routers.csv and plots/routers.svg, which docs/studies/routers.md shows.
 """
 
 from __future__ import annotations

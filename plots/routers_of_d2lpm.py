@@ -3,7 +3,7 @@
     python plots/routers_of_d2lpm.py
 
 Simulated, about four minutes of CPU. Writes results/tables/router-scaling.csv,
-results/tables/routers-d2lpm.csv and plots/routers-d2lpm.svg, which docs/results/routers.md shows.
+results/tables/routers-d2lpm.csv and plots/routers-d2lpm.svg, which docs/studies/routers.md shows.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def claims_on_cells() -> str:
             told(ours > vtc),
         )
 
-    source = "[DLPM](../papers.md#papers) §6.2"
+    source = "[DLPM](../contribute/papers.md#papers) §6.2"
     found = (
         (
             "tot s1: well-behaved P95 under D2LPM below LPM and Preble",

@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/results/, rendered from results/tables/*.csv.
+"""The tables of README.md and docs/, rendered from results/tables/*.csv.
 
     python plots/tables.py                                   writes every marked block anew
     python plots/tables.py collect NAME [LABEL::]RUN_DIR ... results/tables/NAME.csv of stored runs
@@ -24,8 +24,7 @@ from table_validation import measured, serving, serving_fitted
 
 DOCUMENTS = (
     ROOT / "README.md",
-    ROOT / "docs" / "papers.md",
-    *sorted((ROOT / "docs" / "results").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 )
 BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md speaks of files that are there, and of every room."""
+"""docs/contribute/architecture.md speaks of files that are there, and of every room."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "bench" / "fairbench"
 PATH = re.compile(r"`((?:[\w.-]+/)*[\w.-]+(?:\.(?:py|toml|json|csv|md)|/))`")
 TEXTS = {
-    name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("architecture", "engine")
+    name: (ROOT / "docs" / folder / f"{name}.md").read_text(encoding="utf-8")
+    for folder, name in (("contribute", "architecture"), ("appendix", "engine"))
 }
 
 

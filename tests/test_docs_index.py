@@ -1,4 +1,4 @@
-"""RUN.md is an index of what docs/results/ says; the reference's Python calls what is there."""
+"""RUN.md is an index of what docs/studies/ says; the reference's Python calls what is there."""
 
 import ast
 import re
@@ -11,31 +11,33 @@ from fairbench.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-REFERENCE = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+REFERENCE = (ROOT / "docs" / "reference" / "index.md").read_text(encoding="utf-8")
 RUN = (ROOT / "RUN.md").read_text(encoding="utf-8")
+STUDIES = ("docs/studies/", "docs/appendix/", "results/")
 # As the tables write them: 1,234 and 0.99, and whole numbers from 100 up.
 NUMBER = re.compile(r"(?<![\w.,/-])(\d{1,3}(?:,\d{3})+|\d+\.\d+|\d{3,})(?![\w/])")
 
 
 def test_run_md_is_short_and_leads_to_every_result():
     assert len(RUN.splitlines()) <= 150
-    results = (ROOT / "docs" / "results").glob("*.md")
+    results = (ROOT / "docs" / "studies").glob("*.md")
     names = [path.relative_to(ROOT).as_posix() for path in results]
     assert len(names) >= 5
     assert [name for name in names if f"({name}" not in RUN] == []
 
 
 def linked(row):
-    """The text of the results to which a row of the index links. Claims belong to the figures."""
+    """Return the studies to which a row of the index links, with appendices and claims."""
     names = {link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", row)}
-    if "docs/results/figures.md" in names:
+    if "docs/studies/figures.md" in names:
         names.add("results/claims.md")
-    files = [ROOT / name for name in names if name.startswith(("docs/results/", "results/"))]
-    return "".join(path.read_text(encoding="utf-8") for path in files)
+    names |= {name.replace("/studies/", "/appendix/") for name in names}
+    files = [ROOT / name for name in names if name.startswith(STUDIES)]
+    return "".join(path.read_text(encoding="utf-8") for path in files if path.exists())
 
 
 def test_numbers_of_the_index_are_those_of_the_results():
-    rows = [row for row in RUN.splitlines() if "](docs/results/" in row and row.count("|") >= 7]
+    rows = [row for row in RUN.splitlines() if "](docs/" in row and row.count("|") >= 7]
     assert len(rows) >= 20
     missing = [
         (number, row)

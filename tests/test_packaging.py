@@ -62,7 +62,7 @@ def test_the_sdist_holds_what_the_repository_does(built):
     wanted = {"README.md", "RUN.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", ".ci/run"}
     wanted |= {f"workloads/{workload}.toml" for workload in workload_names()}
     wanted |= {"workloads/schema.json"}
-    wanted |= {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
+    wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")}
     wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
     assert sorted(wanted - names) == []
 

@@ -32,7 +32,7 @@ def sent(workload, scenario, client, duration_s=200.0):
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_the_files_of_known_attacks_are_current_and_can_be_read(name):
-    """If not: docs/attack.md says how to write them anew."""
+    """If not: docs/guide/attack.md says how to write them anew."""
     path = ROOT / "workloads" / "attacks" / f"{name}.toml"
     assert path.read_text(encoding="utf-8") == known_file(name)
     assert load_workload(str(path)) == known_workload(name)
@@ -112,7 +112,7 @@ def test_deadlines_and_weights_are_claimed_where_there_are_any():
 
 
 def test_the_file_of_the_page_has_deadlines_and_weights_to_claim(tmp_path):
-    page = ROOT / "docs/attack.md"
+    page = ROOT / "docs/guide/attack.md"
     (block,) = re.findall(r"```toml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     file = tmp_path / "promises.toml"
     file.write_text(block)

@@ -128,7 +128,7 @@ def test_sweeps_have_them_at_every_point_or_as_an_axis():
 
 
 def test_the_example_of_the_documents_is_a_workload():
-    text = (Path(__file__).parents[2] / "docs" / "weights.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "guide" / "weights.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S)
     greedy = {"workload": tomllib.loads(example), "scenario": "greedy"}
     assert weights_of(greedy) == {"gold": 4.0, "silver": 2.0}

@@ -113,7 +113,7 @@ def test_the_gate_the_schema_and_the_documents_know_it(toy, tmp_path):
     forget_needing(summary, Needs.CACHED, "not told")
     assert summary[toy] is summary["clients"][0][toy] is None
     assert summary["notes"][f"clients.client-0.{toy}"] == "not told"
-    docs = "".join(path.read_text(encoding="utf-8") for path in DOCS.glob("*.md"))
+    docs = "".join(path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md"))
     assert undocumented(CATALOGUE, docs) == [toy]
     assert f"| `{toy}` | run and client | tokens | less | there is no request |" in metric_table()
     assert metric_table() not in docs

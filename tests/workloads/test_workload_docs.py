@@ -1,4 +1,4 @@
-"""``docs/workloads.md`` and ``schema.json`` have every key of a workload file, and no other."""
+"""``docs/reference/workloads.md`` and ``schema.json`` have every key of a workload file."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from fairbench.workloads.programs import KINDS
 from fairbench.workloads.spec import workload_names
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "docs" / "workloads.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "reference" / "workloads.md").read_text(encoding="utf-8")
 SECTIONS = {
     part.partition("\n")[0].lstrip("# "): part for part in re.split(r"^(?=##+ )", TEXT, flags=re.M)
 }
@@ -86,7 +86,7 @@ def test_the_file_and_the_examples_of_its_keys_are_allowed():
 
 
 def test_the_schema_file_is_current():
-    """If not: the end of docs/workloads.md says how to write it anew."""
+    """If not: the end of docs/reference/workloads.md says how to write it anew."""
     stored = (files("fairbench.workloads") / "specs" / "schema.json").read_text(encoding="utf-8")
     assert json.loads(stored) == json.loads(schema_text())
 

@@ -18,7 +18,7 @@ from fairbench.sim.run import simulate
 from fairbench.workloads.client_targets import class_of_client, client_targets
 from fairbench.workloads.spec import load_workload
 
-DOC = (Path(__file__).parents[2] / "docs" / "goodput.md").read_text(encoding="utf-8")
+DOC = (Path(__file__).parents[2] / "docs" / "guide" / "goodput.md").read_text(encoding="utf-8")
 (TOML,) = re.findall(r"^```toml\n(.*?)^```", DOC, re.M | re.S)
 CHAT = load_workload("chat").model_dump(mode="json", exclude_none=True)
 

@@ -35,7 +35,7 @@ class _InMemory(StoredRun):
 class Result:
     """A run that was made or loaded.
 
-    ``summary`` has the keys of ``summary.json`` (see docs/metrics.md), ``experiment`` those of
+    ``summary`` has the keys of docs/reference/metrics.md, ``experiment`` those of
     ``experiment.toml``; ``path`` is the run's directory, None if it was not saved. The tables are
     Arrow tables: ``result.requests.to_pandas()``.
     """

@@ -12,7 +12,7 @@ from fairbench.workloads.spec import load_workload
 
 HEADER = """#:schema ../schema.json
 # An attack and its honest twin: fairbench attack workloads/attacks/{name}.toml --scheduler vtc
-# Written from bench/fairbench/attack/known.py; see docs/attack.md.
+# Written from bench/fairbench/attack/known.py; see docs/guide/attack.md.
 
 """
 

@@ -144,7 +144,7 @@ def _workloads() -> Iterator[str]:
 
 
 def _presets() -> Iterator[str]:
-    yield "Presets (--preset): a paper's documented settings; sources are in docs/papers.md"
+    yield "Presets (--preset): a paper's settings; sources: docs/contribute/papers.md"
     for name in preset_names():
         preset = read_preset(name)
         yield _entry(name, preset.description)

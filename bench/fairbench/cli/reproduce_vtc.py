@@ -41,5 +41,6 @@ def reproduce_vtc(
     if left := missing(judged):
         numbers = ", ".join(map(str, left))
         typer.echo(
-            f"fairbench: without the Arena trace (docs/vtc.md) not judged: {numbers}", err=True
+            f"fairbench: not judged without the Arena trace (docs/studies/vtc-paper.md): {numbers}",
+            err=True,
         )

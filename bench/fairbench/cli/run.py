@@ -288,7 +288,7 @@ def run(
         Option(
             metavar="'CMD {port} {worker_urls} ...'",
             help="Start somebody else's router before emulated servers, and measure it. "
-            "docs/live.md names the placeholders.",
+            "docs/guide/live.md names the placeholders.",
         ),
     ] = None,
     result_dir: Annotated[

@@ -77,7 +77,7 @@ def validate(
     Runs of SGLang and vLLM: same load and lengths, the engine's own contract, the measured profile
     on an A100. Runs of S-LoRA: same arrivals, lengths and scheduler, on an A10G unless told
     otherwise. What the host adds is fitted to the overload and proportional runs; all other runs
-    are the test. docs/measured-runs.md says where FILE comes from, and its format.
+    are the test. docs/guide/validate.md says where FILE comes from, and its format.
 
     Runs of the DLPM authors' judge benchmark: their command lines, simulated. Runs of several
     tenants straight to an engine: latency and share of each. A run that cannot be replayed is a

@@ -25,7 +25,7 @@ class EngineParams:
     ahead of them is about to compute last, as SGLang does since December 2024 (PR #2442).
     ``swap_space``: GiB of the host's memory, per GPU, for what a scheduler preempts with ``swap``;
     by default 4, as vLLM had it. ``load_cap``: the most that may run at once, in tokens of context
-    as docs/engine.md counts them, or ``auto``; by default ``none``.
+    as docs/appendix/engine.md counts them, or ``auto``; by default ``none``.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0

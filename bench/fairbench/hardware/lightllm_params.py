@@ -20,7 +20,7 @@ class LightLLMParams:
     max(pool / 6, 3072), ``load_cap`` as in ``EngineParams``. The four before it are what a
     minibatch costs beyond its tokens, the rows that its matrix products come in, how often an idle
     server looks for requests, and what is set aside of the pool for each client in the batch. They
-    are those of the measured runs (docs/results/measured.md), but for the last, which was 32.
+    are those of the measured runs (docs/studies/measured.md), but for the last, which was 32.
     """
 
     max_total_tokens: Annotated[int, Ge(0), Le(10**9)] = 0

@@ -27,7 +27,7 @@ def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: 
 
     max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3) where admission reserves prompt and all outputs
     in M. Without that, w_p * L_input + w_q * ``remaining``, the ``largest_remaining_output``, if
-    that is more (docs/theory.md).
+    that is more (docs/appendix/theory.md).
     """
     weighted = weights.extend * largest_input
     reserved = max(weighted, weights.output * pool)
@@ -45,7 +45,7 @@ def theorem_bound(
 
     2 * |W| * (U + Q^u) for DLPM and D2LPM ([DLPM] Theorems 4.1, 5.1), and 2 * |W| * U_v for VTC,
     whose quantum is 0 ([VTC] Theorem 4.4); weights and |W| are the bound's. ``pool`` is M,
-    ``remaining`` the ``largest_remaining_output``. Proofs: docs/theory.md.
+    ``remaining`` the ``largest_remaining_output``. Proofs: docs/appendix/theory.md.
 
     With ``client_weights`` it is of service over weight, |W_f/w_f - W_g/w_g|, and for clients f, g
     it is |W| * (2 Q^u + U/w_f + U/w_g), here for the two lightest. The proofs hold line by line:

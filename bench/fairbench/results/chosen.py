@@ -18,7 +18,7 @@ from fairbench.results.grid import DEFAULT, Experiment, flat
 from fairbench.workloads.spec import load_workload, workload_names
 
 CHOSEN = "chosen"  # in a manifest
-WHERE = "docs/migration.md"
+WHERE = "docs/appendix/migration.md"
 WORKLOAD = "workload."
 PROFILE = "timing profile"  # what ``gpu`` says beyond GPU and model
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")  # given again outside it

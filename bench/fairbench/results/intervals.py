@@ -2,7 +2,7 @@
 
 Every number of a summary is one value a run, percentiles too; over seeds, which draw the load, they
 are independent, and an interval is for their mean. It holds exactly where they are normal, however
-few; of skewed values it holds less often (docs/intervals.md).
+few; of skewed values it holds less often (docs/guide/compare.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs that were measured on a real server: the file that holds them (docs/measured-runs.md)."""
+"""Runs that were measured on a real server: the file that holds them (docs/guide/validate.md)."""
 
 from __future__ import annotations
 

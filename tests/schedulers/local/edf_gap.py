@@ -1,7 +1,7 @@
 """What EDF leaves on the table: its requests in time against those of the best schedule.
 
 One request at a time, random sets of up to five. ``python edf_gap.py`` prints the table of
-docs/goodput.md (``PYTHONPATH=bench:tests/schedulers/local``).
+docs/guide/goodput.md (``PYTHONPATH=bench:tests/schedulers/local``).
 """
 
 from math import inf

@@ -173,7 +173,7 @@ def test_theorem_4_1_holds_whatever_deadlines_say(within, liars, seed):
     assert 0 < gap <= BOUND
 
 
-# Share of client a and the largest gap, honest and lying, as docs/goodput.md has them. Under the
+# Share of client a and the largest gap, honest and lying, in docs/guide/goodput.md. Under the
 # last there is no end to what a lie gains, since time stands still here and nobody is ever late.
 LIES = [
     (dlpm_edf(quantum=QUANTUM), [(0.333, 864), (0.334, 786)]),

@@ -1,4 +1,4 @@
-"""docs/theory.md: each inequality on random traces of the real engine, and how near one can come.
+"""docs/appendix/theory.md: each inequality on random traces of the engine, and how near they come.
 
 Where an example is called tight, it comes as near to the bound as is said there.
 """

@@ -12,7 +12,7 @@ from fairbench.schedulers.setup import Setup
 class MaxMin(ClientEviction):
     """Evicts from the client above its share with the largest unpinned residency over weight.
 
-    The share is by weight, C w_i / W. docs/theory.md proves which clients lose nothing.
+    The share is by weight, C w_i / W. docs/appendix/theory.md proves which clients lose nothing.
     """
 
     name = "max-min"

@@ -2,7 +2,7 @@
 
 Accounting: capacity = free + tree (evictable + locked) + private. Private tokens belong to a
 running request and are not in the tree yet: a prefill under way, and decoded tokens.
-Rules as in SGLang 0.5.23's RadixCache (docs/engine.md).
+Rules as in SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 step, as in SGLang and vLLM: arrivals, runs of decode steps, the service log.
 
 Between two boundaries at which something can change, k decode steps are one event. Iterations
-follow each other without overlap. Rules: docs/engine.md.
+follow each other without overlap. Rules: docs/appendix/engine.md.
 """
 
 from __future__ import annotations

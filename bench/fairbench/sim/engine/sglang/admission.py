@@ -1,4 +1,4 @@
-"""SGLang's prefill admission (PrefillAdder) on one worker. See docs/engine.md."""
+"""SGLang's prefill admission (PrefillAdder) on one worker. See docs/appendix/engine.md."""
 
 from __future__ import annotations
 

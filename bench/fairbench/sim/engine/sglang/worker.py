@@ -1,6 +1,6 @@
 """A simulated worker: SGLang's scheduling, iteration by iteration.
 
-Overlap scheduling is off. Rules: docs/engine.md.
+Overlap scheduling is off. Rules: docs/appendix/engine.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A simulated vLLM worker (V1 engine, 0.32.0): each step mixes decoding and prefill chunks.
 
-vLLM's ``async_scheduling`` is off. Rules: docs/engine.md.
+vLLM's ``async_scheduling`` is off. Rules: docs/appendix/engine.md.
 """
 
 from __future__ import annotations
