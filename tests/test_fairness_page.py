@@ -1,0 +1,34 @@
+"""The worked example of docs/concepts/fairness.md is what the metrics compute."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairbench.metrics.fairness import jain
+
+ROOT = Path(__file__).resolve().parents[1]
+SPEC = importlib.util.spec_from_file_location("fairness_plot", ROOT / "plots" / "fairness.py")
+plot = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(plot)
+PAGE = (ROOT / "docs" / "concepts" / "fairness.md").read_text(encoding="utf-8")
+
+
+def test_its_table_is_that_of_the_metrics():
+    demands, served, fair = plot.series().values()
+    for client, *row in zip(plot.DEMANDS, demands, served, fair, strict=True):
+        asked, got, due = row
+        line = f"| `{client}` | {asked:,.0f} | {got:,.0f} | {due:,.0f} | {got / due:.0%} |"
+        assert line in PAGE
+
+
+def test_its_indices_are_those_of_the_metrics():
+    _, served, fair = (np.array(values) for values in plot.series().values())
+    indices = [jain(values) for values in (served, fair, served / fair)]
+    assert indices == pytest.approx([0.566, 0.889, 0.667], abs=0.0005)
+    assert all(f"{index:.3f}" in PAGE for index in indices)
+
+
+def test_its_picture_is_current():
+    assert plot.FIGURE.read_text(encoding="utf-8") == plot.drawn()
