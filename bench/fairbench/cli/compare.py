@@ -28,6 +28,7 @@ from fairbench.execute.comparison import Compared, carry_out, go_on, read_alone
 from fairbench.execute.comparison_plan import check_usage, plan_comparison
 from fairbench.execute.context import run_context
 from fairbench.hardware.engines import ENGINES
+from fairbench.metrics.catalogue import key_of
 from fairbench.report.contrast_table import contrast_text, shown_metrics
 from fairbench.results.contrast import (
     Contrast,
@@ -183,6 +184,7 @@ def compare(
 def _print(compared: Compared, metrics: list[str] | None, *, as_json: bool) -> None:
     """The comparison, and on stderr what failed and what makes runs hard to compare."""
     sides = [side for group in compared.groups for side in group]
+    metrics = [key_of(name) for name in metrics or ()]
     if metrics:
         check_metrics(metrics, sides)
     known = known_metrics(sides)

@@ -39,7 +39,7 @@ def leaderboard(
     ] = None,
     sort: Annotated[
         str | None,
-        Option(metavar="METRIC", help="What to sort by: any metric. [default: the worst share]"),
+        Option(metavar="METRIC", help="What to sort by: any metric. [default: min_share_of_best]"),
     ] = None,
     baseline: Annotated[
         str | None,

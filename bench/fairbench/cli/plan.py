@@ -44,7 +44,7 @@ def plan(
         list[str] | None,
         Option(
             metavar="METRIC<LIMIT",
-            help="A target, such as 'ttft_p99<2s' or 'worst_share>80%'; may be repeated.",
+            help="A target, such as 'ttft_p99<2s' or 'min_share>80%'; may be repeated.",
         ),
     ] = None,
     scheduler: Annotated[

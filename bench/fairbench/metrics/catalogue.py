@@ -23,8 +23,13 @@ from fairbench.metrics.tail import P99
 
 # How keys begin that many runs have no reason for.
 SOMETIMES = ("weight", "goodput", "demoted", "gpu", "tree", "useful", "residency", "min_share_")
-# Short names that ``plan`` and ``check`` accept for a metric.
-ALIASES = {
+# Short names of metrics that every command prints instead of the key.
+SHORT = {
+    "min_entitlement_ratio": "min_share",
+    "min_entitlement_best_ratio": "min_share_of_best",
+}
+# Other names that commands accept for a metric.
+ALIASES = {short: key for key, short in SHORT.items()} | {
     "worst_share": "min_entitlement_ratio",
     "worst_share_of_best": "min_entitlement_best_ratio",
     "worst_window_share": "min_share_60s",
@@ -47,6 +52,16 @@ CATALOGUE: dict[str, Metric] = {
 def metric_of(key: str) -> Metric | None:
     """The entry of a key, which may be inside ``clients``; None for what is no metric."""
     return CATALOGUE.get(name_of(key)) or latency.chosen_metric(name_of(key))
+
+
+def key_of(name: str) -> str:
+    """Return the key of the summary that a user's name for a metric means."""
+    return ALIASES.get(name, name)
+
+
+def short_of(key: str) -> str:
+    """Return the name under which commands print a metric."""
+    return SHORT.get(key, key)
 
 
 def chosen_metrics(percentiles: Iterable[int]) -> list[Metric]:

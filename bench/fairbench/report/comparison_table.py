@@ -31,8 +31,8 @@ SHARING = (
     "cluster; at most 1: no reason to leave. "
 )
 LEGEND = (
-    f"{BEST} best and {WORST} worst of a place{{certain}}. {{sharing}}Worst share: the least that "
-    "a client got of its fair share of the best total delivered there."
+    f"{BEST} best and {WORST} worst of a place{{certain}}. {{sharing}}Min. share of "
+    "best: the least that a client got of its max-min fair share of the best total delivered there."
 )
 CERTAIN = ", where the paired differences of its seeds leave no doubt (95% each)"
 DEMAND_LIMITED = (

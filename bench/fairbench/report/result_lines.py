@@ -87,7 +87,7 @@ def _worst(summary: Summary) -> str:
     if summary["min_entitlement_ratio"] is None and reason == NOT_CONTENDED:
         return NOT_CONTENDED
     least = written(summary, "min_entitlement_ratio")
-    return f"{least} of its max-min fair share of own total, the worst client"
+    return f"minimum fair share of own total {least}"
 
 
 def _throughput(summary: Summary) -> str:
