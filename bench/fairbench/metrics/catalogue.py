@@ -85,12 +85,14 @@ def needing(needs: Needs) -> list[str]:
     return [metric.key for metric in CATALOGUE.values() if needs in metric.needs]
 
 
-def columns_of(display: Display, tail: int = P99, percentiles: Sequence[int] = ()) -> list[Column]:
-    """What a table shows, in its order; of the high percentiles only this one.
+def columns_of(
+    display: Display, tail: int = P99, percentiles: Sequence[int] = (), *, beside: int = 0
+) -> list[Column]:
+    """Return the columns of a table in order; of the high percentiles ``tail`` and ``beside``.
 
     Where a user chose ``percentiles`` (``metrics.percentiles``) those are shown and no others.
     """
-    metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail)]
+    metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail, beside)]
     if percentiles and display in CHOOSABLE:
         metrics = [metric for metric in metrics if not latency.chosen_metric(metric.key)]
         metrics += chosen_metrics(percentiles)
@@ -123,7 +125,7 @@ def _column(shown: Shown, metric: Metric) -> Column:
 
 
 def fitting(columns: list[Column]) -> Iterator[list[Column]]:
-    """The columns, then ever fewer of them, for a table that would be too wide."""
+    """Yield the columns, then ever fewer of them, for a table that would be too wide."""
     order = sorted(one.dropped for one in columns if one.dropped is not None)
     yield columns
     for last in order:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.metrics.catalogue import columns_of, fitting, told
+from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.hidden_backlog import hides_backlog
 from fairbench.metrics.metric import Column, Display
 from fairbench.metrics.percentiles import chosen_percentiles
@@ -18,6 +18,7 @@ from fairbench.report.heading import basis
 from fairbench.report.marks import BEST, WORST, Interval, cell_marks
 from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
 from fairbench.report.result_lines import NO_ORDER
+from fairbench.report.stacked import stacked
 from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.intervals import METHOD
@@ -69,14 +70,10 @@ def comparison_text(
 
 def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
     """The comparison as rich renderables; over several seeds with the intervals below the means."""
-    ruler = Console(width=10 * width)
     sharing = _any_sharing(cells)
     columns = comparison_columns(cells)
     known = [one for one in columns if sharing or not one.key.startswith("sharing")]
-    for columns in fitting(known):
-        table = _table(cells, columns)
-        if ruler.measure(table).maximum <= width:
-            break
+    table = stacked(known, lambda shown: _table(cells, shown), width)
     certain = CERTAIN if of_several_seeds(cells) else ""
     legend = [Text(LEGEND.format(sharing=SHARING if sharing else "", certain=certain))]
     legend += [Text(DEMAND_LIMITED)] if _any_limited(cells) else []

@@ -98,7 +98,8 @@ def difference(
 ) -> Difference:
     """The difference of two sides whose values are in the order of their common seeds.
 
-    Values are between 0 and ``most``, so that no difference is larger. Raises DataError for a value that is no number, ValueError for sides of different lengths.
+    Values are between 0 and ``most``, so that no difference is larger. Raises DataError for a value
+    that is no number, ValueError for sides of different lengths.
     """
     pairs = list(zip(first, second, strict=True))
     defined = [pair for pair in pairs if pair[0].raw is not None and pair[1].raw is not None]
