@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +14,10 @@ from fairbench.config.resolve import resolve
 from fairbench.execute.expected.check import check_facts
 from fairbench.report.table import printed
 from fairbench.report.workload_table import checked
+from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload
+from fairbench.workloads.trace_workload import trace_workload
+from fairbench.workloads.traces.read import TraceParams
 
 workload = typer.Typer(
     help="Check a workload file: its clients, their rates, and the load of a cluster.",
@@ -30,7 +34,9 @@ def _commands() -> None:
 
 @workload.command()
 def check(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A path, or a bundled workload.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A path, a recorded trace, or a bundled workload.")
+    ],
     scenario: Annotated[str | None, Option(help="[default: s1, or the first one]")] = None,
     dp: Annotated[int | None, Option(help="Replicas. [default: 1]")] = None,
     gpu: Annotated[str | None, Option(help="As of `run`.")] = None,
@@ -44,9 +50,10 @@ def check(
     ] = False,
 ) -> None:
     """Validate a workload file, and say what it would ask of a cluster. Nothing is run."""
+    chosen = _workload(file)
     flags = {
-        "workload": file,
-        "scenario": scenario or _first_scenario(file),
+        "workload": chosen,
+        "scenario": scenario or _first_scenario(chosen),
         "dp": dp,
         "gpu": gpu,
         "model": model,
@@ -64,6 +71,14 @@ def check(
     typer.echo(printed(checked(facts), colour=colour, width=width), nl=False)
 
 
-def _first_scenario(file: str) -> str:
-    scenarios = load_workload(file).scenarios
+def _workload(file: str) -> WorkloadSpec:
+    """Return the workload of a file; a file that is no TOML is a trace."""
+    path = Path(file)
+    if path.is_file() and path.suffix != ".toml":
+        return trace_workload(TraceParams(file))
+    return load_workload(file)
+
+
+def _first_scenario(chosen: WorkloadSpec) -> str:
+    scenarios = chosen.scenarios
     return "s1" if "s1" in scenarios else next(iter(scenarios))
