@@ -15,7 +15,7 @@ from fairbench.metrics.metric import Column, Display
 from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import shown_tail
 from fairbench.report.heading import basis
-from fairbench.report.marks import BEST, WORST, Interval, cell_marks
+from fairbench.report.marks import BEST, WORST, Interval, can_tell, cell_marks
 from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
 from fairbench.report.result_lines import NO_ORDER
 from fairbench.report.stacked import stacked
@@ -32,10 +32,12 @@ SHARING = (
     "cluster; at most 1: no reason to leave. "
 )
 LEGEND = (
-    f"{BEST} best and {WORST} worst of a place{{certain}}. {{sharing}}Min. share of "
+    "{marks}. {sharing}Min. share of "
     "best: the least that a client got of its max-min fair share of the best total delivered there."
 )
 CERTAIN = ", where the paired differences of its seeds leave no doubt (95% each)"
+MARKED = f"{BEST} best and {WORST} worst of a place, where that is significant"
+ONE_SEED = "One seed: no difference is significant, nothing is marked; --num-runs 5 would tell"
 DEMAND_LIMITED = (
     f"{LIMITED} demand-limited: queues were empty for part of the window under some scheduler, so "
     "service rates compare loads."
@@ -74,8 +76,9 @@ def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> Rendera
     columns = comparison_columns(cells)
     known = [one for one in columns if sharing or not one.key.startswith("sharing")]
     table = stacked(known, lambda shown: _table(cells, shown), width)
-    certain = CERTAIN if of_several_seeds(cells) else ""
-    legend = [Text(LEGEND.format(sharing=SHARING if sharing else "", certain=certain))]
+    paired = " (paired by seed, 95% each)" if of_several_seeds(cells) else ""
+    marks = MARKED + paired if can_tell(cells) else ONE_SEED
+    legend = [Text(LEGEND.format(sharing=SHARING if sharing else "", marks=marks))]
     legend += [Text(DEMAND_LIMITED)] if _any_limited(cells) else []
     legend += [Text(line) for line in _hidden(cells)]
     return Group(Text(provenance(cells), style="bold"), Text(), table, Text(), *legend)
