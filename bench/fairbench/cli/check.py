@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -63,6 +64,14 @@ def check(
             "may be repeated. Without any, simulated runs must not differ at all.",
         ),
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        Option(
+            metavar="KEY",
+            help="A key of the experiments that was changed on purpose, such as dp or vtc.charge: "
+            "runs that differ in it are compared; may be repeated.",
+        ),
+    ] = None,
     output: FormatOption = Format.TABLE,
     alpha: Annotated[
         float, Option(min=1e-6, max=0.5, help="Level of the tests over several seeds or repeats.")
@@ -77,14 +86,21 @@ def check(
     seeds runs are paired, as `compare` does, and a check passes or fails if that is certain.
     """
     strict = cannot_tell is CannotTell.FAIL
-    outcome = judged(baseline, current, fail_if or [], alpha=alpha)
+    outcome = judged(baseline, current, fail_if or [], alpha=alpha, allowed=allow or [])
     print_outcome(outcome, output, cannot_tell_fails=strict)
     fail_unless_passed(outcome, cannot_tell_fails=strict)
 
 
-def judged(baseline: Path, current: Path, clauses: list[str], *, alpha: float = 0.05) -> Outcome:
+def judged(
+    baseline: Path,
+    current: Path,
+    clauses: list[str],
+    *,
+    alpha: float = 0.05,
+    allowed: Collection[str] = (),
+) -> Outcome:
     """The outcome for two directories. Raises UsageError if they or a clause cannot be used."""
-    return judge(read_pairs(baseline, current), clauses, alpha=alpha)
+    return judge(read_pairs(baseline, current, allowed), clauses, alpha=alpha)
 
 
 def print_outcome(outcome: Outcome, output: Format, *, cannot_tell_fails: bool = True) -> None:
