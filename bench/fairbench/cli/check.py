@@ -6,20 +6,15 @@ import os
 from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
-from fairbench.cli.output import look
 from fairbench.errors import RunFailed
-from fairbench.gate.github import as_commands
-from fairbench.gate.judge import Verdict
-from fairbench.gate.junit import as_junit
-from fairbench.gate.markdown import outcome_markdown
-from fairbench.gate.outcome import Outcome, judge
-from fairbench.gate.points import read_pairs
-from fairbench.gate.table import outcome_text
+
+if TYPE_CHECKING:
+    from fairbench.gate.outcome import Outcome
 
 JOB_SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file whose Markdown a job of GitHub Actions shows
 
@@ -100,6 +95,9 @@ def judged(
     allowed: Collection[str] = (),
 ) -> Outcome:
     """The outcome for two directories. Raises UsageError if they or a clause cannot be used."""
+    from fairbench.gate.outcome import judge
+    from fairbench.gate.points import read_pairs
+
     return judge(read_pairs(baseline, current, allowed), clauses, alpha=alpha)
 
 
@@ -112,6 +110,12 @@ def print_outcome(outcome: Outcome, output: Format, *, cannot_tell_fails: bool =
 
 
 def _text(outcome: Outcome, output: Format, *, cannot_tell_fails: bool) -> str:
+    from fairbench.cli.output import look
+    from fairbench.gate.github import as_commands
+    from fairbench.gate.junit import as_junit
+    from fairbench.gate.markdown import outcome_markdown
+    from fairbench.gate.table import outcome_text
+
     if output is Format.MARKDOWN:
         return outcome_markdown(outcome)
     if output is Format.JUNIT:
@@ -126,6 +130,8 @@ def fail_unless_passed(
     outcome: Outcome, *, cannot_tell_fails: bool = True, advice: str = ""
 ) -> None:
     """Raise RunFailed, with the advice, if a check failed or could not be told but should be."""
+    from fairbench.gate.judge import Verdict
+
     failed, unknown = outcome.count(Verdict.FAIL), outcome.count(Verdict.CANNOT_TELL)
     if failed or (unknown and cannot_tell_fails):
         raise RunFailed(f"the gate is red: {outcome.summary()}{advice}")

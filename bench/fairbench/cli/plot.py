@@ -10,10 +10,6 @@ from typer import Option
 
 from fairbench.cli.flags import DEFAULT_RESULT_DIR, split_commas
 from fairbench.errors import UsageError, unknown_name
-from fairbench.figures.catalogue import FIGURES, FORMATS, figure_named, figures_of
-from fairbench.figures.compared.latex import latex_table
-from fairbench.figures.compared.plot import read_own, write_pictures
-from fairbench.results.store import write_text
 
 DEFAULT_PLOT_DIR = Path("plots")
 ALL = "all"
@@ -54,6 +50,8 @@ def plot(
     DIR gives bars with 95% intervals, high latency against throughput, and the distribution of
     latencies. Figures of the paper save their numbers as CSV. Runs nothing.
     """
+    from fairbench.figures.catalogue import FIGURES, figure_named, figures_of
+
     suffixes = read_formats(formats)
     if figure not in (*FIGURES, ALL) and Path(figure).is_dir():
         if source is not None or preset is not None:
@@ -79,6 +77,10 @@ def plot(
 
 def _plot_own(folder: Path, output_dir: Path, suffixes: list[str], table: Path | None) -> None:
     """Write the pictures of a directory, and its LaTeX table if one is wanted."""
+    from fairbench.figures.compared.latex import latex_table
+    from fairbench.figures.compared.plot import read_own, write_pictures
+    from fairbench.results.store import write_text
+
     if table is not None and table.suffix != ".tex":
         raise UsageError(f"--table {table}: must end in .tex")
     cells = read_own(folder)
@@ -94,6 +96,8 @@ def _plot_own(folder: Path, output_dir: Path, suffixes: list[str], table: Path |
 
 def read_formats(text: str) -> list[str]:
     """The formats between the commas. Raises UsageError for an unknown one."""
+    from fairbench.figures.catalogue import FORMATS
+
     found = split_commas("--format", text)
     for one in found:
         if one not in FORMATS:

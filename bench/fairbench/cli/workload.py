@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
 from fairbench.cli.flags import given
-from fairbench.cli.output import look, print_json
-from fairbench.config.resolve import resolve
-from fairbench.execute.expected.check import check_facts
-from fairbench.report.table import printed
-from fairbench.report.workload_table import checked
-from fairbench.workloads.model import WorkloadSpec
-from fairbench.workloads.spec import load_workload
-from fairbench.workloads.trace_workload import trace_workload
-from fairbench.workloads.traces.read import TraceParams
+
+if TYPE_CHECKING:
+    from fairbench.workloads.model import WorkloadSpec
 
 workload = typer.Typer(
     help="Check a workload file: its clients, their rates, and the load of a cluster.",
@@ -50,6 +44,12 @@ def check(
     ] = False,
 ) -> None:
     """Validate a workload file, and say what it would ask of a cluster. Nothing is run."""
+    from fairbench.cli.output import look, print_json
+    from fairbench.config.resolve import resolve
+    from fairbench.execute.expected.check import check_facts
+    from fairbench.report.table import printed
+    from fairbench.report.workload_table import checked
+
     chosen = _workload(file)
     flags = {
         "workload": chosen,
@@ -73,6 +73,10 @@ def check(
 
 def _workload(file: str) -> WorkloadSpec:
     """Return the workload of a file; a file that is no TOML is a trace."""
+    from fairbench.workloads.spec import load_workload
+    from fairbench.workloads.trace_workload import trace_workload
+    from fairbench.workloads.traces.read import TraceParams
+
     path = Path(file)
     if path.is_file() and path.suffix != ".toml":
         return trace_workload(TraceParams(file))
