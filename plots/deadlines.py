@@ -40,7 +40,7 @@ ORDER = (  # first these, then all others by name
 SHOWN = {  # by key: what it is called, and how it is written
     "kept_worst": ("in time, worst well-behaved", ".0%"),
     "kept_flood": ("in time, the flood", ".0%"),
-    "worst_share": ("worst share of goodput", ".2f"),
+    "worst_share": ("min. fair share of goodput", ".2f"),
     "goodput_tok_s": ("goodput, tok/s", ",.0f"),
     "wasted": ("computed in vain", ".0%"),
 }

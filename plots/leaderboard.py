@@ -91,7 +91,7 @@ def kind(row: str) -> str:
 
 
 def draw(shares: Values, services: Values) -> None:
-    """Worst share over throughput, a point a row."""
+    """Minimum fair share of the best total over throughput, a point a row."""
     from matplotlib import pyplot  # the tables need no figures' libraries
 
     figure, axes = pyplot.subplots(figsize=(8.5, 5.6))
@@ -105,7 +105,7 @@ def draw(shares: Values, services: Values) -> None:
             name = re.sub(r"^llm-d\+fcfs behind (.*) by (\w+)$", r"\1 before llm-d", row)
             axes.annotate(name, at, place, textcoords="offset points", fontsize=7.5)
     axes.set(xlabel=f"service, times that of {BASELINE} (geometric mean of nine places)")
-    axes.set(ylabel="worst share of the best total (mean of nine places)")
+    axes.set(ylabel="minimum fair share of best total (mean of nine places)")
     axes.set(xlim=(0.7, 1.36), ylim=(0.4, 1))
     axes.yaxis.set_major_formatter("{x:.0%}")
     axes.spines[["top", "right"]].set_visible(False)
@@ -124,7 +124,7 @@ def _ratio(services: Values, row: str) -> float:
 
 
 def by_place(shares: Values, services: Values, latencies: Values) -> str:
-    """Worst share / service in 1000 tok/s / P95 in s of each row at each place."""
+    """Return minimum fair share of best total / 1000 tok/s / P95 in s, by row and place."""
     places = list(shares[BASELINE])
     lines = [f"| | {' | '.join(places)} |", f"|---|{'--:|' * len(places)}"]
     for row in sorted(shares, key=lambda row: -fmean(shares[row].values())):

@@ -265,7 +265,8 @@ def main() -> None:
     write("routers-d2lpm", [*head, "apart, tokens", "bound", "unheard"], rows_of(found))
     draw(found)
     head = ["workload", "workers", "routers", "form", "hit rate", "service, tok/s"]
-    write("router-scaling", [*head, "Jain (actual)", "worst share", "victim P99, s"], scaling())
+    head += ["Jain (actual)", "min. fair share of own", "victim P99, s"]
+    write("router-scaling", head, scaling())
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ from table_text import (
     bounded,
     index,
     limited,
+    min_share,
     percent,
     percentile_of,
     tail_of,
     whole,
-    worst_share,
 )
 
 
@@ -34,7 +34,7 @@ def runs_table(rows: Iterable[Row]) -> str:
         "service tok/s",
         "output tok/s",
         "Jain service / actual (max-min)",
-        "worst share",
+        "min. fair share of own",
         f"P50 s{think}",
         f"{percentile_of(tail)} s{think}",
         "hit",
@@ -50,7 +50,7 @@ def runs_table(rows: Iterable[Row]) -> str:
                 whole(row, "output_rate_tok_s"),
                 f"{index(row, 'jain_index')} / {float(row['jain_index_actual']):.4f} "
                 f"({index(row, 'jain_index_maxmin')})",
-                worst_share(row),
+                min_share(row),
                 bounded(row, "victim_p50_s"),
                 bounded(row, tail),
                 percent(row, "cache_hit_rate"),
@@ -80,7 +80,7 @@ def headline() -> str:
                 f"`{row['scheduler']}`",
                 whole(row, "service_rate_tok_s"),
                 index(row, "jain_index_actual"),
-                worst_share(row),
+                min_share(row),
                 bounded(row, tail),
             )
         )
@@ -106,7 +106,8 @@ def quantum() -> str:
         questions = few.removeprefix("long-qa.questions=") or "16"
         body.append((row["scenario"], questions, value, shown, row))
     body.sort(key=lambda one: (one[0], -int(one[1]), not one[2].isdigit(), one[2].zfill(9)))
-    header = ("long-qa", "questions", "Q^w", "service tok/s", "Jain", "worst share", "P99 s")
+    share = "min. fair share of own"
+    header = ("long-qa", "questions", "Q^w", "service tok/s", "Jain", share, "P99 s")
     return as_markdown(
         header,
         (
@@ -114,7 +115,7 @@ def quantum() -> str:
                 *(scenario, questions, shown),
                 whole(row, "service_rate_tok_s"),
                 index(row, "jain_index"),
-                worst_share(row),
+                min_share(row),
                 bounded(row, "victim_p99_s"),
             )
             for scenario, questions, _, shown, row in body

@@ -68,7 +68,7 @@ def percent(row: Row, name: str) -> str:
     return f"{float(row[name]):.0%}"
 
 
-def worst_share(row: Row) -> str:
+def min_share(row: Row) -> str:
     """The worst client's part of its fair share, if anyone was short of service."""
     return (
         percent(row, "min_entitlement_ratio") if row["min_entitlement_ratio"] else "not contended"

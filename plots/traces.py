@@ -32,7 +32,7 @@ def row(summary: Summary) -> dict[str, str]:
         "requests": f"{summary['num_requests']:,}",
         "k tok/s": f"{summary['service_rate_tok_s'] / 1000:.1f}",
         "cached": _percent(summary["cache_hit_rate"]),
-        "worst share": _percent(summary["min_entitlement_ratio"]),
+        "min. fair share of own": _percent(summary["min_entitlement_ratio"]),
         "below half": f"{below} of {len(judged)}" if judged else "-",
         "P50 TTFT, s": f"{summary['p50_ttft_ms'] / 1000:.2f}",
         "P99 TTFT, s": f"{summary['p99_ttft_ms'] / 1000:.1f}",

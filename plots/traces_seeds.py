@@ -21,7 +21,7 @@ from fairbench.results.store import Summary, runs_in
 
 METRICS = {
     "k tok/s": ("service_rate_tok_s", 1e-3, 1),
-    "worst share, %": ("min_entitlement_ratio", 100, 1),
+    "min. fair share of own, %": ("min_entitlement_ratio", 100, 1),
     "P50 TTFT, s": ("p50_ttft_ms", 1e-3, 2),
     "P99 TTFT, s": ("p99_ttft_ms", 1e-3, 1),
     "P99 whole, s": ("p99_e2el_ms", 1e-3, 1),

@@ -254,6 +254,40 @@ def test_a_plot_without_the_extra_says_so(result, monkeypatch):
         result.plot()
 
 
+@pytest.mark.parametrize("kind", ["bars", "tradeoff", "cdf"])
+def test_a_sweep_and_a_comparison_draw_every_scheduler(kind, swept):
+    pytest.importorskip("seaborn")
+    for one in (swept, fairbench.compare(swept.path)):
+        figure = one.plot(kind)
+        (axes, *_) = figure.axes
+        names = [text.get_text() for text in axes.get_yticklabels()]
+        if kind != "bars":
+            names = axes.get_legend_handles_labels()[1]
+        assert names == ["VTC", "RR + LPM"]
+        assert "seeds 0 to 1" in figure.get_supxlabel()
+        with pytest.raises(fairbench.UsageError, match="choose from bars, cdf, tradeoff"):
+            one.plot("pie")
+
+
+def test_a_sweep_that_was_not_saved_draws_what_it_knows(swept):
+    pytest.importorskip("seaborn")
+    unsaved = fairbench.load_sweep(swept.path)
+    unsaved.path = None
+    assert len(unsaved.plot("bars").axes) == 3
+    with pytest.raises(fairbench.UsageError, match="give result_dir"):
+        unsaved.plot("cdf")
+
+
+def test_a_comparison_is_a_latex_table(swept):
+    lines = swept.latex().splitlines()
+    rows = [line for line in lines if line.endswith(r"\\") and "multicolumn" not in line]
+    assert [row.split(" & ")[0].strip() for row in rows] == ["", "vtc", "lpm"]
+    assert len({row.count("&") for row in rows}) == 1
+    (begin,) = (line for line in lines if line.startswith(r"\begin{tabular}"))
+    assert begin.count("r") == 1 + rows[0].count("&")  # one is in "tabular"
+    assert fairbench.compare(swept.path).latex() == swept.latex()
+
+
 def test_importing_it_is_light():
     code = (
         "import sys, fairbench; fairbench.__version__\n"

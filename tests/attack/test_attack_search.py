@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from fairbench.attack.behaviour import Behaviour
 from fairbench.attack.budget import gpu_s_per_hour, programs_multiple, tokens_per_hour
 from fairbench.attack.figure import draw
-from fairbench.attack.known import KNOWN, known_workload
+from fairbench.attack.known import KNOWN
+from fairbench.attack.known_files import known_workload
 from fairbench.attack.measure import Harm, Seen, combined, harm, pair, replayed
 from fairbench.attack.objective import value_of
 from fairbench.attack.rediscovery import (

@@ -4,7 +4,7 @@ import pytest
 
 from fairbench.capacity.remarks import remarks_of
 
-TTFT, SHARE = "ttft_p99<2s", "worst_share>80%"
+TTFT, SHARE = "ttft_p99<2s", "min_share>80%"
 
 
 def target(slo, met=True, certain=True):
@@ -49,7 +49,7 @@ def test_of_a_plain_answer_there_is_nothing_to_say():
         (
             {"replicas": None, "targets": (target(TTFT, False), target(SHARE, False))},
             {"high": 1},
-            "vtc on a100: 1 replica does not meet ttft_p99<2s and worst_share>80%",
+            "vtc on a100: 1 replica does not meet ttft_p99<2s and min_share>80%",
         ),
         (
             {"tried": ((1, False), (2, True), (3, False), (5, False), (6, True))},
@@ -59,7 +59,7 @@ def test_of_a_plain_answer_there_is_nothing_to_say():
         (
             {"targets": (target(TTFT), target(SHARE, certain=False))},
             {},
-            "vtc on a100: on average worst_share>80% is met, but not in the whole interval: "
+            "vtc on a100: on average min_share>80% is met, but not in the whole interval: "
             "more seeds (--num-runs) make it smaller, --certain asks for all of it",
         ),
     ],

@@ -22,7 +22,7 @@ def summary(completed=100, unfinished=0, **values):
         ("tpot_mean<=50ms", "mean_tpot_ms", True, 50.0),
         ("victim_p99_s<1500ms", "victim_p99_s", True, 1.5),
         ("worst_share>80%", "min_entitlement_ratio", False, 0.8),
-        ("worst_share>0.8", "min_entitlement_ratio", False, 0.8),
+        ("min_share>0.8", "min_entitlement_ratio", False, 0.8),
         ("on_time>=99.5%", "goodput_ratio", False, 0.995),
         ("sharing_p99<=1", "sharing_incentive_p99", True, 1.0),
         ("clients.team-a.p99_s<3", "clients.team-a.p99_s", True, 3.0),
@@ -39,15 +39,15 @@ def test_a_target_is_a_metric_and_a_limit_in_its_unit(text, metric, below, limit
         ("ttft_p99", "write METRIC<LIMIT"),
         ("ttft_p99<fast", "write METRIC<LIMIT"),
         ("ttft_p99>2s", "less of p99_ttft_ms is better: write <"),
-        ("worst_share<80%", "more of min_entitlement_ratio is better: write >"),
-        ("worst_shares>80%", "Did you mean 'worst_share'?"),
+        ("min_share<80%", "more of min_share is better: write >"),
+        ("min_shares>80%", "Did you mean 'min_share'?"),
         ("num_requests<3", "unknown metric in --slo 'num_requests'"),
         ("min_entitlement_best_ratio>0.5", "unknown metric"),  # of what others did there
         ("p99_s<3", "unknown metric in --slo 'p99_s'"),
-        ("worst_share>80ms", "is a plain number, not in ms"),
+        ("min_share>80ms", "is a plain number, not in ms"),
         ("ttft_p99<2%", "is in ms, not in %"),
         ("ttft_p99<0", "p99_ttft_ms is never below 0"),
-        ("worst_share>200%", "min_entitlement_ratio is never above 1 (100%)"),
+        ("min_share>200%", "min_share is never above 1 (100%)"),
         ("jain_index>1", "jain_index is never above 1 (100%)"),
     ],
 )
@@ -59,7 +59,7 @@ def test_a_wrong_target_is_one_line(text, complaint):
 
 
 @pytest.mark.parametrize(
-    "text", ["refused<=0", "worst_share>=100%", "service_rate_tok_s>5000", "clients.a.tree_share>1"]
+    "text", ["refused<=0", "min_share>=100%", "service_rate_tok_s>5000", "clients.a.tree_share>1"]
 )
 def test_a_limit_at_the_end_of_what_is_possible_is_one(text):
     assert parse_slo(text).text == text
@@ -71,7 +71,7 @@ def test_without_a_target_there_is_nothing_to_plan():
 
 
 def test_only_unusual_percentiles_have_to_be_asked_for():
-    texts = ("ttft_p99<2s", "ttft_p90<2s", "worst_share>80%", "clients.a.p90_s<1")
+    texts = ("ttft_p99<2s", "ttft_p90<2s", "min_share>80%", "clients.a.p90_s<1")
     assert [parse_slo(text).rank for text in texts] == [None, 90, None, 90]
 
 
@@ -88,14 +88,14 @@ def test_the_mean_is_judged_and_its_interval_says_whether_that_is_certain():
 
 def test_more_may_be_better_and_the_limit_itself_only_where_it_says_so():
     runs = [summary(min_entitlement_ratio=0.8)]
-    assert not judge(parse_slo("worst_share>80%"), runs).met
-    assert judge(parse_slo("worst_share>=80%"), runs).met
+    assert not judge(parse_slo("min_share>80%"), runs).met
+    assert judge(parse_slo("min_share>=80%"), runs).met
 
 
 def test_who_is_short_of_nothing_has_its_share():
     notes = {"min_entitlement_ratio": NOT_CONTENDED}
     idle = summary(min_entitlement_ratio=None, notes=notes)
-    slo = parse_slo("worst_share>80%")
+    slo = parse_slo("min_share>80%")
     assert judge(slo, [idle, idle]).certain
     assert judge(slo, [idle, summary(min_entitlement_ratio=0.5)]).met is False
     assert judge(slo, [summary(min_entitlement_ratio=None)]).met is False
@@ -114,3 +114,10 @@ def test_a_percentile_of_what_completed_does_not_hide_what_did_not(unfinished, m
     slo = parse_slo("ttft_p99<2s")
     run = summary(completed=100 - unfinished, unfinished=unfinished, p99_ttft_ms=10.0)
     assert judge(slo, [run]).met is met
+
+
+@pytest.mark.parametrize("name", ["min_share", "worst_share", "min_entitlement_ratio"])
+def test_a_metric_of_several_names_is_printed_under_one(name):
+    slo = parse_slo(f" {name} >= 80%")
+    assert slo.metric == "min_entitlement_ratio"
+    assert slo.text == "min_share >= 80%"

@@ -27,6 +27,30 @@ def test_the_list_says_of_a_command_what_its_own_help_begins_with(name):
     assert "--install-completion" not in shown
 
 
+HEAVY = (
+    "fairbench.config.spec",
+    "fairbench.sim",
+    "fairbench.report.table",
+    "fairbench.results.store",
+)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_imports_nothing_that_a_run_needs(name):
+    code = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+        f"sys.argv = ['fairbench', {name!r}, '--help']\n"
+        "from fairbench.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = set(done.stderr.split())
+    ours = [module for module in modules if module.startswith("fairbench.")]
+    assert len(ours) < 90, sorted(ours)  # of more than 400 that a run imports
+    assert not [module for module in ours if module.startswith(HEAVY)]
+    assert not modules & {"pyarrow", "ray", "aiohttp", "scipy", "matplotlib", "rich.live"}
+
+
 @pytest.mark.parametrize("name", PANELLED)
 def test_the_help_shows_every_flag_once_in_a_panel(name):
     command = load(name)

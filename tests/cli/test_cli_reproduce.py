@@ -57,6 +57,18 @@ def test_runs_of_something_else_are_not_drawn_as_the_figure(swept, tmp_path):
     assert result.stderr.endswith("on chat s1 dp 2 is no run of fig9\n")
 
 
+def test_plot_draws_a_directory_of_ones_own(swept, tmp_path):
+    table = tmp_path / "out" / "table.tex"
+    flags = ["--output-dir", tmp_path / "out", "--format", "svg,pdf", "--table", table]
+    result = invoke("plot", swept, *flags)
+    assert result.exit_code == 0, result.output
+    kinds = ("bars", "tradeoff", "cdf")
+    names = {f"{swept.name}-{kind}.{suffix}" for kind in kinds for suffix in ("svg", "pdf")}
+    assert {path.name for path in table.parent.iterdir()} == {*names, "table.tex"}
+    assert {line.rpartition("/")[2] for line in result.output.split()} == {*names, "table.tex"}
+    assert r"\begin{tabular}" in table.read_text(encoding="utf-8")
+
+
 def test_plot_finds_what_reproduce_keeps(swept, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results" / "runs").mkdir(parents=True)
@@ -75,6 +87,9 @@ def test_plot_finds_what_reproduce_keeps(swept, tmp_path, monkeypatch):
             ["plot", "fig8", "--from", "nowhere"],
             "nowhere: no such store: `fairbench reproduce fig8` makes it",
         ),
+        (["plot", "fig8", "--table", "t.tex"], "--table t.tex: is of a directory of runs"),
+        (["plot", ".", "--table", "t.csv"], "--table t.csv: must end in .tex"),
+        (["plot", ".", "--from", "here"], ".: is a directory: --from and --preset are of figures"),
         (["plot", "all", "--from", "here"], "--from here: holds the runs of one figure"),
         (["reproduce", "fig2"], "unknown figure 'fig2': choose from all, claims, fig1"),
         (["reproduce", "fig8", "--format", ""], "--format '': must not be empty"),

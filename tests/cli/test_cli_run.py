@@ -171,13 +171,13 @@ def test_ctrl_c_keeps_what_finished_and_marks_it_incomplete(tmp_path):
     script = tmp_path / "run.py"
     script.write_text(
         "import signal, sys\n"
-        "from fairbench.cli import run\n"
+        "from fairbench.cli import progress\n"
         "from fairbench.cli.main import main\n"
         "from fairbench.cli.progress import TerminalProgress\n"
         "class Told(TerminalProgress):\n"
         "    def update(self, p):\n"
         "        p.programs_done > 3 and print('going', file=sys.stderr, flush=True)\n"
-        "run.shown_progress = lambda wanted: Told()\n"
+        "progress.shown_progress = lambda wanted: Told()\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored in CI\n"
         "main()\n"
     )

@@ -5,7 +5,8 @@ import tomllib
 import pytest
 
 from fairbench.config import identity, to_toml
-from fairbench.config.backend import AS_SERVED, NO_PROFILE, Emulator, Endpoint, SGLang
+from fairbench.config.backend import AS_SERVED, KINDS, NO_PROFILE, Emulator, Endpoint, SGLang
+from fairbench.config.backend_names import STARTED
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
 
@@ -173,3 +174,7 @@ def test_two_words_in_one_server_argument_are_refused():
     assert "server_args: '--device cpu' is 2 words, write one an item" in complaint(flags)
     json_value = {**SGLANG, "backend": {"kind": "sglang", "server_args": ["--x", '{"a": 1}']}}
     assert resolve(json_value).backend.server_args == ["--x", '{"a": 1}']
+
+
+def test_the_names_in_the_help_are_those_of_the_backends_that_are_started():
+    assert sorted(STARTED) == sorted(kind for kind, one in KINDS.items() if one.is_managed)

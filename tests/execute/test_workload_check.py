@@ -104,12 +104,40 @@ CLOSED = {"kind": "closed", "params": {"users": 3, "think_s": 1.0}}
 HUGE = {"input_min": 500_000, "input_max": 500_000, "output_min": 1, "output_max": 1}
 
 
+@pytest.fixture
+def flood(tmp_path):
+    """Nine teams with a short request every 10 s, and one with 400 long ones in a minute."""
+    rows = [(10.0 * k + team, f"team-{team}", 100, 10) for team in range(9) for k in range(60)]
+    rows += [(240 + 0.15 * k, "flood", 6000, 100) for k in range(400)]
+    path = tmp_path / "access.csv"
+    lines = ["arrived_at,client,input_tokens,output_tokens"]
+    lines += [",".join(map(str, row)) for row in sorted(rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_the_requests_of_a_trace_count_each_and_its_busiest_minute_is_told(flood):
+    out = CliRunner().invoke(app, ["workload", "check", str(flood), "--json"])
+    found = json.loads(out.output)
+    requests = 9 * 60 + 400
+    assert found["requests"] == pytest.approx(requests)
+    (row,) = found["groups"]
+    assert row["input_tokens"] == pytest.approx((540 * 100 + 400 * 6000) / requests)
+    assert row["output_tokens"] == pytest.approx((540 * 10 + 400 * 100) / requests)
+    assert 240 <= found["peak_s"] <= 300
+    assert found["peak"] == pytest.approx(10, rel=0.1)  # nearly everything, in a tenth
+    assert found["load_uncached"] < 0.7 < 1 < found["peak_load"]
+    said = " ".join(found["surprises"])
+    assert "every scheduler will look the same" not in said
+    assert "in the busiest minute, around 2" in said
+
+
 @pytest.mark.parametrize(
     ("workload", "said"),
     [
         (plain(rate=1.0), "every scheduler will look the same"),
         (plain(rate=60.0), "far more than the cluster can do"),
-        (plain(rate=18.0) | {"arrivals": DAY}, "1.9 times that at its peak"),
+        (plain(rate=18.0) | {"arrivals": DAY}, "of it in the busiest minute, around 5 s"),
         (
             plain(rate=0.005),
             "4 of 4 clients send fewer than 20 programs on average, 4 of",

@@ -326,4 +326,4 @@ def test_the_picture_shows_each_cell_twice(tmp_path):
     text = picture.read_text()
     assert "tot s1 (test)" in text
     assert "mix s1 (test)" in text
-    assert text.count("worst share, %") == 1
+    assert text.count("min. share of best, %") == 1

@@ -68,7 +68,8 @@ def test_what_is_neither_better_nor_worse_has_no_clause():
         parse_clause("dp:+1", KNOWN)
 
 
-def test_the_names_of_plan_are_accepted_and_the_key_is_named():
-    clause = parse_clause("worst_share:-0.02", {"min_entitlement_ratio"})
+@pytest.mark.parametrize("name", ["min_share", "worst_share", "min_entitlement_ratio"])
+def test_a_metric_of_several_names_is_printed_under_one(name):
+    clause = parse_clause(f"{name}:-0.02", {"min_entitlement_ratio"})
     assert clause.metric == "min_entitlement_ratio"
-    assert clause.text == "min_entitlement_ratio:-0.02"
+    assert clause.text == "min_share:-0.02"

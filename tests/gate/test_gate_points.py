@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from gate_helpers import measured, store
 
-from fairbench.errors import DataError
+from fairbench.errors import DataError, UsageError
 from fairbench.gate.github import as_commands
 from fairbench.gate.judge import Verdict
 from fairbench.gate.junit import as_junit
@@ -52,14 +52,27 @@ def test_a_run_without_a_counterpart_is_refused_and_compared_with_the_nearest(tm
         read_pairs(*pair)
     assert str(caught.value) == (
         f"{more / 'two'}: no run of the same experiment in {fewer}; "
-        "the nearest, one, differs by choice in dp = 2 (not 1), seed = [7] (not [0])"
+        "the nearest, one, differs by choice in dp = 2 (not 1), seed = [7] (not [0]); "
+        "a change that is meant: --allow KEY"
     )
 
 
 def test_unlike_settings_are_named(tmp_path):
     one = store(tmp_path / "a", spec={"settings": {"vtc": {"charge": "input"}}})
-    with pytest.raises(DataError, match=r'vtc\.charge = "input" \(not "extend"\)$'):
+    with pytest.raises(DataError, match=r'vtc\.charge = "input" \(not "extend"\); '):
         read_pairs(one, store(tmp_path / "b"))
+
+
+def test_a_change_that_is_allowed_by_name_is_compared_and_told(tmp_path):
+    one = store(tmp_path / "a", spec={"settings": {"vtc": {"charge": "input"}}})
+    other = store(tmp_path / "b", jain_index=0.5)
+    (pair,) = read_pairs(one, other, ["vtc.charge"])
+    assert [summary["jain_index"] for summary in pair.after] == [0.5]
+    assert pair.causes == ('allowed change: vtc.charge = "input" (now "extend")',)
+    with pytest.raises(DataError, match="differs by choice in"):
+        read_pairs(one, other, ["dp"])  # another key
+    with pytest.raises(UsageError, match=r"unknown --allow 'vtc\.charges'"):
+        read_pairs(one, other, ["vtc.charges"])
 
 
 def test_measured_runs_that_differ_in_the_seed_are_one_point(tmp_path):
@@ -209,6 +222,6 @@ def test_every_point_finds_its_own_under_other_defaults(tmp_path):
 def test_what_somebody_chose_is_still_another_experiment(tmp_path):
     old = of_a_version(store(tmp_path / "a"), 7.5, ["workload.scenarios.s1.rate"])
     new = of_a_version(store(tmp_path / "b"), 2.5, [])
-    message = r"differs by choice in workload\.scenarios\.s1\.rate = 7\.5 \(not 2\.5\)$"
+    message = r"differs by choice in workload\.scenarios\.s1\.rate = 7\.5 \(not 2\.5\); "
     with pytest.raises(DataError, match=message):
         read_pairs(old, new)

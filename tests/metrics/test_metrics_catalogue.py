@@ -87,7 +87,10 @@ def test_an_entry_with_its_function_puts_a_metric_into_the_summary(toy):
 
 def test_it_is_in_comparisons_and_over_seeds(toy, tmp_path):
     by_scheduler = {"lpm": 30.0, "vtc": 20.0}
-    runs = [stored(tmp_path, {"scheduler": s}, **{toy: v}) for s, v in by_scheduler.items()]
+    runs = [
+        stored(tmp_path, {"scheduler": name}, **{toy: value, "trace": "exact.csv"})
+        for name, value in by_scheduler.items()
+    ]
     lines = comparison_table.comparison_text(compare(runs, {}), width=110).split("\n")
     (heading,) = (line for line in lines if line.endswith("longest"))
     assert heading

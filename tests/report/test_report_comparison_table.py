@@ -19,9 +19,19 @@ def rows(text):
 
 
 def cells(folder, **by_scheduler):
-    return compare(
-        [stored(folder, {"scheduler": name}, **values) for name, values in by_scheduler.items()], {}
-    )
+    """Runs of one seed each, of a replayed trace, which is exact."""
+    runs = [
+        stored(folder, {"scheduler": name}, **{"trace": "t.csv"} | values)
+        for name, values in by_scheduler.items()
+    ]
+    return compare(runs, {})
+
+
+def test_of_one_seed_nothing_is_marked(tmp_path):
+    drawn = {"trace": "", "victim_p50_s": 9.0}
+    text = comparison_text(cells(tmp_path, lpm=drawn, vtc=drawn | {"victim_p50_s": 1.0}))
+    assert "nothing is marked" in text
+    assert not re.search(r"\d[*!]", text)
 
 
 def test_the_best_and_the_worst_of_a_place_are_marked(tmp_path):

@@ -11,9 +11,9 @@ from fairbench.report.names import cut_apart
     ("names", "shown"),
     [
         (["ann", "bob"], ["ann", "bob"]),
-        (["12345678", "123456789"], ["12345678", "1234567…"]),
-        (["acme-corp/ann", "zeta-corp/ann"], ["acme-co…", "zeta-co…"]),
-        (["acme-corp/ml/ann", "acme-corp/ml/bob", "dan"], ["…/ml/ann", "…/ml/bob", "dan"]),
+        (["12345678", "123456789"], ["12345678", "1234…789"]),
+        (["acme-corp/ann", "zeta-corp/ann"], ["acme…ann", "zeta…ann"]),
+        (["acme-corp/ml/ann", "acme-corp/ml/bob", "dan"], ["acme…ann", "acme…bob", "dan"]),
         (["aaaaaa-1-zzz", "aaaaaa-2-zzz", "baaaaa-1-zzz"], ["aaaa…zzz", "aaaa…zzz", "baaa…zzz"]),
         (["a-1-bbbbbb-c", "a-1-bbbbbb-d", "a-2-bbbbbb-c"], ["a-1-…b-c", "a-1-…b-d", "a-2-…b-c"]),
         ([], []),

@@ -96,6 +96,9 @@ def test_the_table_fits_and_says_what_was_decided(pair, width):
     assert "undefined in 1 of 3 seeds" in said
     for decision in ("worse", "same", "cannot tell"):
         assert decision in said
+    assert ("too narrow for: " in said) is (width < 100)
+    if width == 60:
+        assert "too narrow for: difference in %, more seeds, both means; --json has all" in said
     if width == 100:
         assert "12.3 13.6 +1.30 [1.09x, 1.12x] +10.3% worse" in said
     assert "\x1b[31mworse" in contrast_text([pair], colour=True)

@@ -5,8 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairbench.metrics.catalogue import CATALOGUE
+from fairbench.metrics.metric import Better, Form, Of
 from fairbench.report.interval_lines import repeat_lines, show
 from fairbench.results.intervals import METHOD, combine, t_interval
+
+SHARES = (Form.PERCENT, Form.WHOLE_PERCENT, Form.INDEX)
+
+
+def is_share(metric):
+    """A part of a whole, of which more or less is better; a client may have more than its own."""
+    return metric.form in SHARES and metric.of is Of.RUN and metric.better is not Better.NEITHER
 
 
 def summary(seed, **values):
@@ -133,3 +142,10 @@ def test_a_mean_of_lower_bounds_is_not_rounded_up():
     assert show(interval, 0) == "1,657 [1,657, 1,657]"
     assert show(interval | {"lower_bound": True}, 0).startswith("> 1,656 [")
     assert show(interval | {"mean": 2.31, "upper_bound": True}, 1).startswith("< 2.4 [")
+
+
+@pytest.mark.parametrize("key", [key for key, one in CATALOGUE.items() if is_share(one)])
+@given(values=st.lists(st.floats(0, 1), min_size=2, max_size=5))
+def test_the_interval_of_a_share_stays_within_0_and_100_percent(key, values):
+    found = combine([summary(seed, **{key: value}) for seed, value in enumerate(values)])[key]
+    assert 0 <= found["low"] <= found["mean"] <= found["high"] <= 1

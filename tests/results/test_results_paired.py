@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairbench.metrics.metric import Better
 from fairbench.results.intervals import t_interval
@@ -9,6 +11,7 @@ from fairbench.results.paired import MOST_SEEDS, Decision, difference, seeds_nee
 from fairbench.results.values import Value
 
 BETTER, WORSE, SAME, CANNOT_TELL = Decision
+SHARES = st.floats(0, 1)
 
 
 def values(*raw):
@@ -156,3 +159,10 @@ def test_what_no_number_of_seeds_tells():
     found = difference(values(1, 2, 3), values(1.5, 2.5, 2.9))
     assert found.decision(Better.LESS) is CANNOT_TELL
     assert found.more_seeds() == seeds_needed(found.mean, found.deviation) - 3
+
+
+@given(st.lists(st.tuples(SHARES, SHARES), min_size=2, max_size=5))
+def test_shares_differ_by_at_most_the_whole(pairs):
+    sides = ([Value(share) for share in side] for side in zip(*pairs, strict=True))
+    found = difference(*sides, most=1.0)
+    assert -1 <= found.low <= found.mean <= found.high <= 1

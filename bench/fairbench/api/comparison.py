@@ -8,7 +8,7 @@ from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
@@ -21,6 +21,8 @@ from fairbench.execute.comparison import carry_out, go_on, read_alone
 from fairbench.execute.comparison_plan import check_usage, plan_comparison
 from fairbench.execute.context import run_context
 from fairbench.execute.interruption import Interrupted
+from fairbench.figures.compared.latex import latex_table
+from fairbench.figures.compared.plot import cells_of, drawn
 from fairbench.report.contrast_table import contrast_text, shown_metrics
 from fairbench.results.comparison import ComparedRun
 from fairbench.results.contrast import (
@@ -33,6 +35,9 @@ from fairbench.results.contrast import (
     sides_of,
 )
 from fairbench.results.grid import Label, labels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 One = Result | str | PathLike[str]
 
@@ -56,8 +61,21 @@ class Comparison:
         self._contrasts = list(_contrasts(groups, metrics or known))
         shown = metrics or [key for key in shown_metrics(sides) if key in known]
         self._shown = list(_contrasts(groups, shown))
+        self._sides = sides
         self.runs = _runs([run for side in sides for run in side.runs.values()])
         self.differences = _differences(self._contrasts)
+
+    def plot(self, kind: str = "tradeoff") -> Figure:
+        """Draw ``bars`` with intervals, the ``tradeoff`` of latency and throughput, or a ``cdf``.
+
+        Raises UsageError for another kind, for a ``cdf`` of runs that were not saved, and without
+        the plot extra.
+        """
+        return drawn(cells_of(self._sides), kind)
+
+    def latex(self) -> str:
+        """Return the comparison as a LaTeX table (package booktabs)."""
+        return latex_table(cells_of(self._sides))
 
     def __str__(self) -> str:
         return contrast_text(self._shown).rstrip("\n")

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
@@ -20,10 +20,16 @@ from fairbench.execute.interruption import Interrupted
 from fairbench.execute.live_check import check_live_points
 from fairbench.execute.requests import AXES, sweep_of
 from fairbench.execute.sweeps import run_sweep
+from fairbench.figures.compared.latex import latex_table
+from fairbench.figures.compared.plot import drawn
 from fairbench.files.parquet import read_parquet
 from fairbench.live.backends.base import LiveOptions
+from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench.results.store import read_json
 from fairbench.results.sweep_store import SweepStore
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEVERAL = (list, tuple, range)
 
@@ -58,6 +64,23 @@ class SweepResult:
         """The points that failed, by name, and the error of each."""
         failures: list[dict[str, Any]] = self.comparison["failures"]
         return failures
+
+    def plot(self, kind: str = "tradeoff") -> Figure:
+        """Draw ``bars`` with intervals, the ``tradeoff`` of latency and throughput, or a ``cdf``.
+
+        Raises UsageError for another kind, for a ``cdf`` of runs that were not saved, and without
+        the plot extra.
+        """
+        return drawn(self._results(), kind)
+
+    def latex(self) -> str:
+        """Return the comparison as a LaTeX table (package booktabs)."""
+        return latex_table(self._results())
+
+    def _results(self) -> list[SchedulerResults]:
+        if self.path is not None:
+            return compare_sweep(self.path)
+        return [SchedulerResults(one["place"], one["cell"], (), one) for one in self.cells]
 
     def _repr_html_(self) -> str:
         """Return the cells with means and 95% intervals as an HTML table, for notebooks."""

@@ -5,16 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fairbench.attack.behaviour import Behaviour
-from fairbench.attack.store import attack_file
-from fairbench.attack.workload import Stakes, attack_workload
-from fairbench.workloads.model import WorkloadSpec
-from fairbench.workloads.spec import load_workload
-
-HEADER = """#:schema ../schema.json
-# An attack and its honest twin: fairbench attack workloads/attacks/{name}.toml --scheduler vtc
-# Written from bench/fairbench/attack/known.py; see docs/guide/attack.md.
-
-"""
 
 KNOWN: Mapping[str, Behaviour] = {
     "sybil": Behaviour(identities=5),
@@ -36,14 +26,3 @@ KNOWN: Mapping[str, Behaviour] = {
     # What a search found against the same with limits of clients, but for how many requests.
     "long-answer-bursts": Behaviour(identities=5, on_share=0.1, output_multiple=16),
 }
-
-
-def known_workload(name: str) -> WorkloadSpec:
-    """A known attack of judges, on three victims by somebody who sends four times as much."""
-    title = f"attack-{name}"
-    return attack_workload(load_workload("judge"), "none", KNOWN[name], Stakes(), name=title)
-
-
-def known_file(name: str) -> str:
-    """What is in ``workloads/attacks/NAME.toml``."""
-    return HEADER.format(name=name) + attack_file(known_workload(name))

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 from math import inf
 from statistics import fmean
+from typing import TYPE_CHECKING
 
-from fairbench.attack.measure import Harm
+if TYPE_CHECKING:
+    from fairbench.attack.measure import Harm
 
 
 class Objective(StrEnum):

@@ -7,14 +7,22 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.metrics.catalogue import ALIASES, CATALOGUE, CLIENTS, metric_of
+from fairbench.metrics.catalogue import (
+    ALIASES,
+    CATALOGUE,
+    CLIENTS,
+    SHORT,
+    key_of,
+    metric_of,
+    short_of,
+)
 from fairbench.metrics.metric import Better, Form, Metric, Of
 
 SHAPE = re.compile(
     r"(?P<metric>[^<>=\s]+)\s*(?P<sign>[<>]=?)\s*(?P<limit>[0-9]{1,15}(\.[0-9]{1,15})?)\s*"
     r"(?P<unit>%|ms|s)?"
 )
-WRITE = "write METRIC<LIMIT or METRIC>LIMIT, such as ttft_p99<2s or worst_share>80%"
+WRITE = "write METRIC<LIMIT or METRIC>LIMIT, such as ttft_p99<2s or min_share>80%"
 LATENCY = re.compile(r"(ttft|tpot|e2el)_(p[1-9][0-9]?|mean|median)")
 SHARING = re.compile(r"sharing_(p50|p95|p99)")
 RANKED = re.compile(r"(?:victim_)?p([1-9][0-9]?)_\w+")
@@ -78,7 +86,7 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
 def parse_slo(text: str) -> Slo:
     """``METRIC<LIMIT`` where less is better, ``METRIC>LIMIT`` where more is.
 
-    A metric is one of a run's summary, ``clients.NAME.KEY``, ``worst_share``, ``on_time``, or in
+    A metric is one of a run's summary, ``clients.NAME.KEY``, ``min_share``, ``on_time``, or in
     other tools' order ``ttft_p99``. Raises UsageError for another shape, sign, metric or unit, and
     for a limit that nothing can keep.
     """
@@ -93,9 +101,10 @@ def parse_slo(text: str) -> Slo:
     below = match["sign"].startswith("<")
     if below != (entry.better is Better.LESS):
         better, sign = entry.better.name.lower(), "<" if entry.better is Better.LESS else ">"
-        raise UsageError(f"--slo {text}: {better} of {key} is better: write {sign}")
+        raise UsageError(f"--slo {text}: {better} of {short_of(key)} is better: write {sign}")
     limit = float(match["limit"]) * _in_unit_of(entry, match["unit"], text)
-    slo = Slo(text.strip(), key, below, match["sign"].endswith("="), limit)
+    shown = text.strip().replace(match["metric"], SHORT.get(key, match["metric"]), 1)
+    slo = Slo(shown, key, below, match["sign"].endswith("="), limit)
     _require_possible(slo)
     return slo
 
@@ -103,10 +112,10 @@ def parse_slo(text: str) -> Slo:
 def _require_possible(slo: Slo) -> None:
     """Raise UsageError for a limit that no cluster keeps: a search would try them all."""
     if slo.below and not slo.met_by(0.0):
-        raise UsageError(f"--slo {slo.text}: {slo.metric} is never below 0")
+        raise UsageError(f"--slo {slo.text}: {short_of(slo.metric)} is never below 0")
     part = slo.entry.form in (Form.PERCENT, Form.INDEX) and slo.entry.of is not Of.CLIENT
     if part and not slo.metric.startswith(CLIENTS) and not slo.below and not slo.met_by(1.0):
-        raise UsageError(f"--slo {slo.text}: {slo.metric} is never above 1 (100%)")
+        raise UsageError(f"--slo {slo.text}: {short_of(slo.metric)} is never above 1 (100%)")
 
 
 def metric_key(name: str) -> str:
@@ -115,7 +124,7 @@ def metric_key(name: str) -> str:
         return f"{match[2]}_{match[1]}_ms"
     if match := SHARING.fullmatch(name):
         return f"sharing_incentive_{match[1]}"
-    return ALIASES.get(name, name)
+    return key_of(name)
 
 
 def _in_unit_of(entry: Metric, unit: str | None, text: str) -> float:

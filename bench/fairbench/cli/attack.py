@@ -5,39 +5,25 @@ from __future__ import annotations
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
-from fairbench.attack.behaviour import HONEST
-from fairbench.attack.choose import check_optimiser
-from fairbench.attack.figure import draw
-from fairbench.attack.known import KNOWN, known_workload
-from fairbench.attack.measure import pair, replayed
+from fairbench.attack.known import KNOWN
 from fairbench.attack.objective import Objective
-from fairbench.attack.replay import replay
-from fairbench.attack.search import Search, result_json
-from fairbench.attack.store import Plan, SearchStore
-from fairbench.attack.table import attack_text, processors_text
-from fairbench.attack.workload import HONEST as HONESTLY
-from fairbench.attack.workload import Stakes, attack_workload
-from fairbench.cli.attack_rediscovery import sought_all
 from fairbench.cli.executor_flags import ExecutorName, RayAddress
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, assigned, given
-from fairbench.cli.output import look, print_json
-from fairbench.cli.progress import shown_progress
-from fairbench.config import ExperimentSpec
-from fairbench.config.resolve import check_size
-from fairbench.errors import UsageError, unknown_name
-from fairbench.execute.context import RunContext, run_context
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, above_0, assigned, given
+from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named
-from fairbench.execute.requests import experiment
 from fairbench.live.run_folder import run_folder
 from fairbench.results.directories import check_writable
-from fairbench.workloads.inherit import is_path
-from fairbench.workloads.model import WorkloadSpec
-from fairbench.workloads.spec import load_workload, workload_names
+
+if TYPE_CHECKING:
+    from fairbench.attack.search import Search
+    from fairbench.attack.store import Plan
+    from fairbench.config import ExperimentSpec
+    from fairbench.execute.context import RunContext
 
 QUICK_S = 60.0
 LENGTHS = {"trials", "cpu_hours"}  # which a search that is resumed may be given anew
@@ -145,6 +131,13 @@ def attack(
     often as its honest twin, with which each behaviour is compared at the same seeds. The worst are
     saved as workload files.
     """
+    from fairbench.attack.search import Search
+    from fairbench.attack.store import Plan, SearchStore
+    from fairbench.attack.workload import Stakes
+    from fairbench.cli.attack_rediscovery import sought_all
+    from fairbench.cli.progress import shown_progress
+    from fairbench.execute.context import run_context
+
     flags = {
         "scheduler": scheduler,
         "gateway": gateway,
@@ -189,7 +182,7 @@ def attack(
                 raise UsageError(f"--resume {resume}: is of --rediscover, which starts anew")
             if searched:
                 with run_folder(resume, "search"):  # not while it goes on in another process
-                    store.go_on_for(trials, _above_0("--cpu-hours", cpu_hours))
+                    store.go_on_for(trials, above_0("--cpu-hours", cpu_hours))
             _check(store.spec(), store.plan())
         else:
             plan = Plan(
@@ -200,11 +193,11 @@ def attack(
                 confirm=confirm or (3 if quick else 5),
                 keep=3,
                 victims=victims or Stakes().victims,
-                multiple=_above_0("--multiple", multiple) or Stakes().multiple,
-                budget=_above_0("--budget", budget),
+                multiple=above_0("--multiple", multiple) or Stakes().multiple,
+                budget=above_0("--budget", budget),
                 scenario=scenario or "none",
-                gpu_budget=_above_0("--gpu-budget", gpu_budget),
-                cpu_hours=_above_0("--cpu-hours", cpu_hours),
+                gpu_budget=above_0("--gpu-budget", gpu_budget),
+                cpu_hours=above_0("--cpu-hours", cpu_hours),
             )
             spec = _experiment({**flags, "workload": workload or "judge"}, settings, plan.scenario)
             _check(spec, plan)
@@ -214,6 +207,13 @@ def attack(
 
 def _check(spec: ExperimentSpec, plan: Plan) -> None:
     """Raise UsageError for what cannot be searched: the twin says why not."""
+    from fairbench.attack.behaviour import HONEST
+    from fairbench.attack.choose import check_optimiser
+    from fairbench.attack.measure import replayed
+    from fairbench.attack.workload import HONEST as HONESTLY
+    from fairbench.attack.workload import Stakes, attack_workload
+    from fairbench.config.resolve import check_size
+
     stakes = Stakes(plan.victims, plan.multiple)
     twin = attack_workload(spec.workload, plan.scenario, HONEST, stakes)
     try:
@@ -224,6 +224,8 @@ def _check(spec: ExperimentSpec, plan: Plan) -> None:
 
 
 def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str) -> ExperimentSpec:
+    from fairbench.execute.requests import experiment
+
     flags = {"dp": 2, **given(flags), "scenario": scenario}
     spec = experiment(flags, assigned(settings))
     if spec.duration_s is None:
@@ -233,6 +235,11 @@ def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str
 
 
 def _search(search: Search, as_json: bool) -> None:
+    from fairbench.attack.figure import draw
+    from fairbench.attack.search import result_json
+    from fairbench.attack.table import attack_text, processors_text
+    from fairbench.cli.output import look, print_json
+
     found = search.run()
     path, result = search.store.path, result_json(search, found, len(search.store.trials()))
     if find_spec("matplotlib") and find_spec("seaborn"):
@@ -261,9 +268,17 @@ def _replay(
     context: RunContext,
     as_json: bool,
 ) -> None:
+    from fairbench.attack.known_files import named_workload
+    from fairbench.attack.measure import pair
+    from fairbench.attack.replay import replay
+    from fairbench.attack.table import attack_text
+    from fairbench.attack.workload import HONEST as HONESTLY
+    from fairbench.cli.output import look, print_json
+    from fairbench.config.resolve import check_size
+
     pairs = []
     for file in files:
-        workload = _attack(str(file))
+        workload = named_workload(str(file))
         scenario = HONESTLY if HONESTLY in workload.scenarios else "none"  # which ``pair`` refuses
         spec = _experiment({**flags, "workload": workload}, settings, scenario)
         pairs.append(pair(spec, workload))
@@ -280,17 +295,3 @@ def _replay(
     colour, width = look()
     title = f"Attacks under {spec.scheduler}, dp {spec.dp}; simulated on {spec.gpu}, {seeds} seeds"
     typer.echo(attack_text(title, rows, colour=colour, width=width), nl=False)
-
-
-def _above_0(flag: str, value: float | None) -> float | None:
-    if value is not None and not 0 < value < float("inf"):
-        raise UsageError(f"{flag} {value:g}: must be above 0, and finite")
-    return value
-
-
-def _attack(name: str) -> WorkloadSpec:
-    if name in KNOWN:
-        return known_workload(name)
-    if not is_path(name) and name not in workload_names():
-        raise unknown_name("attack", name, KNOWN)
-    return load_workload(name)

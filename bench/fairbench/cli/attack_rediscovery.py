@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fairbench.attack.rediscovery import by_scheduler, rediscover
-from fairbench.attack.search import Search
-from fairbench.attack.store import Plan, SearchStore
-from fairbench.attack.table import processors_text
-from fairbench.attack.workload import Stakes
 from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import given
-from fairbench.cli.output import print_json
-from fairbench.execute.context import RunContext
-from fairbench.execute.requests import experiment
+
+if TYPE_CHECKING:
+    from fairbench.execute.context import RunContext
 
 TRIALS, DURATION_S = 192, 120.0  # which holds whole periods of the known bursts
 
@@ -26,6 +21,14 @@ def sought_all(
     given_flags: Mapping[str, Any], result_dir: Path, context: RunContext, as_json: bool
 ) -> None:
     """Search under each scheduler and say what came of it; exits 1 if one was not found."""
+    from fairbench.attack.rediscovery import by_scheduler, rediscover
+    from fairbench.attack.search import Search
+    from fairbench.attack.store import Plan, SearchStore
+    from fairbench.attack.table import processors_text
+    from fairbench.attack.workload import Stakes
+    from fairbench.cli.output import print_json
+    from fairbench.execute.requests import experiment
+
     flags: dict[str, Any] = {"dp": 2, "workload": "judge", "scenario": "none"}
     flags |= {"duration": DURATION_S, "trials": TRIALS, "seeds": 1} | given(dict(given_flags))
     plan = Plan(

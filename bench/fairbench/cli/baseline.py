@@ -6,25 +6,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
-from fairbench.cli.check import (
-    Format,
-    FormatOption,
-    fail_unless_passed,
-    judged,
-    print_outcome,
-)
-from fairbench.cli.output import look
-from fairbench.cli.progress import shown_progress
-from fairbench.config import ExperimentSpec, identity
-from fairbench.execute.context import run_context
-from fairbench.execute.repeats import simulate_all
-from fairbench.gate.baseline import check_stored, difference, keep, read_specs
-from fairbench.results.store import StoredRun, runs_in
+from fairbench.cli.check import Format, FormatOption
+
+if TYPE_CHECKING:
+    from fairbench.config import ExperimentSpec
+    from fairbench.results.store import StoredRun
 
 baseline = typer.Typer(
     help="Rerun stored experiments: check them, or store what changed.",
@@ -56,6 +47,9 @@ def check(
     disable_tqdm: Quiet = False,
 ) -> None:
     """Rerun all experiments; exit 1 if anything is not as it is stored."""
+    from fairbench.cli.check import fail_unless_passed, judged, print_outcome
+    from fairbench.gate.baseline import check_stored, read_specs
+
     specs = read_specs(folder)
     check_stored(folder, specs)
     with _rerun(specs, show=not disable_tqdm) as (_, path):
@@ -70,6 +64,9 @@ def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: Quiet = False) -> None
 
     What did not change is left as it is. To add an experiment, put its NAME/experiment.toml there.
     """
+    from fairbench.cli.output import look
+    from fairbench.gate.baseline import difference, keep, read_specs
+
     colour, width = look()
     with _rerun(read_specs(folder), show=not disable_tqdm) as (runs, _):
         for name, run in runs.items():
@@ -87,6 +84,12 @@ def _rerun(
 
     Raises what the first of them raised, once all have ended; Interrupted when interrupted.
     """
+    from fairbench.cli.progress import shown_progress
+    from fairbench.config import identity
+    from fairbench.execute.context import run_context
+    from fairbench.execute.repeats import simulate_all
+    from fairbench.results.store import runs_in
+
     with TemporaryDirectory(prefix="fairbench-") as temporary:
         path = Path(temporary)
         with run_context(shown_progress(show)) as context:

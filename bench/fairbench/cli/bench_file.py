@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typer import Option
 
 from fairbench.errors import UsageError
-from fairbench.metrics.records import Requests
-from fairbench.report.bench_line import bench_details, bench_line
 from fairbench.results.line_file import append_line, check_appendable
-from fairbench.results.run_tables import read_tables
-from fairbench.results.store import StoredRun
+
+if TYPE_CHECKING:
+    from fairbench.metrics.records import Requests
+    from fairbench.results.store import StoredRun
 
 OutputFile = Annotated[
     Path | None,
@@ -23,7 +23,7 @@ OutputDetails = Annotated[
     bool, Option("--output-details", help="With lists of all requests in that line.")
 ]
 
-OnSaved = Callable[[StoredRun], None]
+OnSaved: TypeAlias = "Callable[[StoredRun], None]"
 """Called with each run that was saved."""
 
 
@@ -40,6 +40,8 @@ def run_lines(path: Path | None, *, details: bool) -> OnSaved:
 
 def add_run_line(path: Path | None, run: StoredRun, *, details: bool) -> None:
     """``add_bench_line`` of a stored run. Raises DataError if its requests cannot be read."""
+    from fairbench.results.run_tables import read_tables
+
     add_bench_line(path, run.summary, lambda: read_tables(run).requests, details=details)
 
 
@@ -55,6 +57,8 @@ def add_bench_line(
     With ``details`` also its requests. Raises UsageError if the file cannot be written, or if
     details are asked for without one.
     """
+    from fairbench.report.bench_line import bench_details, bench_line
+
     _check_details(path, details)
     if path is not None:
         append_line(path, bench_line(summary) | (bench_details(requests()) if details else {}))

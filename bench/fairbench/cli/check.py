@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
-from fairbench.cli.output import look
 from fairbench.errors import RunFailed
-from fairbench.gate.github import as_commands
-from fairbench.gate.judge import Verdict
-from fairbench.gate.junit import as_junit
-from fairbench.gate.markdown import outcome_markdown
-from fairbench.gate.outcome import Outcome, judge
-from fairbench.gate.points import read_pairs
-from fairbench.gate.table import outcome_text
+
+if TYPE_CHECKING:
+    from fairbench.gate.outcome import Outcome
 
 JOB_SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file whose Markdown a job of GitHub Actions shows
 
@@ -63,6 +59,14 @@ def check(
             "may be repeated. Without any, simulated runs must not differ at all.",
         ),
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        Option(
+            metavar="KEY",
+            help="A key of the experiments that was changed on purpose, such as dp or vtc.charge: "
+            "runs that differ in it are compared; may be repeated.",
+        ),
+    ] = None,
     output: FormatOption = Format.TABLE,
     alpha: Annotated[
         float, Option(min=1e-6, max=0.5, help="Level of the tests over several seeds or repeats.")
@@ -77,14 +81,24 @@ def check(
     seeds runs are paired, as `compare` does, and a check passes or fails if that is certain.
     """
     strict = cannot_tell is CannotTell.FAIL
-    outcome = judged(baseline, current, fail_if or [], alpha=alpha)
+    outcome = judged(baseline, current, fail_if or [], alpha=alpha, allowed=allow or [])
     print_outcome(outcome, output, cannot_tell_fails=strict)
     fail_unless_passed(outcome, cannot_tell_fails=strict)
 
 
-def judged(baseline: Path, current: Path, clauses: list[str], *, alpha: float = 0.05) -> Outcome:
+def judged(
+    baseline: Path,
+    current: Path,
+    clauses: list[str],
+    *,
+    alpha: float = 0.05,
+    allowed: Collection[str] = (),
+) -> Outcome:
     """The outcome for two directories. Raises UsageError if they or a clause cannot be used."""
-    return judge(read_pairs(baseline, current), clauses, alpha=alpha)
+    from fairbench.gate.outcome import judge
+    from fairbench.gate.points import read_pairs
+
+    return judge(read_pairs(baseline, current, allowed), clauses, alpha=alpha)
 
 
 def print_outcome(outcome: Outcome, output: Format, *, cannot_tell_fails: bool = True) -> None:
@@ -96,6 +110,12 @@ def print_outcome(outcome: Outcome, output: Format, *, cannot_tell_fails: bool =
 
 
 def _text(outcome: Outcome, output: Format, *, cannot_tell_fails: bool) -> str:
+    from fairbench.cli.output import look
+    from fairbench.gate.github import as_commands
+    from fairbench.gate.junit import as_junit
+    from fairbench.gate.markdown import outcome_markdown
+    from fairbench.gate.table import outcome_text
+
     if output is Format.MARKDOWN:
         return outcome_markdown(outcome)
     if output is Format.JUNIT:
@@ -110,6 +130,8 @@ def fail_unless_passed(
     outcome: Outcome, *, cannot_tell_fails: bool = True, advice: str = ""
 ) -> None:
     """Raise RunFailed, with the advice, if a check failed or could not be told but should be."""
+    from fairbench.gate.judge import Verdict
+
     failed, unknown = outcome.count(Verdict.FAIL), outcome.count(Verdict.CANNOT_TELL)
     if failed or (unknown and cannot_tell_fails):
         raise RunFailed(f"the gate is red: {outcome.summary()}{advice}")

@@ -8,24 +8,9 @@ from typing import NamedTuple
 
 import typer
 
-from fairbench.cli.progress import shown_progress
 from fairbench.errors import RunFailed
-from fairbench.execute.context import run_context
 from fairbench.execute.executor import Executor
-from fairbench.execute.figure_stores import filling
-from fairbench.figures.catalogue import check_drawable
-from fairbench.figures.claims.map_picture import draw_maps
-from fairbench.figures.claims.map_points import (
-    MAPPED,
-    QUICK_SEEDS,
-    SEEDS,
-    Chart,
-    groups,
-    map_sweep,
-)
-from fairbench.figures.claims.map_table import NAME, write_map
-from fairbench.figures.claims.table import CLAIMS
-from fairbench.figures.provenance import origin_of
+from fairbench.figures.claims.map_table import NAME
 
 MAP = NAME  # the folder of its runs
 
@@ -45,6 +30,23 @@ def draw_claims_map(
 
     Raises RunFailed if points failed, after the rest is drawn; Interrupted when interrupted.
     """
+    from fairbench.cli.progress import shown_progress
+    from fairbench.execute.context import run_context
+    from fairbench.execute.figure_stores import filling
+    from fairbench.figures.catalogue import check_drawable
+    from fairbench.figures.claims.map_picture import draw_maps
+    from fairbench.figures.claims.map_points import (
+        MAPPED,
+        QUICK_SEEDS,
+        SEEDS,
+        Chart,
+        groups,
+        map_sweep,
+    )
+    from fairbench.figures.claims.map_table import write_map
+    from fairbench.figures.claims.table import CLAIMS
+    from fairbench.figures.provenance import origin_of
+
     check_drawable()
     seeds = QUICK_SEEDS if quick else SEEDS
     charts = [Chart.of(group, seeds) for group in groups(quick=quick)]

@@ -59,7 +59,9 @@ COMMANDS: Mapping[str, Entry] = {
         "score:score", "Compute every fairness metric from anyone's records of requests."
     ),
     "report": Entry("report:report", "Write a page on a run, its repeats, or a sweep."),
-    "plot": Entry("plot:plot", "Draw a figure of the DLPM paper from stored runs."),
+    "plot": Entry(
+        "plot:plot", "Draw a figure of the DLPM paper, or your own runs, from what is stored."
+    ),
     "reproduce": Entry(
         "reproduce:reproduce", "Run what a figure of the DLPM paper lacks, then draw it."
     ),

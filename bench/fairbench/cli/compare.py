@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
@@ -19,24 +19,13 @@ from fairbench.cli.flags import (
     given,
     goodput_flag,
 )
-from fairbench.cli.output import look, print_json
-from fairbench.cli.progress import shown_progress
 from fairbench.cli.trace_flags import ClientsFrom, TraceBlockSize, TraceFormat, TraceLine, TraceMap
-from fairbench.config.backend import SIM, STARTED
-from fairbench.config.weights import parse_weights
-from fairbench.execute.comparison import Compared, carry_out, go_on, read_alone
-from fairbench.execute.comparison_plan import check_usage, plan_comparison
-from fairbench.execute.context import run_context
+from fairbench.config.backend_names import SIM, STARTED
 from fairbench.hardware.engines import ENGINES
-from fairbench.report.contrast_table import contrast_text, shown_metrics
-from fairbench.results.contrast import (
-    Contrast,
-    check_metrics,
-    contrast,
-    contrast_json,
-    known_metrics,
-)
-from fairbench.workloads.traces.columns import parse_names
+
+if TYPE_CHECKING:
+    from fairbench.execute.comparison import Compared
+    from fairbench.results.contrast import Contrast
 
 
 def compare(
@@ -134,6 +123,13 @@ def compare(
 
     Every metric gets the difference to the baseline, paired by seed, and its 95% interval.
     """
+    from fairbench.cli.progress import shown_progress
+    from fairbench.config.weights import parse_weights
+    from fairbench.execute.comparison import carry_out, go_on, read_alone
+    from fairbench.execute.comparison_plan import check_usage, plan_comparison
+    from fairbench.execute.context import run_context
+    from fairbench.workloads.traces.columns import parse_names
+
     flags = given(
         {
             "preset": preset,
@@ -182,7 +178,13 @@ def compare(
 
 def _print(compared: Compared, metrics: list[str] | None, *, as_json: bool) -> None:
     """The comparison, and on stderr what failed and what makes runs hard to compare."""
+    from fairbench.cli.output import look, print_json
+    from fairbench.metrics.catalogue import key_of
+    from fairbench.report.contrast_table import contrast_text, shown_metrics
+    from fairbench.results.contrast import check_metrics, contrast, contrast_json, known_metrics
+
     sides = [side for group in compared.groups for side in group]
+    metrics = [key_of(name) for name in metrics or ()]
     if metrics:
         check_metrics(metrics, sides)
     known = known_metrics(sides)

@@ -139,3 +139,10 @@ def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
     if any(name.lower() == "authorization" for name in headers):
         raise UsageError("--api-key-file: --header gives Authorization too: choose one")
     return {**headers, "Authorization": f"Bearer {read_key(file, str(file))}"}
+
+
+def above_0(flag: str, value: float | None) -> float | None:
+    """Return the value of a flag. Raises UsageError unless it is above 0 and finite."""
+    if value is not None and not 0 < value < float("inf"):
+        raise UsageError(f"{flag} {value:g}: must be above 0, and finite")
+    return value

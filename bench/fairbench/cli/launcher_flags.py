@@ -7,7 +7,7 @@ from typing import Annotated
 from typer import Option
 
 from fairbench.execute.launchers import DRIVER_LAUNCHERS, LAUNCHERS
-from fairbench.live.launchers.command import DEFAULT
+from fairbench.live.launchers import DEFAULT
 
 Launcher = Annotated[
     str,

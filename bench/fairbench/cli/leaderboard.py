@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
 from fairbench.cli.flags import DEFAULT_RESULT_DIR
-from fairbench.cli.output import look, print_json
-from fairbench.report.board_table import board_markdown, board_text
-from fairbench.results.board.board import Board, board_json, chosen, make_board
-from fairbench.results.board.lines import lines_csv
-from fairbench.results.board.stored import read_stored
+
+if TYPE_CHECKING:
+    from fairbench.results.board.board import Board
 
 DEFAULT_STORE = DEFAULT_RESULT_DIR / "leaderboard"
 
@@ -39,7 +37,7 @@ def leaderboard(
     ] = None,
     sort: Annotated[
         str | None,
-        Option(metavar="METRIC", help="What to sort by: any metric. [default: the worst share]"),
+        Option(metavar="METRIC", help="What to sort by: any metric. [default: min_share_of_best]"),
     ] = None,
     baseline: Annotated[
         str | None,
@@ -62,6 +60,10 @@ def leaderboard(
 
     Nothing is run. Rows that lack a run anywhere are named and not ranked.
     """
+    from fairbench.results.board.board import chosen, make_board
+    from fairbench.results.board.lines import lines_csv
+    from fairbench.results.board.stored import read_stored
+
     stored = read_stored(stores or [DEFAULT_STORE])
     lines = chosen(stored.lines, place or (), row or ())
     if output is Format.CSV:
@@ -71,6 +73,10 @@ def leaderboard(
 
 
 def _print(board: Board, output: Format) -> None:
+    from fairbench.cli.output import look, print_json
+    from fairbench.report.board_table import board_markdown, board_text
+    from fairbench.results.board.board import board_json
+
     if output is Format.JSON:
         print_json(board_json(board))
     elif output is Format.MARKDOWN:

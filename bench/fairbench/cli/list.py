@@ -8,34 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from fairbench.config.preset import preset_names, read_preset
-from fairbench.config.settings import MACHINE
 from fairbench.config.toml import toml_value
 from fairbench.hardware.catalogue import load_profile, profile_ids
-from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
-from fairbench.schedulers.eviction.registry import (
-    DEFAULT_EVICTION,
-    EVICTIONS,
-    eviction_class,
-)
-from fairbench.schedulers.gateway.bands import GatewayParams
-from fairbench.schedulers.gateway.registry import (
-    DEFAULT_DETECTOR,
-    DETECTORS,
-    GATEWAY,
-    POLICIES,
-    detector_class,
-    policy_class,
-)
-from fairbench.schedulers.params import as_settings
-from fairbench.schedulers.registry import (
-    PAIRS,
-    local_class,
-    locals_by_name,
-    router_class,
-    routers_by_name,
-)
-from fairbench.workloads.spec import load_workload, workload_names
+from fairbench.hardware.engines import ENGINES
+from fairbench.schedulers.eviction.registry import EVICTIONS
 
 
 class Kind(StrEnum):
@@ -75,6 +51,9 @@ def list_names(
 
 
 def _schedulers() -> Iterator[str]:
+    from fairbench.config.settings import MACHINE
+    from fairbench.schedulers.registry import PAIRS, local_class, locals_by_name
+
     yield "Schedulers (--scheduler): a router and a local scheduler"
     for name, (router, local) in PAIRS.items():
         yield f"  {name:<20} {router} + {local}"
@@ -89,12 +68,24 @@ def _schedulers() -> Iterator[str]:
 
 
 def _routers() -> Iterator[str]:
+    from fairbench.schedulers.registry import router_class, routers_by_name
+
     yield "Routers (--router), parameters for --set"
     for name in routers_by_name():
         yield from _part(name, router_class(name), router_class(name).Params)
 
 
 def _gateways() -> Iterator[str]:
+    from fairbench.schedulers.gateway.bands import GatewayParams
+    from fairbench.schedulers.gateway.registry import (
+        DEFAULT_DETECTOR,
+        DETECTORS,
+        GATEWAY,
+        POLICIES,
+        detector_class,
+        policy_class,
+    )
+
     yield "Gateways (--gateway), parameters for --set; any local scheduler is one too"
     for name in POLICIES:
         yield from _part(name, policy_class(name), policy_class(name).Params)
@@ -108,6 +99,9 @@ def _gateways() -> Iterator[str]:
 
 
 def _engines() -> Iterator[str]:
+    from fairbench.hardware.engines import DEFAULT_ENGINE
+    from fairbench.schedulers.params import as_settings
+
     yield f"Engines (--engine, {DEFAULT_ENGINE} unless given), parameters for --set"
     for name, kind in ENGINES.items():
         yield _entry(name, kind.description)
@@ -115,12 +109,16 @@ def _engines() -> Iterator[str]:
 
 
 def _evictions() -> Iterator[str]:
+    from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION, eviction_class
+
     yield f"Eviction policies (--eviction, {DEFAULT_EVICTION} unless given), parameters for --set"
     for name in EVICTIONS:
         yield from _part(name, eviction_class(name), eviction_class(name).Params)
 
 
 def _part(name: str, described: type, params_class: type) -> Iterator[str]:
+    from fairbench.schedulers.params import as_settings
+
     yield _entry(name, described.__doc__ or "")
     yield from _settings(as_settings(name, params_class()))
 
@@ -136,6 +134,8 @@ def _settings(settings: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _workloads() -> Iterator[str]:
+    from fairbench.workloads.spec import load_workload, workload_names
+
     yield "Workloads (--workload), parameters for --set"
     for name in workload_names():
         spec = load_workload(name)
@@ -144,6 +144,8 @@ def _workloads() -> Iterator[str]:
 
 
 def _presets() -> Iterator[str]:
+    from fairbench.config.preset import preset_names, read_preset
+
     yield "Presets (--preset): a paper's settings; sources: docs/contribute/papers.md"
     for name in preset_names():
         preset = read_preset(name)

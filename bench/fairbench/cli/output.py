@@ -12,13 +12,13 @@ from typing import Any
 
 import typer
 
-from fairbench.report.table import MAX_WIDTH, summary_text
-
 MIN_WIDTH = 60
 
 
 def print_summary(summary: Mapping[str, Any], path: Path, *, complete: bool) -> None:
     """The summary for people, on stdout; plain text unless stdout is a terminal."""
+    from fairbench.report.table import summary_text
+
     colour, width = look()
     text = summary_text(summary, path=path, complete=complete, colour=colour, width=width)
     typer.echo(text, nl=False)
@@ -26,6 +26,8 @@ def print_summary(summary: Mapping[str, Any], path: Path, *, complete: bool) -> 
 
 def look() -> tuple[bool, int]:
     """Whether tables on stdout have colours, and how many columns they have."""
+    from fairbench.report.table import MAX_WIDTH
+
     terminal = sys.stdout.isatty()
     columns = shutil.get_terminal_size((MAX_WIDTH, 24)).columns if terminal else MAX_WIDTH
     return terminal and "NO_COLOR" not in os.environ, max(MIN_WIDTH, min(columns, MAX_WIDTH))

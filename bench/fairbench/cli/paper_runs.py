@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from fairbench.cli.progress import shown_progress
-from fairbench.execute.context import RunContext, run_context
+from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Executor
 
 SEEDS = 3
@@ -23,6 +22,9 @@ def filled(fill: Fill, folder: Path, executor: Executor, *, quick: bool, show: b
 
     Raises Interrupted when interrupted, and what a run raised.
     """
+    from fairbench.cli.progress import shown_progress
+    from fairbench.execute.context import run_context
+
     seeds = 1 if quick else SEEDS
     with run_context(shown_progress(show), executor) as context:
         fill(folder, context, seeds=seeds)

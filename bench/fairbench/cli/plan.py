@@ -8,9 +8,6 @@ from typing import Annotated, Any
 
 from typer import Option
 
-from fairbench.capacity.carry_out import asked, begin, carry_out
-from fairbench.capacity.question import FLAGS, NUM_RUNS, Question
-from fairbench.capacity.table import head_lines
 from fairbench.cli.executor_flags import ExecutorName, RayAddress
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
@@ -22,19 +19,10 @@ from fairbench.cli.flags import (
     goodput_flag,
     split_commas,
 )
-from fairbench.cli.progress import shown_progress
-from fairbench.cli.sweep_output import print_plan
 from fairbench.cli.trace_flags import ClientsFrom, TraceBlockSize, TraceFormat, TraceLine, TraceMap
-from fairbench.config.defaults import DEFAULTS
-from fairbench.config.spec import MAX_REPLICAS
-from fairbench.config.weights import parse_weights
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.context import run_context
 from fairbench.execute.executors import LOCAL, executor_named
-from fairbench.figures.capacity import check_plot, draw_plan
 from fairbench.hardware.engines import ENGINES
-from fairbench.results.sweep_store import SweepStore
-from fairbench.workloads.traces.columns import parse_names
 
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 
@@ -44,7 +32,7 @@ def plan(
         list[str] | None,
         Option(
             metavar="METRIC<LIMIT",
-            help="A target, such as 'ttft_p99<2s' or 'worst_share>80%'; may be repeated.",
+            help="A target, such as 'ttft_p99<2s' or 'min_share>80%'; may be repeated.",
         ),
     ] = None,
     scheduler: Annotated[
@@ -162,6 +150,18 @@ def plan(
     By halves, over common seeds. Exit code 1 if nothing in the range suffices for the first
     scheduler on the first GPU.
     """
+    from fairbench.capacity.carry_out import asked, begin, carry_out
+    from fairbench.capacity.question import FLAGS, NUM_RUNS, Question
+    from fairbench.capacity.table import head_lines
+    from fairbench.cli.progress import shown_progress
+    from fairbench.cli.sweep_output import print_plan
+    from fairbench.config.defaults import DEFAULTS
+    from fairbench.config.weights import parse_weights
+    from fairbench.execute.context import run_context
+    from fairbench.figures.capacity import check_plot, draw_plan
+    from fairbench.results.sweep_store import SweepStore
+    from fairbench.workloads.traces.columns import parse_names
+
     named = locals()
     if plot is not None:
         check_plot(plot)
@@ -212,6 +212,8 @@ def plan(
 
 
 def _range(text: str) -> tuple[int, int]:
+    from fairbench.config.spec import MAX_REPLICAS
+
     match = RANGE.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"--dp {text}: write LOW..HIGH, such as 1..32, at most {MAX_REPLICAS:,}")

@@ -1,4 +1,4 @@
-"""``fairbench plot``: a figure of the paper from runs that are stored."""
+"""``fairbench plot``: a figure of the paper, or pictures of runs of one's own."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from typer import Option
 
 from fairbench.cli.flags import DEFAULT_RESULT_DIR, split_commas
 from fairbench.errors import UsageError, unknown_name
-from fairbench.figures.catalogue import FIGURES, FORMATS, figure_named, figures_of
 
 DEFAULT_PLOT_DIR = Path("plots")
+ALL = "all"
 QUICK = "-quick"  # ends the name of a store that holds one seed of each point
 
 
 def plot(
-    figure: Annotated[str, typer.Argument(metavar="FIGURE", help="Such as fig7, or all.")],
+    figure: Annotated[
+        str,
+        typer.Argument(
+            metavar="FIGURE|DIR",
+            help="Such as fig7, or all; or the directory of a sweep or comparison of your own.",
+        ),
+    ],
     source: Annotated[
         Path | None,
         Option(
@@ -34,13 +40,27 @@ def plot(
         str, Option("--format", metavar="A,B", help="Formats: svg, png, pdf.")
     ] = "svg",
     output_dir: Annotated[Path, Option(help="Where the pictures go.")] = DEFAULT_PLOT_DIR,
+    table: Annotated[
+        Path | None,
+        Option(metavar="FILE.tex", help="With DIR: also write its numbers as a LaTeX table."),
+    ] = None,
 ) -> None:
-    """Draw a figure of the DLPM paper from stored runs.
+    """Draw a figure of the DLPM paper, or your own runs, from what is stored.
 
-    The numbers in it are saved as CSV. Runs nothing; `fairbench reproduce FIGURE` does.
+    DIR gives bars with 95% intervals, high latency against throughput, and the distribution of
+    latencies. Figures of the paper save their numbers as CSV. Runs nothing.
     """
+    from fairbench.figures.catalogue import FIGURES, figure_named, figures_of
+
     suffixes = read_formats(formats)
-    if figure == "all":
+    if figure not in (*FIGURES, ALL) and Path(figure).is_dir():
+        if source is not None or preset is not None:
+            raise UsageError(f"{figure}: is a directory: --from and --preset are of figures")
+        _plot_own(Path(figure), output_dir, suffixes, table)
+        return
+    if table is not None:
+        raise UsageError(f"--table {table}: is of a directory of runs, not of {figure}")
+    if figure == ALL:
         if source is not None:
             raise UsageError(f"--from {source}: holds the runs of one figure, so name it")
         wanted = list((FIGURES if preset is None else figures_of(preset)).values())
@@ -55,8 +75,29 @@ def plot(
             typer.echo(path)
 
 
+def _plot_own(folder: Path, output_dir: Path, suffixes: list[str], table: Path | None) -> None:
+    """Write the pictures of a directory, and its LaTeX table if one is wanted."""
+    from fairbench.figures.compared.latex import latex_table
+    from fairbench.figures.compared.plot import read_own, write_pictures
+    from fairbench.results.store import write_text
+
+    if table is not None and table.suffix != ".tex":
+        raise UsageError(f"--table {table}: must end in .tex")
+    cells = read_own(folder)
+    for path in write_pictures(cells, output_dir, folder.resolve().name, suffixes):
+        typer.echo(path)
+    if table is not None:
+        try:
+            write_text(table, latex_table(cells))
+        except OSError as error:
+            raise UsageError(f"--table {table}: cannot be written: {error.strerror}") from None
+        typer.echo(table)
+
+
 def read_formats(text: str) -> list[str]:
     """The formats between the commas. Raises UsageError for an unknown one."""
+    from fairbench.figures.catalogue import FORMATS
+
     found = split_commas("--format", text)
     for one in found:
         if one not in FORMATS:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -18,8 +18,10 @@ from rich.text import Text
 
 from fairbench.cli.progress_line import progress_line
 from fairbench.errors.printable import printable
-from fairbench.execute.context import Progress, Silent
-from fairbench.execute.estimate import estimate
+from fairbench.execute.context import Silent
+
+if TYPE_CHECKING:
+    from fairbench.execute.context import Progress
 
 
 def shown_progress(wanted: bool) -> Progress:
@@ -39,6 +41,8 @@ def _has_notebook() -> bool:
 
 def _tell_large(costs: Sequence[float]) -> None:
     """Before many requests: about how long they take, and how large their records are."""
+    from fairbench.execute.estimate import estimate
+
     if (whole := estimate(costs)).large:
         typer.echo(f"fairbench: {whole}", err=True)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fairbench.sim.run import Progress
+if TYPE_CHECKING:
+    from fairbench.sim.run import Progress
 
 SHOWN_CLIENTS = 4
 LINE_WIDTH = 80
@@ -18,6 +19,8 @@ def progress_line(state: Any, elapsed_s: float = 0.0) -> str:
 
     It took ``elapsed_s`` so far; after some seconds a simulation says how much longer it may take.
     """
+    from fairbench.sim.run import Progress
+
     if isinstance(state, str):
         return state
     if isinstance(state, Progress):

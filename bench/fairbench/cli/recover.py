@@ -7,9 +7,6 @@ from typing import Annotated
 
 import typer
 
-from fairbench.cli.output import print_json, print_summary
-from fairbench.execute.recovery import recover_run
-
 
 def recover(
     run_dir: Annotated[
@@ -24,6 +21,9 @@ def recover(
     Prints its summary. The run is marked incomplete. What was under way when it was killed is not
     in it.
     """
+    from fairbench.cli.output import print_json, print_summary
+    from fairbench.execute.recovery import recover_run
+
     result = recover_run(run_dir)
     if as_json:
         print_json(result.summary)

@@ -11,12 +11,6 @@ from fairbench.errors import DataError, UsageError
 from fairbench.report.pages.html import as_html
 from fairbench.report.pages.markdown import page_markdown
 from fairbench.report.pages.page import Page
-from fairbench.report.pages.repeat_page import repeat_page
-from fairbench.report.pages.run_page import run_page
-from fairbench.report.pages.sweep_page import sweep_page
-from fairbench.results.intervals import INTERVALS_FILE
-from fairbench.results.store import MANIFEST, read_run, write_text
-from fairbench.results.sweep_store import SWEEP_FILE
 
 
 def report(
@@ -35,6 +29,8 @@ def report(
     It has who got what, figures, bounds, warnings and how to run it again, in one file that needs
     no network and no script.
     """
+    from fairbench.results.store import write_text
+
     path = output or directory / "report.html"
     if path.suffix not in (".html", ".md"):
         raise UsageError(f"--output-file {path}: must end in .html or .md")
@@ -48,6 +44,13 @@ def report(
 
 def _page(directory: Path) -> Page:
     """The page of whatever the directory is of. Raises DataError if that is nothing of ours."""
+    from fairbench.report.pages.repeat_page import repeat_page
+    from fairbench.report.pages.run_page import run_page
+    from fairbench.report.pages.sweep_page import sweep_page
+    from fairbench.results.intervals import INTERVALS_FILE
+    from fairbench.results.store import MANIFEST, read_run
+    from fairbench.results.sweep_store import SWEEP_FILE
+
     if (directory / MANIFEST).exists():
         return run_page(read_run(directory))
     if (directory / INTERVALS_FILE).exists():

@@ -4,34 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
-from fairbench.cli.claims_map import MAP, MapFiles, draw_claims_map
 from fairbench.cli.executor_flags import ExecutorName, RayAddress
 from fairbench.cli.flags import DEFAULT_RESULT_DIR
-from fairbench.cli.plot import DEFAULT_PLOT_DIR, QUICK, read_formats
-from fairbench.cli.progress import shown_progress
-from fairbench.cli.reproduce_frontier import FRONTIER, FrontierSize, reproduce_frontier
-from fairbench.cli.reproduce_preble import PREBLE, reproduce_preble
-from fairbench.cli.reproduce_textbook import TEXTBOOK, reproduce_textbook
-from fairbench.cli.reproduce_vtc import VTC, reproduce_vtc
+from fairbench.cli.plot import DEFAULT_PLOT_DIR
 from fairbench.errors import RunFailed, UsageError, unknown_name
-from fairbench.execute.context import run_context
 from fairbench.execute.executor import Executor
 from fairbench.execute.executors import LOCAL, executor_named
-from fairbench.execute.figure_stores import fill_store
-from fairbench.figures.catalogue import (
-    FIGURES,
-    PaperFigure,
-    check_drawable,
-    figure_named,
-    figures_of,
-)
-from fairbench.figures.central.store import fill_timings
-from fairbench.figures.claims.table import Setting, claims_markdown, judge_all, write
+
+if TYPE_CHECKING:
+    from fairbench.figures.catalogue import PaperFigure
 
 ALL, CLAIMS = "all", "claims"
 AUTHORS = "dlpm-paper"  # the preset beside which claims are judged unless another is named
@@ -81,6 +67,14 @@ def reproduce(
     Or judge all claims of the paper, or map where they hold. Runs that are finished are never run
     again, also after a crash or Ctrl-C.
     """
+    from fairbench.cli.claims_map import MAP, MapFiles, draw_claims_map
+    from fairbench.cli.plot import QUICK, read_formats
+    from fairbench.cli.reproduce_frontier import FRONTIER, FrontierSize, reproduce_frontier
+    from fairbench.cli.reproduce_preble import PREBLE, reproduce_preble
+    from fairbench.cli.reproduce_textbook import TEXTBOOK, reproduce_textbook
+    from fairbench.cli.reproduce_vtc import VTC, reproduce_vtc
+    from fairbench.figures.catalogue import FIGURES, check_drawable
+
     known = (*FIGURES, ALL, CLAIMS, VTC, PREBLE, TEXTBOOK, FRONTIER)
     if figure not in known:
         raise unknown_name("figure", figure, known)
@@ -135,6 +129,8 @@ def reproduce(
 
 def _wanted(figure: str, preset: str | None) -> list[PaperFigure]:
     """Return the figures whose runs are needed. Raises UsageError for what a preset has not."""
+    from fairbench.figures.catalogue import FIGURES, figure_named, figures_of
+
     if figure not in (ALL, CLAIMS):
         return [figure_named(figure, preset)]
     at_preset = list(figures_of(preset or AUTHORS).values())
@@ -150,6 +146,11 @@ def _fill(
 
     Raises RunFailed if points failed, after all the others; Interrupted when interrupted.
     """
+    from fairbench.cli.progress import shown_progress
+    from fairbench.execute.context import run_context
+    from fairbench.execute.figure_stores import fill_store
+    from fairbench.figures.central.store import fill_timings
+
     failed = 0
     with run_context(shown_progress(show), executor) as context:
         for figure, folder in folders.items():
@@ -167,6 +168,8 @@ def _fill(
 
 
 def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:
+    from fairbench.figures.claims.table import Setting, claims_markdown, judge_all, write
+
     read = {one: one.read(folder) for one, folder in folders.items()}
     settings = [
         Setting(

@@ -8,16 +8,9 @@ from typing import NamedTuple
 
 import typer
 
-from fairbench.cli.progress import shown_progress
 from fairbench.errors import RunFailed
-from fairbench.execute.context import run_context
 from fairbench.execute.executor import Executor
-from fairbench.figures.frontier.draw import plot
-from fairbench.figures.frontier.frozen import NAME, frozen
-from fairbench.figures.frontier.outcomes import outcomes
-from fairbench.figures.frontier.runs import Plan
-from fairbench.figures.frontier.table import summary_lines, write
-from fairbench.figures.provenance import origin_of
+from fairbench.figures.frontier.frozen import NAME
 
 FRONTIER = NAME
 
@@ -43,6 +36,15 @@ def reproduce_frontier(
 
     Raises Interrupted when interrupted, RunFailed if points failed, after the rest is drawn.
     """
+    from fairbench.cli.progress import shown_progress
+    from fairbench.execute.context import run_context
+    from fairbench.figures.frontier.draw import plot
+    from fairbench.figures.frontier.frozen import frozen
+    from fairbench.figures.frontier.outcomes import outcomes
+    from fairbench.figures.frontier.runs import Plan
+    from fairbench.figures.frontier.table import summary_lines, write
+    from fairbench.figures.provenance import origin_of
+
     settings = frozen()
     plan = Plan(settings, quick=size.quick, seeds=size.seeds)
     left = plan.left(folder)

@@ -7,11 +7,7 @@ from pathlib import Path
 
 import typer
 
-from fairbench.cli.paper_runs import filled
 from fairbench.execute.executor import Executor
-from fairbench.figures.preble.draw import plot
-from fairbench.figures.preble.store import fill, read
-from fairbench.figures.preble.table import judge_preble, preble_markdown, write_preble
 
 PREBLE = "preble"
 
@@ -30,6 +26,11 @@ def reproduce_preble(
 
     Raises Interrupted when interrupted, and what a run raised.
     """
+    from fairbench.cli.paper_runs import filled
+    from fairbench.figures.preble.draw import plot
+    from fairbench.figures.preble.store import fill, read
+    from fairbench.figures.preble.table import judge_preble, preble_markdown, write_preble
+
     seeds = filled(fill, folder, executor, quick=quick, show=show)
     results = read(folder, seeds=seeds)
     for path in plot(results, output, formats):

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import typer
 
-from fairbench.figures.textbook.claims import judge_textbook, textbook_markdown, write_textbook
-
 TEXTBOOK = "textbook"
 
 
 def reproduce_textbook(claims_dir: Path) -> None:
     """Judge claim 35. Nothing is stored of its runs, which take a second."""
+    from fairbench.figures.textbook.claims import judge_textbook, textbook_markdown, write_textbook
+
     judged = judge_textbook()
     for path in write_textbook(judged, claims_dir):
         typer.echo(path)

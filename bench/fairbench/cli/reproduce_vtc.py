@@ -7,11 +7,7 @@ from pathlib import Path
 
 import typer
 
-from fairbench.cli.paper_runs import filled
 from fairbench.execute.executor import Executor
-from fairbench.figures.vtc.draw import plot
-from fairbench.figures.vtc.store import fill, read
-from fairbench.figures.vtc.table import judge_vtc, missing, vtc_markdown, write_vtc
 
 VTC = "vtc"
 
@@ -30,6 +26,11 @@ def reproduce_vtc(
 
     Raises Interrupted when interrupted, and what a run raised.
     """
+    from fairbench.cli.paper_runs import filled
+    from fairbench.figures.vtc.draw import plot
+    from fairbench.figures.vtc.store import fill, read
+    from fairbench.figures.vtc.table import judge_vtc, missing, vtc_markdown, write_vtc
+
     seeds = filled(fill, folder, executor, quick=quick, show=show)
     results = read(folder)
     for path in plot(results, output, formats):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from fairbench.cli.bench_file import OutputDetails, OutputFile, run_lines
+from fairbench.cli.bench_file import OutputDetails, OutputFile
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
     Eviction,
@@ -32,23 +32,15 @@ from fairbench.cli.launcher_flags import (
     Launcher,
     RayAddress,
 )
-from fairbench.cli.progress import shown_progress
-from fairbench.cli.run_endings import run_once, run_repeatedly
 from fairbench.cli.trace_flags import ClientsFrom, TraceBlockSize, TraceFormat, TraceLine, TraceMap
-from fairbench.config.backend import SIM, STARTED
-from fairbench.config.weights import parse_weights
-from fairbench.execute.context import run_context
+from fairbench.config.backend_names import SIM, STARTED
 from fairbench.execute.launchers import (
     LOCAL,
     LauncherFlags,
     driver_launcher_named,
     launcher_named,
 )
-from fairbench.execute.requests import FLAGS, experiment
 from fairbench.hardware.engines import ENGINES
-from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.registry import check_live
-from fairbench.workloads.traces.columns import parse_names
 
 
 def run(
@@ -307,6 +299,16 @@ def run(
     On the simulated cluster, or on real servers. Everything has a default: `fairbench run` alone
     works.
     """
+    from fairbench.cli.bench_file import run_lines
+    from fairbench.cli.progress import shown_progress
+    from fairbench.cli.run_endings import run_once, run_repeatedly
+    from fairbench.config.weights import parse_weights
+    from fairbench.execute.context import run_context
+    from fairbench.execute.requests import FLAGS, experiment
+    from fairbench.live.backends.base import LiveOptions
+    from fairbench.live.backends.registry import check_live
+    from fairbench.workloads.traces.columns import parse_names
+
     named = locals()  # flags by name, as fairbench.run takes them too
     flags: dict[str, Any] = {name: named.get(name) for name in FLAGS}
     flags |= {"server_args": split_args(server_arg), "weights": parse_weights(weights)}

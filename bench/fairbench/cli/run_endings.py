@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from fairbench.cli.bench_file import OnSaved
 from fairbench.cli.exits import FAILED
-from fairbench.cli.output import print_json, print_summary
-from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed
-from fairbench.execute.context import RunContext
-from fairbench.execute.one_run import run_and_save
-from fairbench.execute.repeats import repeat
-from fairbench.live.backends.base import LiveOptions
 from fairbench.metrics.tail import shown_tail
-from fairbench.report.interval_lines import repeat_lines
-from fairbench.results.store import read_run
+
+if TYPE_CHECKING:
+    from fairbench.cli.bench_file import OnSaved
+    from fairbench.config import ExperimentSpec
+    from fairbench.execute.context import RunContext
+    from fairbench.live.backends.base import LiveOptions
 
 
 def run_once(
@@ -30,6 +28,10 @@ def run_once(
     as_json: bool,
 ) -> None:
     """Run, save, print. Raises, after that, if the run did not come to its end."""
+    from fairbench.cli.output import print_json, print_summary
+    from fairbench.execute.one_run import run_and_save
+    from fairbench.results.store import read_run
+
     result, path = run_and_save(spec, options, result_dir, context)
     on_saved(read_run(path))
     if as_json:
@@ -55,6 +57,10 @@ def run_repeatedly(
     as_json: bool,
 ) -> None:
     """Run several seeds, print what they give together; exit if they did not come to their end."""
+    from fairbench.cli.output import print_json
+    from fairbench.execute.repeats import repeat
+    from fairbench.report.interval_lines import repeat_lines
+
     repeats = repeat(spec, num_runs, result_dir, options, context)
     if repeats.combined is None:
         raise typer.Exit(context.interrupted.exit_code)

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
-from fairbench.cli.bench_file import OutputDetails, OutputFile, add_bench_line
+from fairbench.cli.bench_file import OutputDetails, OutputFile
 from fairbench.cli.flags import Goodput, Percentiles, goodput_flag, split_commas
-from fairbench.cli.output import look, print_json
-from fairbench.config.weights import parse_weights
 from fairbench.errors import UsageError
-from fairbench.live.service_rows import service_of
 from fairbench.metrics.percentiles import parse_percentiles
-from fairbench.report.table import scored_text
-from fairbench.score.layout import LAYOUTS, parse_map
-from fairbench.score.records import Scored, read_scored
+from fairbench.score.layout import LAYOUTS
 from fairbench.score.stored_run import score_run
-from fairbench.score.summary import scored_summary
-from fairbench.score.window import scored_window
+
+if TYPE_CHECKING:
+    from fairbench.score.records import Scored
 
 
 class Unit(StrEnum):
@@ -114,6 +110,12 @@ def score(
     Times may be by any clock. A request without an end failed. Several files are one run; where a
     layout names no client (vllm, sglang), each file is a client.
     """
+    from fairbench.cli.bench_file import add_bench_line
+    from fairbench.cli.output import print_json
+    from fairbench.config.weights import parse_weights
+    from fairbench.score.layout import parse_map
+    from fairbench.score.records import read_scored
+
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")
     window, ranks = (window_start, window_end), parse_percentiles(percentiles or "")
@@ -153,6 +155,10 @@ def _summary(
     latency: Latency | None,
     percentiles: tuple[int, ...],
 ) -> dict[str, Any]:
+    from fairbench.live.service_rows import service_of
+    from fairbench.score.summary import scored_summary
+    from fairbench.score.window import scored_window
+
     return scored_summary(
         scored,
         service_of(scored.requests, scored.last_token_s),
@@ -166,6 +172,9 @@ def _summary(
 
 
 def _print_table(summary: dict[str, Any], files: list[Path]) -> None:
+    from fairbench.cli.output import look
+    from fairbench.report.table import scored_text
+
     colour, width = look()
     paths = ", ".join(map(str, files))
     typer.echo(scored_text(summary, paths, colour=colour, width=width), nl=False)

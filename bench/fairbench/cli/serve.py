@@ -37,15 +37,9 @@ from fairbench.cli.serve_flags import (
     WorkerKey,
     WorkerKeyFile,
 )
-from fairbench.cli.serve_peers import peers_by
-from fairbench.cli.serve_plan import client_fields, held_by, plan_text
-from fairbench.config.backend import STARTED
-from fairbench.config.weights import parse_weights
+from fairbench.config.backend_names import STARTED
 from fairbench.errors import UsageError, unknown_name
-from fairbench.execute.routed_workers import Routed, named_workers, planned_workers, started_workers
-from fairbench.live.backends.base import LiveOptions
 from fairbench.live.requirements import require_live_extra
-from fairbench.schedulers.registry import split_pair
 from fairbench.schedulers.setup import checked_weights
 from fairbench.tenants import with_tenants
 
@@ -170,6 +164,17 @@ def serve(
     Prints its URL when it serves. Who sends a request is said by the header x-fairbench-client, by
     `user` in its body (see --client-from), or by its API key.
     """
+    from fairbench.cli.serve_peers import peers_by
+    from fairbench.cli.serve_plan import client_fields, held_by, plan_text
+    from fairbench.execute.routed_workers import (
+        Routed,
+        named_workers,
+        planned_workers,
+        started_workers,
+    )
+    from fairbench.live.backends.base import LiveOptions
+    from fairbench.schedulers.registry import split_pair
+
     require_live_extra()
     from fairbench.live.http_server import check_address
     from fairbench.live.processes.addresses import LOOPBACK
@@ -287,6 +292,8 @@ def serve(
 
 def _weights(text: str | None, keys: Mapping[str, str] | None) -> dict[str, float]:
     """The clients' weights. Raises UsageError for a wrong one, or for whom no key stands."""
+    from fairbench.config.weights import parse_weights
+
     weights = checked_weights(parse_weights(text) or {})
     known = set(with_tenants(keys.values())) if keys is not None else weights
     for name in weights:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from fairbench.cli.serve_plan import Held
-from fairbench.config.routers import served_routers
 from fairbench.errors import UsageError
 from fairbench.files.secret import read_key
-from fairbench.schedulers.gateway.build import admission_params
-from fairbench.schedulers.peers.params import ROUTERS
-from fairbench.schedulers.registry import router_class
+
+if TYPE_CHECKING:
+    from fairbench.cli.serve_plan import Held
 
 
 class PeersAsked(NamedTuple):
@@ -30,8 +28,12 @@ def peers_by(
 
     With an admin port workers come and go, and routers would no longer number them alike.
     """
+    from fairbench.config.routers import served_routers
     from fairbench.live.processes.addresses import parse_worker
     from fairbench.live.router.peers import check_peers
+    from fairbench.schedulers.gateway.build import admission_params
+    from fairbench.schedulers.peers.params import ROUTERS
+    from fairbench.schedulers.registry import router_class
 
     if not urls:
         if key_file is not None:

@@ -6,23 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairbench.cli.flags import split_commas
-from fairbench.config import ExperimentSpec
-from fairbench.config.gateway import (
-    HEADROOM,
-    MOST_REQUESTS,
-    SERVED_DETECTOR,
-    admission_parts,
-    served_admission,
-    served_gateway,
-)
 from fairbench.config.toml import toml_value
 from fairbench.errors import UsageError, unknown_name
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
-from fairbench.schedulers.gateway.registry import GATEWAY, NO_GATEWAY
-from fairbench.schedulers.params import as_settings, make_params
-from fairbench.schedulers.registry import router_class
 
 if TYPE_CHECKING:
+    from fairbench.config import ExperimentSpec
     from fairbench.live.router.config import RouterConfig
     from fairbench.live.router.keys_file import KeysFile
 
@@ -42,6 +31,14 @@ def held_by(
     gateway: str | None, saturation: str | None, most: str | None, settings: Mapping[str, Any]
 ) -> Held:
     """The gateway that flags ask for. Raises UsageError where they do not fit."""
+    from fairbench.config.gateway import (
+        SERVED_DETECTOR,
+        admission_parts,
+        served_admission,
+        served_gateway,
+    )
+    from fairbench.schedulers.gateway.registry import GATEWAY, NO_GATEWAY
+
     served_admission(settings)
     parts = admission_parts(settings)
     if gateway in (None, NO_GATEWAY):
@@ -70,6 +67,8 @@ def client_fields(text: str | None, *, keys: bool) -> tuple[str, ...]:
 
 
 def _with_most(most: str, detector: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    from fairbench.config.gateway import MOST_REQUESTS, SERVED_DETECTOR
+
     flag = f"--max-inflight-per-worker {most}"
     if detector != SERVED_DETECTOR:
         raise UsageError(f"{flag}: only with --saturation {SERVED_DETECTOR}")
@@ -90,6 +89,16 @@ def plan_text(
     ``spec`` is of workers that would be started, ``known`` the keys file. Raises UsageError as
     starting them would.
     """
+    from fairbench.config.gateway import (
+        HEADROOM,
+        MOST_REQUESTS,
+        SERVED_DETECTOR,
+        served_admission,
+        served_gateway,
+    )
+    from fairbench.schedulers.params import as_settings, make_params
+    from fairbench.schedulers.registry import router_class
+
     params = make_params(config.router, router_class(config.router).Params, config.settings)
     settings = as_settings(config.router, params)
     plan: dict[str, Any] = {"router": config.router}

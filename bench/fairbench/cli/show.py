@@ -7,20 +7,10 @@ from typing import Annotated
 
 import typer
 
-from fairbench.capacity.carry_out import ANSWER
-from fairbench.cli.bench_file import OutputDetails, OutputFile, add_run_line
-from fairbench.cli.output import print_json, print_summary
-from fairbench.cli.sweep_output import print_comparison, print_plan
+from fairbench.cli.bench_file import OutputDetails, OutputFile
 from fairbench.errors import DataError, UsageError
-from fairbench.execute.sweeps import cell_json
 from fairbench.files.reader import MissingFile
 from fairbench.live.run_folder import FOLDER
-from fairbench.results.comparison import compare_sweep
-from fairbench.results.intervals import INTERVALS_FILE
-from fairbench.results.store import SUMMARY, is_run, read_json, read_run
-from fairbench.results.summary_schema import check_summary
-from fairbench.results.sweep_store import SWEEP_FILE
-from fairbench.sim.records.spool import FOLDER as SIMULATED
 
 
 def show(
@@ -34,6 +24,11 @@ def show(
     output_details: OutputDetails = False,
 ) -> None:
     """Print the summary of a stored run, or the comparison of a sweep, again."""
+    from fairbench.cli.bench_file import add_run_line
+    from fairbench.cli.output import print_json, print_summary
+    from fairbench.results.store import SUMMARY, read_run
+    from fairbench.results.summary_schema import check_summary
+
     if _is_sweep(run_dir):
         if output_file is not None:
             raise UsageError(f"--output-file {output_file}: takes single runs, not a sweep")
@@ -57,6 +52,8 @@ def show(
 
 def _is_sweep(folder: Path) -> bool:
     """Whether a sweep is in there. A name that no system takes is left to whoever reads it."""
+    from fairbench.results.sweep_store import SWEEP_FILE
+
     try:
         return (folder / SWEEP_FILE).is_file()
     except OSError:
@@ -65,6 +62,13 @@ def _is_sweep(folder: Path) -> bool:
 
 def _show_sweep(folder: Path, *, as_json: bool) -> None:
     """The answer of a plan; else what is finished of a sweep, compared."""
+    from fairbench.capacity.carry_out import ANSWER
+    from fairbench.cli.output import print_json
+    from fairbench.cli.sweep_output import print_comparison, print_plan
+    from fairbench.execute.sweeps import cell_json
+    from fairbench.results.comparison import compare_sweep
+    from fairbench.results.store import read_json
+
     if (folder / ANSWER).is_file():
         print_plan(read_json(folder / ANSWER), folder, as_json=as_json)
         return
@@ -79,6 +83,10 @@ def _show_sweep(folder: Path, *, as_json: bool) -> None:
 
 def _hint(folder: Path) -> str:
     """What a directory without a manifest is, and what to do with it; "" if it is not ours."""
+    from fairbench.results.intervals import INTERVALS_FILE
+    from fairbench.results.store import is_run
+    from fairbench.sim.records.spool import FOLDER as SIMULATED
+
     if (folder / FOLDER).is_dir() or (folder / SIMULATED).is_dir():
         return f"still running, or killed: `fairbench recover {folder}` saves its records"
     if (folder / INTERVALS_FILE).exists():

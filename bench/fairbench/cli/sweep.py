@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
@@ -18,25 +18,13 @@ from fairbench.cli.flags import (
     goodput_flag,
     split_commas,
 )
-from fairbench.cli.output import print_json
-from fairbench.cli.progress import shown_progress
-from fairbench.cli.sweep_output import print_comparison
-from fairbench.config import ExperimentSpec, identity
-from fairbench.config.backend import SIM, STARTED
-from fairbench.config.sweep import parse_axis
-from fairbench.config.sweep_points import points
-from fairbench.config.weights import parse_weights
+from fairbench.config.backend_names import SIM, STARTED
 from fairbench.errors import UsageError
-from fairbench.execute.context import run_context
-from fairbench.execute.estimate import estimate
 from fairbench.execute.executors import LOCAL, executor_named
-from fairbench.execute.live_check import check_live_points
-from fairbench.execute.requests import sweep_of
-from fairbench.execute.sweep_jobs import expected_requests
-from fairbench.execute.sweeps import SweepOutcome, run_sweep
-from fairbench.live.backends.base import LiveOptions
-from fairbench.results.grid import point_names
-from fairbench.results.sweep_store import SweepStore
+
+if TYPE_CHECKING:
+    from fairbench.config import ExperimentSpec
+    from fairbench.execute.sweeps import SweepOutcome
 
 
 def sweep(
@@ -169,6 +157,18 @@ def sweep(
     The grid is every combination of schedulers, workloads and settings. It comes from a file, from
     flags, or from both: flags replace what the file says.
     """
+    from fairbench.cli.progress import shown_progress
+    from fairbench.config import identity
+    from fairbench.config.sweep import parse_axis
+    from fairbench.config.sweep_points import points
+    from fairbench.config.weights import parse_weights
+    from fairbench.execute.context import run_context
+    from fairbench.execute.live_check import check_live_points
+    from fairbench.execute.requests import sweep_of
+    from fairbench.execute.sweeps import run_sweep
+    from fairbench.live.backends.base import LiveOptions
+    from fairbench.results.sweep_store import SweepStore
+
     flags = {
         "schedulers": _axis("--schedulers", schedulers, str),
         "workloads": _axis("--workloads", workloads, str),
@@ -239,6 +239,11 @@ def _axis(flag: str, text: str | None, read: Callable[[str], Any]) -> list[Any] 
 
 def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
     """Print the points, and how many requests each is expected to make."""
+    from fairbench.cli.output import print_json
+    from fairbench.execute.estimate import estimate
+    from fairbench.execute.sweep_jobs import expected_requests
+    from fairbench.results.grid import point_names
+
     requests = [round(expected_requests(spec, spec.client_plans())) for spec in specs]
     named = list(zip(point_names(specs), requests, strict=True))
     if as_json:
@@ -254,6 +259,9 @@ def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
 
 def _print(outcome: SweepOutcome, *, as_json: bool) -> None:
     """The comparison, and on stderr what failed and what makes runs hard to compare."""
+    from fairbench.cli.output import print_json
+    from fairbench.cli.sweep_output import print_comparison
+
     path = outcome.store.path
     if as_json:
         print_json(outcome.comparison)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fairbench.capacity.carry_out import ANSWER
-from fairbench.capacity.table import answer_text
-from fairbench.cli.output import look, print_json
-from fairbench.report.comparison_table import comparison_text
-from fairbench.results.comparison import SchedulerResults
+if TYPE_CHECKING:
+    from fairbench.results.comparison import SchedulerResults
 
 
 def print_comparison(cells: Sequence[SchedulerResults], path: Path) -> None:
     """The comparison of a sweep for people, on stdout."""
+    from fairbench.cli.output import look
+    from fairbench.report.comparison_table import comparison_text
+
     colour, width = look()
     typer.echo(comparison_text(cells, colour=colour, width=width), nl=False)
     typer.echo(f"files  {path}")
@@ -24,6 +24,10 @@ def print_comparison(cells: Sequence[SchedulerResults], path: Path) -> None:
 
 def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
     """The answer of a plan on stdout, for people or programs."""
+    from fairbench.capacity.carry_out import ANSWER
+    from fairbench.capacity.table import answer_text
+    from fairbench.cli.output import look, print_json
+
     if as_json:
         print_json(answer)
         typer.echo(f"fairbench: saved to {path}", err=True)

@@ -6,27 +6,19 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from secrets import token_bytes
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
 from fairbench.cli.flags import split_commas
-from fairbench.cli.output import look, print_json
 from fairbench.cli.trace_flags import ClientsFrom, TraceBlockSize, TraceFormat, TraceLine, TraceMap
 from fairbench.errors import UsageError
-from fairbench.figures.trace import draw_trace
 from fairbench.files.secret import read_key
-from fairbench.report.table import printed
-from fairbench.report.trace_table import inspected, inspected_title
-from fairbench.workloads.trace_workload import synthetic_parts
-from fairbench.workloads.traces.change import anonymized, combined, cut, scaled
-from fairbench.workloads.traces.columns import parse_names
-from fairbench.workloads.traces.facts import facts_of_table
-from fairbench.workloads.traces.formats import AUTO
-from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns, read_trace
-from fairbench.workloads.traces.table import Table
-from fairbench.workloads.traces.write import write_trace
+
+if TYPE_CHECKING:
+    from fairbench.workloads.traces.read import TraceParams
+    from fairbench.workloads.traces.table import Table
 
 SHORTEST_KEY = 16
 
@@ -67,6 +59,14 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Say what is in a trace: clients, rates, burstiness, lengths, shared prefixes."""
+    from fairbench.cli.output import look, print_json
+    from fairbench.figures.trace import draw_trace
+    from fairbench.report.table import printed
+    from fairbench.report.trace_table import inspected, inspected_title
+    from fairbench.workloads.trace_workload import synthetic_parts
+    from fairbench.workloads.traces.facts import facts_of_table
+    from fairbench.workloads.traces.read import read_trace
+
     params = _params(file, trace_format, names, clients_from, trace_line, trace_block_size)
     read = read_trace(params)
     table = _table(params, seed, end)
@@ -111,6 +111,8 @@ def cut_trace(
     as_json: AsJson = False,
 ) -> None:
     """Write a part of a trace: of a time, of some clients, the first requests."""
+    from fairbench.workloads.traces.change import cut
+
     params = _params(file, trace_format, names, clients_from, trace_line, trace_block_size)
     table = _table(params, seed, end)
     chosen = split_commas("--clients", clients) if clients else []
@@ -132,6 +134,8 @@ def scale(
     as_json: AsJson = False,
 ) -> None:
     """Write a trace at another rate: all its times are divided."""
+    from fairbench.workloads.traces.change import scaled
+
     params = _params(file, trace_format, names, clients_from, trace_line, trace_block_size)
     _write(scaled(_table(params, seed), rate), output, as_json=as_json)
 
@@ -153,6 +157,8 @@ def combine(
     as_json: AsJson = False,
 ) -> None:
     """Write times and clients of a trace with the requests of another: synthetic."""
+    from fairbench.workloads.traces.change import combined
+
     senders = _table(
         _params(file, trace_format, names, clients_from, trace_line, trace_block_size), seed
     )
@@ -181,6 +187,8 @@ def anonymize(
     as_json: AsJson = False,
 ) -> None:
     """Write a trace without names and texts: what was shared still is."""
+    from fairbench.workloads.traces.change import anonymized
+
     key = token_bytes(32) if key_file is None else _key(key_file)
     params = _params(file, trace_format, names, clients_from, trace_line, trace_block_size)
     _write(anonymized(_table(params, seed), key), output, as_json=as_json)
@@ -202,6 +210,10 @@ def _params(
     line: int | None,
     block_size: int | None = None,
 ) -> TraceParams:
+    from fairbench.workloads.traces.columns import parse_names
+    from fairbench.workloads.traces.formats import AUTO
+    from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns
+
     columns = parse_names(names)
     if clients_from is not None:
         columns["client"] = clients_from
@@ -218,6 +230,10 @@ def _params(
 
 def _table(params: TraceParams, seed: int, end: float | None = None) -> Table:
     """Its requests, before the end if there is one."""
+    from fairbench.workloads.trace_workload import synthetic_parts
+    from fairbench.workloads.traces.change import cut
+    from fairbench.workloads.traces.read import read_trace
+
     trace = read_trace(params).trace
     table = trace.table(seed, inf if end is None else end)
     table = replace(table, synthetic=tuple(synthetic_parts(params, trace)))
@@ -225,6 +241,9 @@ def _table(params: TraceParams, seed: int, end: float | None = None) -> Table:
 
 
 def _write(table: Table, output: Path, *, as_json: bool) -> None:
+    from fairbench.cli.output import print_json
+    from fairbench.workloads.traces.write import write_trace
+
     if output.suffix != ".jsonl":
         raise UsageError(f"--output-file {output}: must end in .jsonl")
     write_trace(table, output)

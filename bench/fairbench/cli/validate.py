@@ -7,18 +7,10 @@ from typing import Annotated
 
 import typer
 
-from fairbench.cli.output import print_json
-from fairbench.cli.validate_programs import validate_programs
-from fairbench.cli.validate_replay import print_fit, validate_replay
-from fairbench.cli.validate_serving import predict_serving, print_serving_fit, validate_serving
 from fairbench.errors import UsageError
 from fairbench.results.directories import check_writable
-from fairbench.results.store import read_run, write_json
-from fairbench.sim.run import simulate
-from fairbench.validate.live_run import compare_live, live_lines, simulated_spec
 from fairbench.validate.programs.files import holds_program_runs
 from fairbench.validate.report import Report
-from fairbench.validate.serving.files import holds_serving_runs
 
 
 def validate(
@@ -85,6 +77,11 @@ def validate(
 
     A live run of ours is simulated with its own seed, load, schedulers and KV pool.
     """
+    from fairbench.cli.validate_programs import validate_programs
+    from fairbench.cli.validate_replay import print_fit, validate_replay
+    from fairbench.cli.validate_serving import predict_serving, print_serving_fit, validate_serving
+    from fairbench.validate.serving.files import holds_serving_runs
+
     file = files[0]
     if len(files) > 1:
         if crosschecks is not None or pool is not None or predict is not None or fit:
@@ -122,6 +119,12 @@ def _validate_all(
     files: list[Path], profile: str | None, output_dir: Path | None, *, as_json: bool
 ) -> None:
     """Compare the runs of several files: one table or JSON object, files by their names."""
+    from fairbench.cli.output import print_json
+    from fairbench.cli.validate_programs import validate_programs
+    from fairbench.cli.validate_replay import validate_replay
+    from fairbench.cli.validate_serving import validate_serving
+    from fairbench.validate.serving.files import holds_serving_runs
+
     if any(file.is_dir() for file in files):
         raise UsageError("several FILEs: a directory of a run is validated alone")
     reports: dict[str, Report] = {}
@@ -143,6 +146,8 @@ def _validate_all(
 
 def _print(report: Report, *, as_json: bool) -> None:
     """Print a comparison; exit with 1 if a run could not be replayed."""
+    from fairbench.cli.output import print_json
+
     if as_json:
         print_json(report.as_dict())
     else:
@@ -154,6 +159,11 @@ def _print(report: Report, *, as_json: bool) -> None:
 def _validate_live(
     path: Path, gpu: str | None, model: str | None, output_dir: Path | None, *, as_json: bool
 ) -> None:
+    from fairbench.cli.output import print_json
+    from fairbench.results.store import read_run, write_json
+    from fairbench.sim.run import simulate
+    from fairbench.validate.live_run import compare_live, live_lines, simulated_spec
+
     run = read_run(path)
     spec = simulated_spec(run, gpu, model)
     if output_dir is not None:

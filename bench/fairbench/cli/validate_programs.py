@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from fairbench.errors import unknown_name
 from fairbench.hardware.catalogue import load_profile, profile_ids
-from fairbench.results.store import write_json
-from fairbench.validate.programs.compare import (
-    ProgramComparison,
-    compare_programs,
-    programs_text,
-)
 from fairbench.validate.programs.files import read_programs
 from fairbench.validate.programs.measured import ProgramRun
-from fairbench.validate.programs.replay import replay
 from fairbench.validate.report import Report, each
+
+if TYPE_CHECKING:
+    from fairbench.validate.programs.compare import ProgramComparison
 
 
 def validate_programs(file: Path, profile: str | None, output_dir: Path | None) -> Report:
     """Replay and compare the runs of a file, and write ``validation.json`` if asked to."""
+    from fairbench.results.store import write_json
+    from fairbench.validate.programs.compare import programs_text
+
     if profile is not None and profile not in profile_ids():
         raise unknown_name("profile", profile, profile_ids())
     read, unread = read_programs(file)
@@ -37,5 +37,8 @@ def validate_programs(file: Path, profile: str | None, output_dir: Path | None) 
 
 
 def _compared(run: ProgramRun, profile: str | None) -> ProgramComparison:
+    from fairbench.validate.programs.compare import compare_programs
+    from fairbench.validate.programs.replay import replay
+
     simulated, used = replay(run, None if profile is None else load_profile(profile))
     return compare_programs(run, simulated, used)

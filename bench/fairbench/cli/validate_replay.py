@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fairbench.cli.output import print_json
 from fairbench.errors import unknown_name
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.timing import TimingProfile
-from fairbench.validate.calibrate import best, candidates, fitted_runs
-from fairbench.validate.compare import RunComparison, compare_run
-from fairbench.validate.crosschecks import crosschecks as read_crosschecks
-from fairbench.validate.files import as_json_object, check_output, write_files
-from fairbench.validate.measured import MeasuredRun, load_measured, read_measured
-from fairbench.validate.order import scheduler_orders
-from fairbench.validate.replay import FITTED_RUNS, POOL_TOKENS, replay_run
 from fairbench.validate.report import Report, each
-from fairbench.validate.settings import basis, settings, title
-from fairbench.validate.table import validation_text
+
+if TYPE_CHECKING:
+    from fairbench.validate.compare import RunComparison
+    from fairbench.validate.measured import MeasuredRun
 
 
 def validate_replay(
@@ -33,6 +27,10 @@ def validate_replay(
     pool: int | None,
 ) -> Report:
     """Replay and compare every run of a file, on the fitted server if no other is named."""
+    from fairbench.validate.files import check_output
+    from fairbench.validate.measured import read_measured
+    from fairbench.validate.replay import POOL_TOKENS
+
     if profile is not None and profile not in profile_ids():
         raise unknown_name("profile", profile, profile_ids())
     read, unread = read_measured(file)
@@ -47,10 +45,15 @@ def validate_replay(
 
 
 def _crosschecks(path: Path) -> list[Mapping[str, Any]]:
+    from fairbench.validate.crosschecks import crosschecks as read_crosschecks
+
     return [check.as_dict() for check in read_crosschecks(path)]
 
 
 def _compared(run: MeasuredRun, timing: TimingProfile | None, pool: int) -> RunComparison:
+    from fairbench.validate.compare import compare_run
+    from fairbench.validate.replay import FITTED_RUNS, replay_run
+
     simulated = replay_run(run, timing, pool)
     fitted = timing is None and run.name in FITTED_RUNS
     return compare_run(run.name, run.scenario, run.trace, simulated, fitted=fitted)
@@ -63,6 +66,11 @@ def _report(
     profile: str | None,
     pool: int,
 ) -> tuple[dict[str, Any], str]:
+    from fairbench.validate.files import as_json_object, write_files
+    from fairbench.validate.order import scheduler_orders
+    from fairbench.validate.settings import basis, settings, title
+    from fairbench.validate.table import validation_text
+
     orders, said = scheduler_orders(runs), basis(profile, pool)
     whole = as_json_object(runs, orders, settings(profile, pool), checks)
     if output_dir is not None:
@@ -75,6 +83,10 @@ def _report(
 
 def print_fit(file: Path, *, as_json: bool) -> None:
     """The calibration: every candidate, and the best."""
+    from fairbench.cli.output import print_json
+    from fairbench.validate.calibrate import best, candidates, fitted_runs
+    from fairbench.validate.measured import load_measured
+
     runs = fitted_runs(load_measured(file))
     fits = list(candidates(runs))
     chosen = best(runs, fits)

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from fairbench.cli.output import print_json
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.timing import TimingProfile
-from fairbench.results.store import write_json
 from fairbench.validate.report import Report, each
-from fairbench.validate.serving.calibrate import fit
-from fairbench.validate.serving.compare import ServingComparison, compare_serving
-from fairbench.validate.serving.files import (
-    as_json_object,
-    load_serving,
-    read_serving,
-    write_comparison,
-)
-from fairbench.validate.serving.measured import ServingRun
-from fairbench.validate.serving.predict import predict
 from fairbench.validate.serving.profiles import profile_of, with_host_cost
-from fairbench.validate.serving.replay import replay
-from fairbench.validate.serving.table import serving_text
-from fairbench.validate.tenants.compare import TenantComparison, compare_tenants
-from fairbench.validate.tenants.table import tenants_text
+
+if TYPE_CHECKING:
+    from fairbench.validate.serving.compare import ServingComparison
+    from fairbench.validate.serving.measured import ServingRun
+    from fairbench.validate.tenants.compare import TenantComparison
 
 
 def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -> Report:
     """Replay and compare the runs of a file, and write files if asked to."""
+    from fairbench.validate.serving.compare import ServingComparison
+    from fairbench.validate.serving.files import as_json_object, read_serving, write_comparison
+    from fairbench.validate.serving.table import serving_text
+    from fairbench.validate.tenants.compare import TenantComparison
+    from fairbench.validate.tenants.table import tenants_text
+
     read, unread = read_serving(file)
     found, failed = each(lambda run: _replayed(run, profile), read, lambda run: run.name)
     runs = [one for one in found if isinstance(one, ServingComparison)]
@@ -46,6 +42,10 @@ def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -
 
 def predict_serving(file: Path, profile: str | None, out: Path) -> None:
     """Write what the simulator expects of every run, its results unread."""
+    from fairbench.results.store import write_json
+    from fairbench.validate.serving.files import load_serving
+    from fairbench.validate.serving.predict import predict
+
     found = [predict(run, _profile(run, profile)) for run in load_serving(file, predict=True)]
     if out.exists():
         raise UsageError(f"predict {out}: exists; predictions are not overwritten")
@@ -55,6 +55,10 @@ def predict_serving(file: Path, profile: str | None, out: Path) -> None:
 
 def print_serving_fit(file: Path, *, as_json: bool) -> None:
     """Redo the calibration of the measured profile, step by step."""
+    from fairbench.cli.output import print_json
+    from fairbench.validate.serving.calibrate import fit
+    from fairbench.validate.serving.files import load_serving
+
     runs = [run for run in load_serving(file) if run.fitted and run.engine == "sglang"]
     if not runs:
         raise DataError(f"{file}: no run that a profile is fitted to: sglang-a100-fixed-*, ...")
@@ -73,6 +77,10 @@ def _numbers(values: dict[str, float]) -> str:
 
 def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | TenantComparison:
     """Return the comparison of a run: by tenant where requests went straight to the engine."""
+    from fairbench.validate.serving.compare import compare_serving
+    from fairbench.validate.serving.replay import replay
+    from fairbench.validate.tenants.compare import compare_tenants
+
     used = _profile(run, profile)
     compare = compare_tenants if run.direct else compare_serving
     return compare(run, replay(run, used), used.profile_id)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
 from fairbench.cli.flags import given
-from fairbench.cli.output import look, print_json
-from fairbench.config.resolve import resolve
-from fairbench.execute.expected.check import check_facts
-from fairbench.report.table import printed
-from fairbench.report.workload_table import checked
-from fairbench.workloads.spec import load_workload
+
+if TYPE_CHECKING:
+    from fairbench.workloads.model import WorkloadSpec
 
 workload = typer.Typer(
     help="Check a workload file: its clients, their rates, and the load of a cluster.",
@@ -30,7 +28,9 @@ def _commands() -> None:
 
 @workload.command()
 def check(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A path, or a bundled workload.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A path, a recorded trace, or a bundled workload.")
+    ],
     scenario: Annotated[str | None, Option(help="[default: s1, or the first one]")] = None,
     dp: Annotated[int | None, Option(help="Replicas. [default: 1]")] = None,
     gpu: Annotated[str | None, Option(help="As of `run`.")] = None,
@@ -44,9 +44,16 @@ def check(
     ] = False,
 ) -> None:
     """Validate a workload file, and say what it would ask of a cluster. Nothing is run."""
+    from fairbench.cli.output import look, print_json
+    from fairbench.config.resolve import resolve
+    from fairbench.execute.expected.check import check_facts
+    from fairbench.report.table import printed
+    from fairbench.report.workload_table import checked
+
+    chosen = _workload(file)
     flags = {
-        "workload": file,
-        "scenario": scenario or _first_scenario(file),
+        "workload": chosen,
+        "scenario": scenario or _first_scenario(chosen),
         "dp": dp,
         "gpu": gpu,
         "model": model,
@@ -64,6 +71,18 @@ def check(
     typer.echo(printed(checked(facts), colour=colour, width=width), nl=False)
 
 
-def _first_scenario(file: str) -> str:
-    scenarios = load_workload(file).scenarios
+def _workload(file: str) -> WorkloadSpec:
+    """Return the workload of a file; a file that is no TOML is a trace."""
+    from fairbench.workloads.spec import load_workload
+    from fairbench.workloads.trace_workload import trace_workload
+    from fairbench.workloads.traces.read import TraceParams
+
+    path = Path(file)
+    if path.is_file() and path.suffix != ".toml":
+        return trace_workload(TraceParams(file))
+    return load_workload(file)
+
+
+def _first_scenario(chosen: WorkloadSpec) -> str:
+    scenarios = chosen.scenarios
     return "s1" if "s1" in scenarios else next(iter(scenarios))

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from fairbench.config.backend_names import SIM
 from fairbench.config.router_command import check_router_command
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.errors import DataError, UsageError, unknown_name
@@ -26,7 +27,6 @@ from fairbench.errors.validation import explain
 from fairbench.files.json_text import parsed
 from fairbench.schedulers.params import param_names
 
-SIM = "sim"
 NO_PROFILE = "none"  # the ``gpu`` of a spec whose hardware is real
 EXTERNAL = "external"  # the router of a spec whose backend has a command of somebody else's
 AS_SERVED = "as served"  # scheduler, router, local and model of an endpoint, which nobody knows
@@ -260,7 +260,6 @@ KINDS: Mapping[str, type[BackendConfig]] = {
     cls.model_fields["kind"].default: cls for cls in get_args(_Kinds)
 }
 
-STARTED = sorted(kind for kind, config in KINDS.items() if config.is_managed)
 """The kinds whose servers fairbench starts, which ``--backend`` takes."""
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fairbench.errors import UsageError, unknown_name
-from fairbench.execute.executor import Executor
-from fairbench.execute.local_processes import LocalProcesses
-from fairbench.execute.on_ray.cluster import AUTO, RayCluster
+
+if TYPE_CHECKING:
+    from fairbench.execute.executor import Executor
 
 LOCAL, RAY = "local", "ray"
 EXECUTORS = (LOCAL, RAY)
@@ -21,5 +23,9 @@ def executor_named(name: str, ray_address: str | None = None) -> Executor:
     if name == LOCAL:
         if ray_address is not None:
             raise UsageError(f"--ray-address {ray_address}: needs --executor {RAY}")
+        from fairbench.execute.local_processes import LocalProcesses
+
         return LocalProcesses()
+    from fairbench.execute.on_ray.cluster import AUTO, RayCluster
+
     return RayCluster(ray_address or AUTO)

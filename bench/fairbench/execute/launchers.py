@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.execute.on_ray.launcher import RayLauncher
-from fairbench.live.launchers.base import Launcher
-from fairbench.live.launchers.command import DEFAULT, CommandLauncher
-from fairbench.live.launchers.local import LocalLauncher
+from fairbench.live.launchers import DEFAULT
+
+if TYPE_CHECKING:
+    from fairbench.live.launchers.base import Launcher
 
 
 class LauncherFlags(NamedTuple):
@@ -28,11 +28,21 @@ class Way(NamedTuple):
     obeys: frozenset[str] = frozenset()
 
 
+def _here(_: LauncherFlags) -> Launcher:
+    from fairbench.live.launchers.local import LocalLauncher
+
+    return LocalLauncher()
+
+
 def _on_ray(flags: LauncherFlags) -> Launcher:
+    from fairbench.execute.on_ray.launcher import RayLauncher
+
     return RayLauncher() if flags.ray_address is None else RayLauncher(flags.ray_address)
 
 
 def _by_command(flags: LauncherFlags) -> Launcher:
+    from fairbench.live.launchers.command import CommandLauncher
+
     try:
         words = shlex.split(flags.launch_command or DEFAULT)
     except ValueError as error:
@@ -43,7 +53,7 @@ def _by_command(flags: LauncherFlags) -> Launcher:
 
 LOCAL = "local"
 LAUNCHERS: Mapping[str, Way] = {
-    LOCAL: Way(lambda _: LocalLauncher()),
+    LOCAL: Way(_here),
     "ray": Way(_on_ray, frozenset({"ray_address"})),
     "command": Way(_by_command, frozenset({"hosts", "launch_command"})),
 }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FAIRNESS = {
     "jain_index": "Jain's index of the service rate",
-    "min_entitlement_ratio": "worst client's part of its max-min fair share",
+    "min_entitlement_ratio": "minimum fair share of own total",
 }
 THROUGHPUT = "service_rate_tok_s"
 MARK, GROWTH = 30, 12  # area of the first mark in points, and by how much the next is larger

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +13,7 @@ from fairbench.report.palette import SCHEDULERS, SERIES, Swatch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 DPI = 150
@@ -46,6 +48,17 @@ def scheduler_style(name: str) -> SeriesStyle:
     if name not in SCHEDULERS:
         return SeriesStyle(name, UNKNOWN, "x", "-")
     return _style(LABELS[name], SCHEDULERS[name])
+
+
+def styles_of(names: Iterable[str]) -> dict[str, SeriesStyle]:
+    """Return the style of each scheduler; those without their own take free ones, in order."""
+    listed = list(names)
+    taken = {SCHEDULERS[name] for name in listed if name in SCHEDULERS}
+    free = cycle([swatch for swatch in SERIES if swatch not in taken] or SERIES)
+    return {
+        name: scheduler_style(name) if name in SCHEDULERS else _style(name, next(free))
+        for name in listed
+    }
 
 
 def client_style(number: int) -> SeriesStyle:
@@ -100,12 +113,23 @@ def caption(figure: Figure, title: str, provenance: str, legend: Axes, columns: 
 
 def log_y(axes: Axes) -> None:
     """A logarithmic y axis with plain numbers at 1, 2 and 5."""
+    axes.set_yscale("log")
+    _plain_numbers(axes.yaxis)
+    axes.minorticks_off()
+
+
+def log_x(axes: Axes) -> None:
+    """Make the x axis logarithmic with plain numbers at 1, 2 and 5."""
+    axes.set_xscale("log")
+    _plain_numbers(axes.xaxis)
+    axes.minorticks_off()
+
+
+def _plain_numbers(axis: Axis) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator
 
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.15g}"))
-    axes.minorticks_off()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.15g}"))
 
 
 def save(figure: Figure, paths: Sequence[Path]) -> None:

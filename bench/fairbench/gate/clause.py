@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from fairbench.errors import UsageError
-from fairbench.metrics.catalogue import ALIASES
+from fairbench.metrics.catalogue import key_of, short_of
 from fairbench.results.values import more_is_better
 
 SHAPE = re.compile(r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>\d{1,15}(\.\d{1,15})?)(?P<unit>%?)")
@@ -35,7 +35,7 @@ class Clause(NamedTuple):
 def parse_clause(text: str, known: Collection[str]) -> Clause:
     """``METRIC:-LOSS`` where more is better, ``METRIC:+LOSS`` where less is; LOSS may end in %.
 
-    METRIC is a key of the summary or one of ``ALIASES``; the clause names the key.
+    METRIC is a key of the summary or another name of it; the text has the name that is printed.
     ``known`` are the metrics of the summaries compared. Raises UsageError for another shape or
     sign, for an unknown metric, and for one of which neither more nor less is worse.
     """
@@ -46,18 +46,18 @@ def parse_clause(text: str, known: Collection[str]) -> Clause:
             "such as jain_index:-0.02 or victim_p99_s:+10%"
         )
     sign, amount, unit = match["sign"], match["amount"], match["unit"]
-    metric = ALIASES.get(match["metric"], match["metric"])
+    metric = key_of(match["metric"])
     try:
         more = more_is_better(metric, known)
     except UsageError as error:
         raise UsageError(f"--fail-if {text!r}: {error}") from None
-    loss = Fraction(amount)
+    loss, short = Fraction(amount), short_of(metric)
     worse = "-" if more else "+"
     if loss and sign != worse:
         raise UsageError(
-            f"--fail-if {text!r}: {'less' if more else 'more'} of {metric} is worse, so write the "
-            f"loss that you allow as {metric}:{worse}{amount}{unit}"
+            f"--fail-if {text!r}: {'less' if more else 'more'} of {short} is worse, so write the "
+            f"loss that you allow as {short}:{worse}{amount}{unit}"
         )
     return Clause(
-        f"{metric}:{sign}{amount}{unit}", metric, more, loss / (100 if unit else 1), bool(unit)
+        f"{short}:{sign}{amount}{unit}", metric, more, loss / (100 if unit else 1), bool(unit)
     )

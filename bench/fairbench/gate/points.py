@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairbench.errors import DataError
-from fairbench.results.chosen import CHOSEN, WHERE, SpecChanges, spec_changes
+from fairbench.errors import DataError, unknown_name
+from fairbench.results.chosen import CHOSEN, WHERE, SpecChanges, spec_changes, used_values
 from fairbench.results.comparison import ComparedRun
 from fairbench.results.grid import Experiment, Label, key_of, labels
 from fairbench.results.reading import runs_below
@@ -50,16 +50,20 @@ class PairedPoint:
     causes: tuple[str, ...] = ()
 
 
-def read_pairs(baseline: Path, current: Path) -> list[PairedPoint]:
+def read_pairs(baseline: Path, current: Path, allowed: Collection[str] = ()) -> list[PairedPoint]:
     """The points of two directories, each with its counterpart, in the order of the baseline.
 
     A directory with a manifest is one run; otherwise every run below it counts. Runs of a sweep
     also have what its comparison says of them. Points that differ only in what nobody chose, since
-    defaults changed, are paired too. Raises DataError if there is no run, if one cannot be read or
-    is incomplete, and if one has no counterpart: which, and in what it differs.
+    defaults changed, are paired too, and those that differ in ``allowed`` keys of experiments, such
+    as ``dp`` or ``vtc.charge``.
+
+    Raises UsageError for a key that no experiment has, DataError if there is no run, if one cannot
+    be read or is incomplete, and if one has no counterpart: which, and in what it differs.
     """
     before, after = _points(baseline), _points(current)
-    causes = _pair_over_defaults(before, after)
+    _require_known(allowed, [*before.values(), *after.values()])
+    causes = _pair_over_changes(before, after, set(allowed))
     _refuse_unlike(before, after, current)
     _refuse_unlike(after, before, baseline)
     names = labels([point.runs[0].experiment for point in before.values()])
@@ -124,22 +128,39 @@ def _is_simulated(run: ComparedRun) -> bool:
     return run.summary["simulated"] is True
 
 
-def _pair_over_defaults(
-    before: Mapping[str, Point], after: dict[str, Point]
+def _require_known(allowed: Collection[str], points: Sequence[Point]) -> None:
+    """Raise UsageError for a key that is in no experiment."""
+    known = {key for point in points for key in used_values(point.experiment)}
+    for key in allowed:
+        if key not in known:
+            raise unknown_name("--allow", key, known)
+
+
+def _pair_over_changes(
+    before: Mapping[str, Point], after: dict[str, Point], allowed: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Give points under other defaults the keys of their counterparts; which defaults, by key."""
+    """Give points under other defaults, or other allowed values, the keys of their counterparts.
+
+    Returns what changed, by key.
+    """
     causes: dict[str, tuple[str, ...]] = {}
     lonely = {key: point for key, point in after.items() if key not in before}
     for key, point in before.items():
         if key in after:
             continue
         changes = {other: _changes(point, one) for other, one in lonely.items()}
-        same = [other for other, found in changes.items() if not found.by_choice]
+        same = [
+            other
+            for other, found in changes.items()
+            if {_key_of(one) for one in found.by_choice} <= set(allowed)
+        ]
         if len(same) == 1:
             after[key] = after.pop(same[0])
             del lonely[same[0]]
-            causes[key] = tuple(
-                f"default changed: {one} ({WHERE})" for one in changes[same[0]].by_default
+            found = changes[same[0]]
+            causes[key] = (
+                *(f"default changed: {one} ({WHERE})" for one in found.by_default),
+                *(f"allowed change: {one.replace('(not ', '(now ')}" for one in found.by_choice),
             )
     return causes
 
@@ -147,6 +168,10 @@ def _pair_over_defaults(
 def _changes(one: Point, other: Point) -> SpecChanges:
     told = (point.runs[0].run.manifest.get(CHOSEN) for point in (one, other))
     return spec_changes(one.experiment, next(told), other.experiment, next(told))
+
+
+def _key_of(change: str) -> str:
+    return change.partition(" = ")[0]
 
 
 def _refuse_unlike(points: Mapping[str, Point], others: Mapping[str, Point], where: Path) -> None:
@@ -168,7 +193,7 @@ def _nearest(point: Point, others: Sequence[Point]) -> str:
     more = f" and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
     return (
         f"the nearest, {others[nearest].runs[0].run.path.name}, differs by choice in "
-        f"{', '.join(found[:MAX_SHOWN])}{more}"
+        f"{', '.join(found[:MAX_SHOWN])}{more}; a change that is meant: --allow KEY"
     )
 
 

@@ -23,8 +23,13 @@ from fairbench.metrics.tail import P99
 
 # How keys begin that many runs have no reason for.
 SOMETIMES = ("weight", "goodput", "demoted", "gpu", "tree", "useful", "residency", "min_share_")
-# Short names that ``plan`` and ``check`` accept for a metric.
-ALIASES = {
+# Short names of metrics that every command prints instead of the key.
+SHORT = {
+    "min_entitlement_ratio": "min_share",
+    "min_entitlement_best_ratio": "min_share_of_best",
+}
+# Other names that commands accept for a metric.
+ALIASES = {short: key for key, short in SHORT.items()} | {
     "worst_share": "min_entitlement_ratio",
     "worst_share_of_best": "min_entitlement_best_ratio",
     "worst_window_share": "min_share_60s",
@@ -49,6 +54,16 @@ def metric_of(key: str) -> Metric | None:
     return CATALOGUE.get(name_of(key)) or latency.chosen_metric(name_of(key))
 
 
+def key_of(name: str) -> str:
+    """Return the key of the summary that a user's name for a metric means."""
+    return ALIASES.get(name, name)
+
+
+def short_of(key: str) -> str:
+    """Return the name under which commands print a metric."""
+    return SHORT.get(key, key)
+
+
 def chosen_metrics(percentiles: Iterable[int]) -> list[Metric]:
     """The entries of percentiles that a user chose."""
     of_requests = [f"_{name}_ms" for name in REQUEST_LATENCIES]
@@ -70,12 +85,14 @@ def needing(needs: Needs) -> list[str]:
     return [metric.key for metric in CATALOGUE.values() if needs in metric.needs]
 
 
-def columns_of(display: Display, tail: int = P99, percentiles: Sequence[int] = ()) -> list[Column]:
-    """What a table shows, in its order; of the high percentiles only this one.
+def columns_of(
+    display: Display, tail: int = P99, percentiles: Sequence[int] = (), *, beside: int = 0
+) -> list[Column]:
+    """Return the columns of a table in order; of the high percentiles ``tail`` and ``beside``.
 
     Where a user chose ``percentiles`` (``metrics.percentiles``) those are shown and no others.
     """
-    metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail)]
+    metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail, beside)]
     if percentiles and display in CHOOSABLE:
         metrics = [metric for metric in metrics if not latency.chosen_metric(metric.key)]
         metrics += chosen_metrics(percentiles)
@@ -108,7 +125,7 @@ def _column(shown: Shown, metric: Metric) -> Column:
 
 
 def fitting(columns: list[Column]) -> Iterator[list[Column]]:
-    """The columns, then ever fewer of them, for a table that would be too wide."""
+    """Yield the columns, then ever fewer of them, for a table that would be too wide."""
     order = sorted(one.dropped for one in columns if one.dropped is not None)
     yield columns
     for last in order:

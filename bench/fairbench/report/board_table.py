@@ -31,7 +31,8 @@ SHARING = (
     "cluster; at most 1: no reason to leave."
 )
 SHARE = (
-    "Worst share: the least that a client got of its fair share of the best total delivered there."
+    "Minimum fair share of best total: the least that a client got of its max-min fair share of "
+    "the best total that any row delivered there."
 )
 
 

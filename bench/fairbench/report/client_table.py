@@ -1,28 +1,34 @@
-"""The table of clients in a summary: one row each, as many columns as fit."""
+"""The table of clients in a summary: one row each, in as many tables as the width needs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.metrics.catalogue import CLIENTS, columns_of, fitting, told
+from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, told
 from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.percentiles import chosen_percentiles
-from fairbench.metrics.tail import shown_client_tail
+from fairbench.metrics.tail import P99, is_carried, shown_client_tail
 from fairbench.report.names import cut_apart
 from fairbench.report.numbers import latency, number, written
+from fairbench.report.stacked import stacked
 from fairbench.results.store import Summary
 
 NAME_WIDTH = 16  # of a client; longer names are cut in the table, never in the files
+FEW = "?"  # behind a percentile of too few latencies
 
 
-def client_columns(summary: Summary) -> list[Column]:
-    """The metrics of clients that a summary shows: weights and goodput only where it has some."""
-    columns = columns_of(Display.CLIENTS, shown_client_tail([summary]), chosen_percentiles(summary))
+def client_columns(summary: Summary, beside: int = 0) -> list[Column]:
+    """Return the metrics of clients that a summary shows: weights and goodput where it has some.
+
+    Of the high percentiles the one that all clients carry, and ``beside``.
+    """
+    tail, chosen = shown_client_tail([summary]), chosen_percentiles(summary)
+    columns = columns_of(Display.CLIENTS, tail, chosen, beside=beside)
     return told(columns, {key for client in summary["clients"] for key in client})
 
 
@@ -46,20 +52,16 @@ def client_value(row: Mapping[str, Any], column: Column, censored: Collection[st
     return written(row, column.key, column.form)
 
 
-def client_table(
+def client_tables(
     summary: Summary, width: int, clients: Sequence[Mapping[str, Any]] | None = None
-) -> Table:
-    """One row per client in at most ``width`` columns of text, if 50 are enough.
+) -> RenderableType:
+    """Return a row per client in at most ``width`` columns of text, if 50 are enough.
 
-    Only of these ``clients``, if given. Numbers are never cut; whole columns are left out instead.
+    Only of these ``clients``, if given. Columns that do not fit make another table below.
     """
     rows = summary["clients"] if clients is None else clients
-    ruler = Console(width=10 * width)
-    for columns in fitting(client_columns(summary)):
-        table = _table(summary, columns, rows)
-        if ruler.measure(table).maximum <= width:
-            break
-    return table
+    columns = client_columns(summary, P99)
+    return stacked(columns, lambda shown: _table(summary, shown, rows), width)
 
 
 def _table(summary: Summary, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -72,6 +74,16 @@ def _table(summary: Summary, columns: Sequence[Column], rows: Sequence[Mapping[s
     names = cut_apart((str(row["client"]) for row in rows), NAME_WIDTH)
     for row in rows:
         behaviour = Text("misbehaves", "yellow") if row["misbehaving"] else Text("well")
-        values = (Text(client_value(row, column, censored)) for column in columns)
+        values = (
+            Text(client_value(row, column, censored) + _mark(row, column)) for column in columns
+        )
         table.add_row(Text(names[str(row["client"])]), behaviour, *values)
     return table
+
+
+def _mark(row: Mapping[str, Any], column: Column) -> str:
+    """Return the mark of a high percentile that is of too few latencies."""
+    metric = CATALOGUE.get(column.key)
+    tail = metric.tail if metric else 0
+    few = tail and row.get("latency_n") and not is_carried(row["latency_n"], tail)
+    return FEW if few and row.get(column.key) is not None else ""

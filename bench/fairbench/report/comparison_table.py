@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.metrics.catalogue import columns_of, fitting, told
+from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.hidden_backlog import hides_backlog
 from fairbench.metrics.metric import Column, Display
 from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import shown_tail
 from fairbench.report.heading import basis
-from fairbench.report.marks import BEST, WORST, Interval, cell_marks
+from fairbench.report.marks import BEST, WORST, Interval, can_tell, cell_marks
 from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
 from fairbench.report.result_lines import NO_ORDER
+from fairbench.report.stacked import stacked
 from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.intervals import METHOD
@@ -31,10 +32,12 @@ SHARING = (
     "cluster; at most 1: no reason to leave. "
 )
 LEGEND = (
-    f"{BEST} best and {WORST} worst of a place{{certain}}. {{sharing}}Worst share: the least that "
-    "a client got of its fair share of the best total delivered there."
+    "{marks}. {sharing}Min. share of "
+    "best: the least that a client got of its max-min fair share of the best total delivered there."
 )
 CERTAIN = ", where the paired differences of its seeds leave no doubt (95% each)"
+MARKED = f"{BEST} best and {WORST} worst of a place, where that is significant"
+ONE_SEED = "One seed: no difference is significant, nothing is marked; --num-runs 5 would tell"
 DEMAND_LIMITED = (
     f"{LIMITED} demand-limited: queues were empty for part of the window under some scheduler, so "
     "service rates compare loads."
@@ -69,16 +72,13 @@ def comparison_text(
 
 def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
     """The comparison as rich renderables; over several seeds with the intervals below the means."""
-    ruler = Console(width=10 * width)
     sharing = _any_sharing(cells)
     columns = comparison_columns(cells)
     known = [one for one in columns if sharing or not one.key.startswith("sharing")]
-    for columns in fitting(known):
-        table = _table(cells, columns)
-        if ruler.measure(table).maximum <= width:
-            break
-    certain = CERTAIN if of_several_seeds(cells) else ""
-    legend = [Text(LEGEND.format(sharing=SHARING if sharing else "", certain=certain))]
+    table = stacked(known, lambda shown: _table(cells, shown), width)
+    paired = " (paired by seed, 95% each)" if of_several_seeds(cells) else ""
+    marks = MARKED + paired if can_tell(cells) else ONE_SEED
+    legend = [Text(LEGEND.format(sharing=SHARING if sharing else "", marks=marks))]
     legend += [Text(DEMAND_LIMITED)] if _any_limited(cells) else []
     legend += [Text(line) for line in _hidden(cells)]
     return Group(Text(provenance(cells), style="bold"), Text(), table, Text(), *legend)

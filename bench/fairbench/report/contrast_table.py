@@ -40,6 +40,7 @@ class Layout(NamedTuple):
     without: frozenset[str] = frozenset()
 
 
+COLUMNS = {"of": "difference in %", "more": "more seeds", "means": "both means"}
 LAYOUTS = (
     Layout(28),
     Layout(28, frozenset({"of"})),
@@ -77,7 +78,8 @@ def render(contrasts: Sequence[Contrast], width: int = MAX_WIDTH) -> RenderableT
         here = list(group)
         blocks += [Text(_heading(here), style="bold"), Text()]
         for one in here:
-            blocks += [*map(Text, _remarks(one)), _fitting(one, width), Text()]
+            table, without = _fitting(one, width)
+            blocks += [*map(Text, _remarks(one)), table, *map(Text, _left_out(without)), Text()]
     return Group(*blocks, Text(LEGEND))
 
 
@@ -101,14 +103,21 @@ def _remarks(one: Contrast) -> Iterator[str]:
         yield f"  only one of them has {seed_text(one.left_out)}: left out"
 
 
-def _fitting(one: Contrast, width: int) -> Table:
-    """The table in the first layout that fits, or else in the last."""
+def _fitting(one: Contrast, width: int) -> tuple[Table, frozenset[str]]:
+    """Return the table in the first layout that fits, or else in the last, and what it lacks."""
     ruler = Console(width=10 * width)
     for layout in LAYOUTS:
         table = _table(one, layout)
         if ruler.measure(table).maximum <= width:
             break
-    return table
+    return table, layout.without
+
+
+def _left_out(without: frozenset[str]) -> Iterator[str]:
+    """Yield which columns do not fit."""
+    if without:
+        names = ", ".join(name for key, name in COLUMNS.items() if key in without)
+        yield f"  too narrow for: {names}; --json has all"
 
 
 def _table(one: Contrast, layout: Layout) -> Table:

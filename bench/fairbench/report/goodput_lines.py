@@ -21,7 +21,7 @@ def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     )
     yield (
         "",
-        f"Jain index {written(summary, 'goodput_jain_index')} of goodput, worst client "
+        f"Jain index {written(summary, 'goodput_jain_index')} of goodput; minimum share "
         f"{written(summary, 'goodput_worst_share')} of its max-min fair share of it; "
         f"{written(summary, 'goodput_wasted_ratio')} of all tokens computed were for requests "
         "that missed",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
+from fairbench.metrics.catalogue import metric_of
 from fairbench.metrics.metric import Better, Column
 from fairbench.results.comparison import SchedulerResults
-from fairbench.results.paired import Decision, difference, mean_value
+from fairbench.results.paired import Decision, difference, log_ratio, mean_value
 from fairbench.results.values import Value, value_of
 
 BEST, WORST, NEITHER = "*", "!", " "
@@ -23,20 +25,44 @@ Sample = Mapping[int, Value]
 def cell_marks(
     cells: Sequence[SchedulerResults], columns: Sequence[Column]
 ) -> list[tuple[str, ...]]:
-    """For each cell of one place, the marks of its columns."""
+    """Return the marks of the columns of each cell of one place; none where nothing is significant.
+
+    One seed tells no difference, except that a simulated replay of a trace is exact.
+    """
+    if not can_tell(cells):
+        return [(NEITHER,) * len(columns)] * len(cells)
     by_column = [
-        marks_of([_sample(cell, column.key) for cell in cells], column.better) for column in columns
+        marks_of(
+            [_sample(cell, column.key) for cell in cells],
+            column.better,
+            in_seconds=_unit(column.key) == "s",
+        )
+        for column in columns
     ]
     return list(zip(*by_column, strict=True))
+
+
+def _unit(key: str) -> str:
+    metric = metric_of(key)
+    return metric.unit if metric else ""
+
+
+def can_tell(cells: Iterable[SchedulerResults]) -> bool:
+    """Whether any difference can be significant: of several seeds, or of an exact replay."""
+    return any(
+        len(cell.runs) > 1 or (cell.combined["simulated"] and cell.combined.get("trace"))
+        for cell in cells
+    )
 
 
 def _sample(cell: SchedulerResults, key: str) -> Sample:
     return {one.summary["seed"]: value_of(one.summary, key) for one in cell.runs}
 
 
-def marks_of(samples: Sequence[Sample], better: Better) -> list[str]:
+def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = False) -> list[str]:
     """For each value whether it is certainly the best or the worst.
 
+    Differences of times, ``in_seconds``, are those of their logarithms, as in `compare`.
     Over several seeds that is certain where the paired interval of every difference to another
     value says so; of one seed, by its numbers. What agrees in three digits is equal; where all is,
     nothing is marked. Values that are only known to be above all others are the worst together.
@@ -45,28 +71,29 @@ def marks_of(samples: Sequence[Sample], better: Better) -> list[str]:
         return [NEITHER] * len(samples)
     known = [any(value.raw is not None for value in sample.values()) for sample in samples]
     defined = [sample for sample, there in zip(samples, known, strict=True) if there]
-    marks = iter([_mark(defined, row, better) for row in range(len(defined))])
+    not_worse = partial(_not_worse, better=better, in_seconds=in_seconds)
+    marks = iter([_mark(defined, row, not_worse) for row in range(len(defined))])
     return [next(marks) if there else NEITHER for there in known]
 
 
-def _mark(samples: Sequence[Sample], row: int, better: Better) -> str:
+def _mark(samples: Sequence[Sample], row: int, not_worse: Callable[[Sample, Sample], bool]) -> str:
     own = samples[row]
     others = [one for number, one in enumerate(samples) if number != row]
-    best = all(_not_worse(own, other, better) for other in others)
+    best = all(not_worse(own, other) for other in others)
     worst = all(
-        _not_worse(other, own, better) or (_unlimited(own) and _unlimited(other))
-        for other in others
+        not_worse(other, own) or (_unlimited(own) and _unlimited(other)) for other in others
     )
     return NEITHER if best == worst else BEST if best else WORST
 
 
-def _not_worse(one: Sample, other: Sample, better: Better) -> bool:
+def _not_worse(one: Sample, other: Sample, better: Better, *, in_seconds: bool) -> bool:
     """Whether it is certain that the first is at least as good."""
     seeds = sorted(one.keys() & other.keys())
     if len(one.keys() | other.keys()) == 1:
         return _badness(one, better)[1] <= _badness(other, better)[0]
     mine, theirs = ([side[seed] for seed in seeds] for side in (one, other))
-    found = difference(theirs, mine)
+    found = log_ratio(theirs, mine) if in_seconds else None
+    found = found or difference(theirs, mine)
     exact = found.runs > 1 and not (found.bounded or found.undefined)
     if exact and _digits(mine) == _digits(theirs):
         return True

@@ -8,17 +8,16 @@ CUT = "…"
 
 
 def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
-    """Each name in at most ``width`` characters: its beginning, or its end if several begin alike.
+    """Shorten each name to at most ``width`` characters, in the middle.
 
-    Where neither tells them apart, beginnings and ends; those may be the same for several.
+    Where that leaves several alike, their ends are kept instead, or else their beginnings. Names
+    that differ only in the middle may still come out alike.
     """
     given = tuple(dict.fromkeys(names))
-    made: dict[str, str] = {}
-    for head in (width - 1, 0, width // 2):
-        made = {name: _cut(name, head, width) for name in given}
-        if len(set(made.values())) == len(given):
-            break
-    return made
+    tried = [
+        {name: _cut(name, head, width) for name in given} for head in (width // 2, 0, width - 1)
+    ]
+    return next((made for made in tried if len(set(made.values())) == len(given)), tried[0])
 
 
 def _cut(name: str, head: int, width: int) -> str:

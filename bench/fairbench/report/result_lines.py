@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from fairbench.metrics.catalogue import CATALOGUE, REQUEST_LATENCIES, columns_of
 from fairbench.metrics.fit_domain import WARN_ABOVE
@@ -10,8 +11,8 @@ from fairbench.metrics.hidden_backlog import hides_backlog
 from fairbench.metrics.metric import Display
 from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.reasons import NOT_CONTENDED
-from fairbench.metrics.tail import ENOUGH, P95, is_carried, shown_tail
-from fairbench.report.client_table import is_weighted
+from fairbench.metrics.tail import ENOUGH, P95, P99, TAILS, is_carried
+from fairbench.report.client_table import FEW, is_weighted
 from fairbench.report.goodput_lines import goodput_lines
 from fairbench.report.memory_lines import memory_lines
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
@@ -40,6 +41,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
     yield from window_lines(summary)
     yield "whole run", _worst(summary)
     yield "well-behaved", _victims(summary)
+    yield from _longer(summary)
     yield from _of_requests(summary)
     yield "service gap", f"{_gap(summary)}; {_bound(summary)}"
     yield from tenant_lines(summary)
@@ -87,7 +89,7 @@ def _worst(summary: Summary) -> str:
     if summary["min_entitlement_ratio"] is None and reason == NOT_CONTENDED:
         return NOT_CONTENDED
     least = written(summary, "min_entitlement_ratio")
-    return f"{least} of its max-min fair share of own total, the worst client"
+    return f"minimum fair share of own total {least}"
 
 
 def _throughput(summary: Summary) -> str:
@@ -116,19 +118,33 @@ def _moment(value: float | None) -> str:
 def _victims(summary: Summary) -> str:
     """Latency of the clients that did nothing wrong, of how many, and if that is too few."""
     censored, n = set(summary.get("censored", ())), summary.get("victim_n")
-    tail = shown_tail([summary])
-    ranks = chosen_percentiles(summary) or dict.fromkeys((50, P95, tail))
+    ranks = chosen_percentiles(summary) or (50, P95, P99)
     keys = {rank: f"victim_p{rank}_s" for rank in ranks}
     parts = [
-        f"P{rank} {latency(summary, key, censored)}" + (" s" if summary[key] is not None else "")
+        f"P{rank} {latency(summary, key, censored)}"
+        + (" s" if summary[key] is not None else "")
+        + (FEW if n is not None and rank in TAILS and not is_carried(n, rank) else "")
         for rank, key in keys.items()
         if key in summary
     ]
     text = ", ".join(parts) + latency_kind(summary)
     if n is None:
         return text
-    needed = "" if is_carried(n, tail) else f"; a P{tail} needs about {ENOUGH[tail]}"
-    return f"{text} (n = {n:,}{needed})"
+    few = [rank for rank in keys if rank in TAILS and not is_carried(n, rank)]
+    needed = " and ".join(f"about {ENOUGH[rank]} for a P{rank}" for rank in few)
+    return f"{text} (n = {n:,}{f'; {FEW} needs {needed}' if few else ''})"
+
+
+def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield which ``--duration`` gives the well-behaved of a simulated run enough for a P99."""
+    n, start = summary.get("victim_n"), summary.get("window_start_s")
+    if not n or is_carried(n, P99) or start is None or not summary.get("simulated"):
+        return
+    if summary.get("trace") or chosen_percentiles(summary):
+        return
+    end = summary["window_end_s"]
+    enough = end * 1.1 * ENOUGH[P99] / n
+    yield "", f"for a P99: --duration {ceil(enough / 100) * 100}, {enough / end:.0f} times as long"
 
 
 def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.report.client_table import client_table
+from fairbench.report.client_table import client_tables
 from fairbench.report.crowd import crowd_lines, is_crowd, ratio_lines, worst_clients
 from fairbench.report.heading import cluster_line, details_line, trace_lines
 from fairbench.report.note_lines import notes_of
@@ -84,12 +84,12 @@ def _body(summary: Summary, files: str, width: int) -> RenderableType:
 def _clients(summary: Summary, width: int) -> Iterator[RenderableType]:
     """A row for each; of a crowd the distribution, and those who came off worst."""
     if not is_crowd(summary):
-        yield client_table(summary, width)
+        yield client_tables(summary, width)
         return
     worst = worst_clients(summary)
     yield _pairs([*crowd_lines(summary), *ratio_lines(summary)])
     yield Text(f"\nThe {len(worst)} well-behaved clients that came off worst:")
-    yield client_table(summary, width, worst)
+    yield client_tables(summary, width, worst)
 
 
 def _pairs(rows: Iterable[tuple[str, str]]) -> Table:

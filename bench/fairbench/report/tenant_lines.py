@@ -19,7 +19,7 @@ def tenant_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         return
     yield (
         "tenants",
-        f"worst share in the tree {written(summary, 'tree_worst_share')}; Jain index of owners "
+        f"minimum share in the tree {written(summary, 'tree_worst_share')}; Jain index of owners "
         f"{written(summary, 'tree_jain_index')}",
     )
     rows = sorted(summary["tenants"], key=_least_first)

@@ -32,7 +32,11 @@ def _pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     programs, requests = facts["programs"], facts["requests"]
     yield "programs", f"about {programs:,.0f} with {requests:,.0f} requests, {time}"
     if facts["peak"] is not None:
-        yield "peak", f"{facts['peak']:.2f} times the mean rate, in the busiest 60th of the run"
+        yield (
+            "peak",
+            f"{facts['peak']:.2f} times the mean load, around {facts['peak_s']:.0f} s: "
+            f"{whole_percent(facts['peak_load'])} of the cluster without a cache",
+        )
     if facts["load"] is not None:
         low, high = whole_percent(facts["load"]), whole_percent(facts["load_uncached"])
         yield (

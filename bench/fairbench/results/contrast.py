@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, inf
 from typing import Any
 
 from fairbench.errors import DataError, UsageError
@@ -148,8 +148,8 @@ def _metric(baseline: Side, other: Side, seeds: Sequence[int], metric: str) -> M
         [value_of(side.runs[seed].summary, metric) for seed in seeds] for side in (baseline, other)
     )
     pairs = [one for one in zip(first, second, strict=True) if None not in (one[0].raw, one[1].raw)]
-    found = difference(first, second)
     entry = metric_of(metric)
+    found = difference(first, second, most=entry.most if entry else inf)
     ratios = log_ratio(first, second) if entry and entry.unit == "s" else None
     deciding = ratios or found
     decision = deciding.decision(entry.better if entry else Better.NEITHER)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import fsum, log, sqrt
+from math import fsum, inf, log, sqrt
 
 from fairbench.metrics.metric import Better
 from fairbench.results.intervals import LEVEL, deviation, t_interval
@@ -94,11 +94,12 @@ class Difference:
 
 
 def difference(
-    first: Sequence[Value], second: Sequence[Value], *, level: float = LEVEL
+    first: Sequence[Value], second: Sequence[Value], *, level: float = LEVEL, most: float = inf
 ) -> Difference:
     """The difference of two sides whose values are in the order of their common seeds.
 
-    Raises DataError for a value that is no number, ValueError for sides of different lengths.
+    Values are between 0 and ``most``, so that no difference is larger. Raises DataError for a value
+    that is no number, ValueError for sides of different lengths.
     """
     pairs = list(zip(first, second, strict=True))
     defined = [pair for pair in pairs if pair[0].raw is not None and pair[1].raw is not None]
@@ -108,7 +109,7 @@ def difference(
     deltas = [_delta(*pair) for pair in defined]
     low_known, high_known = _known(defined)
     bounded = not (low_known and high_known)
-    average, low, high = t_interval(deltas, level=level)
+    average, low, high = t_interval(deltas, level=level, least=-most, most=most)
     if len(deltas) < 2:
         return Difference(1, undefined, average, bounded=bounded)
     spread = deviation(deltas)

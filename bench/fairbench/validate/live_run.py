@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import nan
 from typing import Any
 
-from fairbench.config.backend import AS_SERVED, NO_PROFILE, SIM
+from fairbench.config.backend import AS_SERVED, NO_PROFILE
+from fairbench.config.backend_names import SIM
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import UsageError

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from fairbench.config import ExperimentSpec
 from fairbench.execute.expected.dry_run import Call
-from fairbench.execute.expected.groups import Group, calls_of_groups, groups_of
+from fairbench.execute.expected.groups import Asked, Group, calls_of_groups, groups_of
 from fairbench.execute.expected.load import Machine, gpu_s, running_limit
+from fairbench.execute.expected.peak import busiest_minute
 from fairbench.hardware.catalogue import load_profile
 from fairbench.metrics.fairness import max_min
 from fairbench.sim.engine.contracts import contract_of
 from fairbench.workloads.plan import ClientPlan, expected_programs
 from fairbench.workloads.traffic.closed import ClosedArrivals
 
-PEAK_PARTS = 60  # of the run, of which the busiest is its peak
 FEW = 20  # programs, below which percentiles of a client say little
 IDLE, FLOODED = 0.7, 2.0  # of what the cluster can do
 
@@ -26,8 +26,8 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
     """The facts of an experiment's workload, by JSON types. Nothing is run.
 
     ``load`` is the GPU time asked for over what there is, with a cache that never forgets and
-    without one. Rates are per second and on average over the seeds, of the whole group; ``peak`` is
-    the busiest 60th of the run over the mean.
+    without one; ``peak_load`` is the load of the busiest minute, without a cache, and ``peak`` that
+    over the mean. Rates are per second and on average over the seeds, of the whole group.
     """
     plans = spec.client_plans()
     groups = groups_of(plans)
@@ -50,11 +50,15 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
         "misbehaving": sum(plan.misbehaving for plan in plans),
         "programs": sum(row["programs"] for row in rows),
         "requests": sum(row["programs"] * row["requests_per_program"] for row in rows),
-        "peak": _peak(plans, spec.duration_s),
+        "peak": None,
+        "peak_load": None,
+        "peak_s": None,
         "load": _total(rows, "load") if spec.duration_s else None,
         "load_uncached": _total(rows, "load_uncached") if spec.duration_s else None,
         "groups": rows,
     }
+    if spec.duration_s is not None:
+        facts |= busiest_minute(groups, samples, machine, spec.duration_s, spec.dp)
     facts["surprises"] = list(_surprises(facts, plans, groups, samples, machine, spec.weights))
     return facts
 
@@ -65,14 +69,20 @@ def _machine(spec: ExperimentSpec) -> Machine:
     return Machine(profile, engine.pool_tokens, running_limit(spec.settings))
 
 
-def _row(group: Group, sample: list[list[Call]], machine: Machine, dp: int) -> dict[str, Any]:
-    calls = [call for program in sample for call in program]
+def _row(group: Group, sample: list[Asked], machine: Machine, dp: int) -> dict[str, Any]:
     sizes = [expected_programs(plan) for plan in group.plans]
-    inputs = sum(call.input_tokens for call in calls)
+    weight = sum(one.weight for one in sample)
+
+    def mean(of: Callable[[list[Call]], float]) -> float:
+        return sum(one.weight * of(one.calls) for one in sample) / weight
 
     def load(*, cached: bool) -> float:
-        return sum(sizes) * gpu_s(calls, machine, cached=cached) / len(sample) / dp
+        return sum(sizes) * mean(lambda calls: gpu_s(calls, machine, cached=cached)) / dp
 
+    requests = mean(len)
+    inputs = mean(lambda calls: sum(call.input_tokens for call in calls))
+    hits = mean(lambda calls: sum(call.cached_tokens for call in calls))
+    outputs = mean(lambda calls: sum(call.output_tokens for call in calls))
     return {
         "clients": group.clients,
         "count": len(group.plans),
@@ -83,10 +93,10 @@ def _row(group: Group, sample: list[list[Call]], machine: Machine, dp: int) -> d
         "smallest_programs": min(sizes),
         "largest_programs": max(sizes),
         "programs_per_s": None,
-        "requests_per_program": len(calls) / len(sample),
-        "input_tokens": inputs / max(1, len(calls)),
-        "output_tokens": sum(call.output_tokens for call in calls) / max(1, len(calls)),
-        "endless_hit_rate": sum(call.cached_tokens for call in calls) / max(1, inputs),
+        "requests_per_program": requests,
+        "input_tokens": inputs / requests if requests else 0.0,
+        "output_tokens": outputs / requests if requests else 0.0,
+        "endless_hit_rate": hits / inputs if inputs else 0.0,
         "load": load(cached=True),
         "load_uncached": load(cached=False),
     }
@@ -96,37 +106,28 @@ def _total(rows: Sequence[dict[str, Any]], key: str) -> float:
     return float(sum(row[key] for row in rows))
 
 
-def _peak(plans: Sequence[ClientPlan], duration_s: float | None) -> float | None:
-    """The busiest part of the run over the mean; None without an end or programs."""
-    if duration_s is None:
-        return None
-    edges = np.linspace(0.0, duration_s, PEAK_PARTS + 1)
-    begun = np.zeros(len(edges))
-    for plan in plans:
-        begun += [expected_programs(plan, before_s=float(edge)) for edge in edges]
-    each = np.diff(begun)
-    return float(each.max() / each.mean()) if each.mean() > 0 else None
-
-
 def _surprises(
     facts: dict[str, Any],
     plans: Sequence[ClientPlan],
     groups: Sequence[Group],
-    samples: Sequence[list[list[Call]]],
+    samples: Sequence[list[Asked]],
     machine: Machine,
     weights: dict[str, float] | None,
 ) -> Iterator[str]:
     """What would surprise whoever runs it, in a sentence each."""
-    load, worst, peak = facts["load"], facts["load_uncached"], facts["peak"]
+    load, worst, peak = facts["load"], facts["load_uncached"], facts["peak_load"]
     if not any(map(expected_programs, plans)):
         yield "nobody sends anything: no client is there while programs arrive"
         return
-    if load is not None and worst < IDLE:
+    if load is not None and max(worst, peak) < IDLE:
         yield "hardly anyone ever waits: every scheduler will look the same"
     if load is not None and load > FLOODED:
         yield "far more than the cluster can do: queues grow as long as the run lasts"
-    if load and peak and load < 1 < load * peak:
-        yield f"below what the cluster can do on average, but {peak:.1f} times that at its peak"
+    if load and load < 1 < peak:
+        yield (
+            f"below what the cluster can do on average, but {peak:.0%} of it in the busiest "
+            f"minute, around {facts['peak_s']:.0f} s: whom queues hurt depends on the scheduler"
+        )
     sizes = [expected_programs(plan) for plan in plans]
     few = sum(size < FEW for size in sizes)
     if few:
@@ -137,11 +138,16 @@ def _surprises(
             "their own percentiles will say little"
         )
     for group, sample in zip(groups, samples, strict=True):
-        calls = [call for program in sample for call in program]
-        large = sum(call.input_tokens + call.max_new_tokens > machine.pool_tokens for call in calls)
+        weighed = [(one.weight, call) for one in sample for call in one.calls]
+        large = sum(
+            weight
+            for weight, call in weighed
+            if call.input_tokens + call.max_new_tokens > machine.pool_tokens
+        )
+        total = sum(weight for weight, _ in weighed)
         if large:
             yield (
-                f"{group.clients}: {large / len(calls):.0%} of the requests are refused, since "
+                f"{group.clients}: {large / total:.0%} of the requests are refused, since "
                 f"they do not fit a KV pool of {machine.pool_tokens:,} tokens"
             )
     if any(row["closed"] for row in facts["groups"]):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from fairbench.execute.expected.dry_run import Call, EndlessCache, calls_of
-from fairbench.workloads.plan import ClientPlan, nth_program, program_stream
+from fairbench.workloads.plan import ClientPlan, expected_programs, nth_program, program_stream
 from fairbench.workloads.programs import Job
 
 SAMPLE = 600  # programs of a group
@@ -52,26 +52,69 @@ def groups_of(plans: Sequence[ClientPlan]) -> list[Group]:
     return [Group(tuple(members)) for members in found.values()]
 
 
-def sampled(group: Group, seed: int) -> Iterator[Job]:
-    """Some programs of a group: the first that its clients send, one client after the other."""
-    each = -(-SAMPLE // len(group.plans))
-    some = group.plans[:SAMPLE]
-    sent = [job for plan in some for _, job in islice(program_stream(plan, seed=seed), each)]
-    yield from sent[:SAMPLE] or [nth_program(group.plans[0], seed, 0, None)]
+class Asked(NamedTuple):
+    """A sampled program: its client, how many programs it stands for, and its requests."""
+
+    client: str
+    weight: float
+    calls: list[Call]
 
 
-def calls_of_groups(groups: Sequence[Group], seed: int) -> list[list[list[Call]]]:
-    """For each group the calls of some of its programs, all of them with one endless cache.
+def sampled(group: Group, seed: int) -> Iterator[tuple[str, Job]]:
+    """Yield some programs of a group with their clients, one of each client in turn.
 
-    The first half warms it up, so that what all programs share is not counted as missed.
+    A client has as many as its part of all programs, so that the requests of a heavy client count
+    as often as they come. The first of a replayed trace stand for all of a client's.
+    """
+    sizes = {plan.client: expected_programs(plan) for plan in group.plans}
+    largest = sorted(group.plans, key=lambda plan: -sizes[plan.client])[:SAMPLE]
+    total = sum(sizes.values()) or 1.0
+    left = [
+        islice(program_stream(plan, seed=seed), 2 + round(SAMPLE * sizes[plan.client] / total))
+        for plan in largest
+    ]
+    found = False
+    while left:
+        going = []
+        for stream in left:
+            for _, job in islice(stream, 1):
+                found = True
+                going.append(stream)
+                yield job.client, job
+        left = going
+    if not found:
+        yield group.plans[0].client, nth_program(group.plans[0], seed, 0, None)
+
+
+def calls_of_groups(groups: Sequence[Group], seed: int) -> list[list[Asked]]:
+    """Return for each group some of its programs, all of them with one endless cache.
+
+    The first half of a client's programs warms the cache up, so that what all programs share is
+    not counted as missed.
     """
     cache = EndlessCache()
     found = []
     for group in groups:
-        calls: list[list[Call]] = []
-        for program in sampled(group, seed):
-            calls.append(calls_of(program, cache))
-            if sum(map(len, calls)) >= MOST_CALLS:
+        calls: dict[str, list[list[Call]]] = {}
+        count = 0
+        for client, program in sampled(group, seed):
+            made = calls_of(program, cache)
+            calls.setdefault(client, []).append(made)
+            count += len(made)
+            if count >= MOST_CALLS:
                 break
-        found.append(calls[len(calls) // 2 :])
+        found.append(_weighted(group, calls))
     return found
+
+
+def _weighted(group: Group, calls: Mapping[str, Sequence[list[Call]]]) -> list[Asked]:
+    """Weigh the later half of each client's programs, so that they stand for all of the group."""
+    sizes = {plan.client: expected_programs(plan) for plan in group.plans}
+    late = {client: made[len(made) // 2 :] for client, made in calls.items()}
+    there = sum(sizes[client] for client in late)
+    scale = sum(sizes.values()) / there if there else 0.0
+    return [
+        Asked(client, (sizes[client] * scale if there else 1.0) / len(made), one)
+        for client, made in late.items()
+        for one in made
+    ]

@@ -1,4 +1,4 @@
-"""The frontier's picture: time to finish against latency, and against the worst share, by cell."""
+"""The frontier's picture: time to finish against latency and minimum fair share, by cell."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
         upper.set_title(f"{cell} ({cell.part})", fontsize=8)
         if number % columns == 0:
             upper.set_ylabel("P95 of the\nwell-behaved, s", fontsize=7)
-            lower.set_ylabel("worst share, %", fontsize=7)
+            lower.set_ylabel("min. share of best, %", fontsize=7)
         lower.set_xlabel("90% of the programs done, s", fontsize=7)
     notes = (
         "Circles as published, squares capped, triangles tuned. Hollow: another configuration "

@@ -55,7 +55,8 @@ def explanation(frozen: Frozen, cells: int) -> list[str]:
     text = (
         f"By what factor {frozen.ours} as published is better, means over {cells} cells: time to "
         "90% and 100% of the programs, P95 of the well-behaved, what was served of what was due "
-        "to the worst-off of them, worst share, service, output tok/s. + certainly better, = "
+        "to the worst-off of them, minimum fair share of best total, service, output tok/s. "
+        "+ certainly better, = "
         f"certainly at most {frozen.margin:.0%} worse, ! certainly worse, =! both, ? open (paired "
         "by seed, stratified by cell, Holm over the table). Cells: dominates / equal / trades / is "
         f"dominated, by the first four within {frozen.margin:.0%}."

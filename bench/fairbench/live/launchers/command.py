@@ -21,7 +21,6 @@ from fairbench.live.processes.place import Place, Process
 from fairbench.live.processes.process import GRACE_S, ServerProcess
 
 HOST = "{host}"
-DEFAULT = "ssh -o BatchMode=yes {host}"
 ANYWHERE = "0.0.0.0"  # a host's own name may mean its loopback to itself
 ASK_S = 120.0  # a first import from a cold, distant file system
 

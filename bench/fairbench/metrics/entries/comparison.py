@@ -21,6 +21,7 @@ METRICS = (
         better=Better.MORE,
         form=Form.WHOLE_PERCENT,
         digits=3,
+        most=1.0,
         undefined=NO_DEMAND,
         of_comparison=True,
         shown=(Shown(Display.COMPARISON, 4),),

@@ -75,10 +75,11 @@ METRICS = (
     ),
     Metric(
         key="goodput_worst_share",
-        heading="worst share of goodput",
+        heading="minimum fair share of goodput",
         better=Better.MORE,
         form=Form.PERCENT,
         digits=3,
+        most=1.0,
         undefined=NONE_MET,
         shown=(Shown(Display.REPEATS, 20),),
     ),

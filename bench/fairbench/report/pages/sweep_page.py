@@ -40,9 +40,9 @@ MEANING = (
     "cluster. At most 1: no reason to leave the shared cluster."
 )
 LEGEND = (
-    "▲ best and ▼ worst of a place{certain}. Worst share: the least that a client got of its fair "
-    f"share of the best total delivered there. {LIMITED} demand-limited: queues were empty for "
-    "part of the window under some scheduler, so service rates compare loads."
+    "▲ best and ▼ worst of a place{certain}. Minimum fair share of best total: the least that a "
+    f"client got of its fair share of the best total delivered there. {LIMITED} demand-limited: "
+    "queues were empty for part of the window under some scheduler, so service rates compare loads."
 )
 
 

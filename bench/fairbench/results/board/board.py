@@ -12,7 +12,7 @@ from math import fsum
 from typing import Any
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.metrics.catalogue import CATALOGUE
+from fairbench.metrics.catalogue import CATALOGUE, key_of
 from fairbench.metrics.metric import Better
 from fairbench.metrics.tail import shown_tail
 from fairbench.results.board.fold import Fold, Score, fold_of, folded, score
@@ -24,7 +24,7 @@ from fairbench.results.intervals import LEVEL
 from fairbench.results.values import ABSENT, Value, more_is_better, value_of
 
 MOST_PLACES = 3  # that a row lacks, and that are named
-WORST_SHARE = "min_entitlement_best_ratio"
+MIN_SHARE = "min_entitlement_best_ratio"
 
 Table = Mapping[str, Mapping[tuple[str, int], Line]]
 """The lines by scheduler, then by place and seed."""
@@ -98,8 +98,8 @@ def make_board(
 ) -> Board:
     """The board of some lines, sorted by a metric, against a baseline: the first whole row.
 
-    Without ``sort`` it is the worst share. Raises UsageError for an unknown metric or baseline,
-    DataError if no row is whole, or for one run twice.
+    Without ``sort`` it is the minimum fair share of the best total. Raises UsageError for an
+    unknown metric or baseline, DataError if no row is whole, or for one run twice.
     """
     table = _table(lines)
     places = tuple(dict.fromkeys(line.place for line in lines))
@@ -107,8 +107,8 @@ def make_board(
     incomplete = {name: text for name in table if (text := _lacks(table[name], places, seeds))}
     base = _baseline(table, incomplete, baseline)
     tail = shown_tail(line.summary for line in lines)
-    usual = ("service_rate_tok_s", WORST_SHARE, f"victim_p{tail}_s", f"sharing_incentive_p{tail}")
-    first = sort or WORST_SHARE
+    usual = ("service_rate_tok_s", MIN_SHARE, f"victim_p{tail}_s", f"sharing_incentive_p{tail}")
+    first = key_of(sort or MIN_SHARE)
     more_is_better(first, [key for line in lines[:1] for key in line.summary])
     whole = {name: runs for name, runs in table.items() if name not in incomplete}
     keys = dict.fromkeys((first, *usual))

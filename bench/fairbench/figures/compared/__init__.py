@@ -1,0 +1,1 @@
+"""Figures and tables of a comparison or sweep of one's own."""

@@ -1,0 +1,161 @@
+"""Three pictures of compared schedulers: bars with intervals, a trade-off, and distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from fairbench.figures.compared.latencies import distribution
+from fairbench.figures.style import SeriesStyle, caption, log_x, log_y, panels, styles_of
+from fairbench.metrics.catalogue import CATALOGUE
+from fairbench.metrics.tail import shown_tail
+from fairbench.report.heading import basis
+from fairbench.results.comparison import SchedulerResults
+from fairbench.results.contrast import seed_text
+from fairbench.results.intervals import METHOD
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SERVICE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
+WIDTH_IN, ROW_IN, BAR_IN = 8.0, 2.6, 0.28
+COLUMNS = 3  # panels in a row
+LATENCY = {"ttft": "time to the first token, s", "program": "latency of a program, s"}
+
+Cells = Sequence[SchedulerResults]
+
+
+def bars(cells: Cells) -> Figure:
+    """Draw throughput, fairness and latency as bars with 95% intervals, a row for each place."""
+    tail = tail_key(cells)
+    metrics = {
+        SERVICE: ("service, 1,000 tok/s", 1e-3),
+        SHARE: ("min. fair share of best, %", 100.0),
+        tail: (f"well-behaved {CATALOGUE[tail].column.split()[0]}, s", 1.0),
+    }
+    places, styles = _by_place(cells), _styles(cells)
+    longest = max(map(len, places.values()))
+    height_in = len(places) * (0.9 + BAR_IN * longest)
+    figure, axes = panels(len(places), len(metrics), WIDTH_IN, height_in, sharey="row")
+    for row, (place, here) in zip(axes, places.items(), strict=True):
+        for axis, (key, (label, unit)) in zip(row, metrics.items(), strict=True):
+            for at, cell in enumerate(here):
+                found = _interval(cell, key, unit)
+                if found is not None:
+                    value, low, high = found
+                    axis.barh(at, value, color=styles[cell.scheduler].colour, height=0.7)
+                    arms = [[value - low], [high - value]]
+                    axis.errorbar(value, at, xerr=arms, color="0.2", linewidth=1.0)
+            axis.set(xlabel=label, xlim=(0, None))
+        row[0].set_yticks(range(len(here)), [styles[cell.scheduler].label for cell in here])
+        row[0].set(ylim=(len(here) - 0.5, -0.5))
+        row[0].set_title(place, loc="left", fontsize=9)
+    figure.supxlabel(_provenance(cells), fontsize=7)
+    return figure
+
+
+def tradeoff(cells: Cells) -> Figure:
+    """Draw high latency against throughput, a mark a scheduler: down and right is better."""
+    tail = tail_key(cells)
+
+    def one(axis: Axes, here: Cells, styles: Mapping[str, SeriesStyle]) -> None:
+        for cell in here:
+            across, up = _interval(cell, SERVICE, 1e-3), _interval(cell, tail, 1.0)
+            if across is None or up is None:
+                continue
+            style = styles[cell.scheduler]
+            axis.errorbar(
+                across[0], up[0],
+                xerr=[[across[0] - across[1]], [across[2] - across[0]]],
+                yerr=[[up[0] - up[1]], [up[2] - up[0]]],
+                color=style.colour, marker=style.marker, linestyle="none", label=style.label,
+                elinewidth=0.8,
+            )  # fmt: skip
+        if axis.containers:
+            log_y(axis)
+        axis.set_xlabel("service, 1,000 tok/s")
+
+    label = f"well-behaved {CATALOGUE[tail].column.split()[0]}, s"
+    return _of_places(cells, label, "Latency against throughput: down and right is better", one)
+
+
+def cdfs(cells: Cells) -> Figure:
+    """Draw the distribution of the latencies of the well-behaved clients, all seeds together.
+
+    Requests that never finished or were refused keep a line below 100%.
+    """
+
+    def one(axis: Axes, here: Cells, styles: Mapping[str, SeriesStyle]) -> None:
+        for cell in here:
+            found = distribution(cell)
+            if found is not None:
+                style = styles[cell.scheduler]
+                axis.step(
+                    *found, where="post", color=style.colour, linestyle=style.line,
+                    label=style.label,
+                )  # fmt: skip
+        kind = str(here[0].combined.get("latency", "program"))
+        axis.set(xlabel=LATENCY.get(kind, "latency, s"), ylim=(0, 101))
+        if axis.lines:
+            log_x(axis)
+
+    return _of_places(cells, "latencies at most that long, %", "Latencies, well-behaved", one)
+
+
+KINDS: Mapping[str, Callable[[Cells], Figure]] = {"bars": bars, "tradeoff": tradeoff, "cdf": cdfs}
+
+
+def tail_key(cells: Cells) -> str:
+    """Return the metric of the highest latency percentile that all runs carry."""
+    return f"victim_p{shown_tail(run.summary for cell in cells for run in cell.runs)}_s"
+
+
+def _of_places(
+    cells: Cells,
+    label: str,
+    title: str,
+    one: Callable[[Axes, Cells, Mapping[str, SeriesStyle]], None],
+) -> Figure:
+    """Draw a panel for each place, with one legend above all."""
+    places, styles = _by_place(cells), _styles(cells)
+    columns = min(COLUMNS, len(places))
+    rows = -(-len(places) // columns)
+    width_in = WIDTH_IN if columns > 1 else 0.7 * WIDTH_IN
+    figure, grid = panels(rows, columns, width_in, 0.9 + ROW_IN * rows)
+    axes = [axis for row in grid for axis in row]
+    for axis, (place, here) in zip(axes, places.items(), strict=False):
+        one(axis, here, styles)
+        axis.set_title(place, fontsize=9)
+    for axis in axes[len(places) :]:
+        axis.set_visible(False)
+    for row in grid:
+        row[0].set_ylabel(label)
+    fullest = max(axes, key=lambda axis: len(axis.get_legend_handles_labels()[1]))
+    caption(figure, title, _provenance(cells), fullest)
+    return figure
+
+
+def _by_place(cells: Cells) -> dict[str, list[SchedulerResults]]:
+    return {place: list(here) for place, here in groupby(cells, lambda cell: cell.place)}
+
+
+def _styles(cells: Cells) -> Mapping[str, SeriesStyle]:
+    return styles_of(dict.fromkeys(cell.scheduler for cell in cells))
+
+
+def _interval(cell: SchedulerResults, key: str, unit: float) -> tuple[float, float, float] | None:
+    """Return mean and ends of a metric; of a single seed, or a bound, the ends are the mean."""
+    found: Any = cell.combined.get(key)
+    if found is None:
+        return None
+    ends = (found["mean"] if found[end] is None else found[end] for end in ("low", "high"))
+    low, high = ends
+    return found["mean"] * unit, low * unit, high * unit
+
+
+def _provenance(cells: Cells) -> str:
+    where = "; ".join(dict.fromkeys(basis(cell.combined) for cell in cells))
+    seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
+    return f"{where}; {seed_text(seeds)}" + (f": {METHOD}" if len(seeds) > 1 else "")

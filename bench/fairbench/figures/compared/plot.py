@@ -1,0 +1,80 @@
+"""Pictures of a directory of runs, or of cells that are at hand, as files or figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.figures.catalogue import check_drawable
+from fairbench.figures.compared.draw import KINDS
+from fairbench.figures.compared.latencies import distribution
+from fairbench.figures.style import paper_style, save
+from fairbench.results.comparison import SchedulerResults
+from fairbench.results.contrast import Side, sides_of
+from fairbench.results.intervals import combine
+from fairbench.results.reading import runs_below
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def read_own(folder: Path) -> list[SchedulerResults]:
+    """Return the cells of a sweep's, a comparison's or any directory of runs, by place."""
+    cells = cells_of(sides_of(runs_below(folder)))
+    if not cells:
+        raise DataError(f"{folder}: no run is finished there")
+    return cells
+
+
+def cells_of(sides: Sequence[Side]) -> list[SchedulerResults]:
+    """Return sides of a comparison as cells, those of one place together."""
+    places = list(dict.fromkeys(side.place for side in sides))
+    return [
+        SchedulerResults(
+            side.place,
+            side.name,
+            tuple(side.runs.values()),
+            combine([run.summary for run in side.runs.values()]),
+        )
+        for side in sorted(sides, key=lambda side: places.index(side.place))
+    ]
+
+
+def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
+    """Return one picture. Raises UsageError for an unknown kind, or without the plot extra."""
+    if kind not in KINDS:
+        raise unknown_name("kind of picture", kind, KINDS)
+    if kind == "cdf" and not _have_latencies(cells):
+        raise UsageError("kind 'cdf': latencies are read from saved runs: give result_dir")
+    check_drawable()
+    with paper_style():
+        return KINDS[kind](cells)
+
+
+def write_pictures(
+    cells: Sequence[SchedulerResults], output: Path, name: str, formats: Sequence[str]
+) -> list[Path]:
+    """Write every kind of picture; return the files. Raises UsageError if one cannot be written."""
+    check_drawable()
+    written: list[Path] = []
+    for kind, draw in KINDS.items():
+        if kind == "cdf" and not _have_latencies(cells):
+            continue
+        paths = [output / f"{name}-{kind}.{suffix}" for suffix in formats]
+        with paper_style():
+            figure = draw(cells)
+            try:
+                output.mkdir(parents=True, exist_ok=True)
+                save(figure, paths)
+            except OSError as error:
+                raise UsageError(
+                    f"output_dir {output}: cannot be written: {error.strerror}"
+                ) from None
+        written += paths
+    return written
+
+
+def _have_latencies(cells: Sequence[SchedulerResults]) -> bool:
+    return any(distribution(cell) is not None for cell in cells)

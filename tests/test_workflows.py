@@ -1,0 +1,75 @@
+"""The workflows in examples/ and the composite action: their commands can be typed."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fairbench.cli.commands import load
+
+yaml = pytest.importorskip("yaml")
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+FILES = [
+    ROOT / "action.yml",
+    EXAMPLES / "fairbench-gate.yml",
+    *sorted((EXAMPLES / "workflows").glob("*.yml")),
+]
+FLAGS, VALUE = re.compile(r'"\$\{\w+\[@\]\}"'), re.compile(r'"?\$\w+"?')
+
+
+def steps(path):
+    """The steps of a workflow, or of a composite action."""
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if "runs" in content:
+        return content["runs"]["steps"]
+    return [step for job in content["jobs"].values() for step in job["steps"]]
+
+
+def commands(path):
+    """The fairbench command lines of all steps, without redirections."""
+    lines = [line.strip() for step in steps(path) for line in step.get("run", "").splitlines()]
+    return [re.sub(r"\s*>>?.*", "", line) for line in lines if line.startswith("fairbench ")]
+
+
+def parsed(line):
+    """The context of a command line as the application reads it; nothing runs."""
+    words = shlex.split(VALUE.sub("x", FLAGS.sub("", line)))[1:]
+    command = load(words.pop(0))
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    return command.name, command.make_context(command.name, words).params
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_its_commands_are_ones_that_the_application_takes(path):
+    for line in commands(path):
+        assert parsed(line)[0] in {"check", "sweep", "leaderboard"}
+
+
+@pytest.mark.parametrize("path", FILES[1:], ids=lambda path: path.name)
+def test_a_workflow_says_when_what_may_be_written_and_how_long(path):
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert content[True]  # YAML 1.1 reads `on` as a boolean
+    assert "permissions" in content
+    assert all(job["timeout-minutes"] for job in content["jobs"].values())
+
+
+def test_every_input_of_the_action_reaches_its_script():
+    content = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    used = re.findall(r"inputs\.([a-z-]+)", str(content["runs"]["steps"][-1]["env"]))
+    assert set(used) == set(content["inputs"])
+    gate = yaml.safe_load((ROOT / "examples" / "fairbench-gate.yml").read_text(encoding="utf-8"))
+    assert set(gate["jobs"]["gate"]["steps"][-1]["with"]) <= set(content["inputs"])
+
+
+def test_the_examples_do_what_their_names_say():
+    found = {path.name: [parsed(line) for line in commands(path)] for path in FILES}
+    (check,) = found["pull-request.yml"]
+    assert check[1]["output"].value == "markdown"
+    sweep, board, nightly, csv = found["nightly.yml"]
+    assert (sweep[0], board[0], nightly[0], csv[0]) == (
+        *("sweep", "leaderboard", "check", "leaderboard"),
+    )
+    assert nightly[1]["cannot_tell"].value == "pass"
