@@ -21,7 +21,15 @@ from fairbench.cli.flags import (
 )
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
-from fairbench.cli.trace_flags import ClientsFrom, TraceBlockSize, TraceFormat, TraceLine, TraceMap
+from fairbench.cli.trace_flags import (
+    ClientsFrom,
+    Misbehaving,
+    TraceBlockSize,
+    TraceFormat,
+    TraceLine,
+    TraceMap,
+    heavy_clients,
+)
 from fairbench.config.backend import SIM, STARTED
 from fairbench.config.weights import parse_weights
 from fairbench.execute.comparison import Compared, carry_out, go_on, read_alone
@@ -64,6 +72,7 @@ def compare(
         bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
     ] = False,
     clients_from: ClientsFrom = None,
+    misbehaving: Misbehaving = None,
     time_scale: Annotated[
         float | None, Option(help="Seconds of the trace in a second. [default: 1]")
     ] = None,
@@ -145,6 +154,7 @@ def compare(
             "trace_block_size": trace_block_size,
             "trace_spread": trace_spread or None,
             "clients_from": clients_from,
+            "misbehaving": heavy_clients(misbehaving),
             "time_scale": time_scale,
             "engine": engine,
             "scenario": scenario,

@@ -34,7 +34,15 @@ from fairbench.cli.launcher_flags import (
 )
 from fairbench.cli.progress import shown_progress
 from fairbench.cli.run_endings import run_once, run_repeatedly
-from fairbench.cli.trace_flags import ClientsFrom, TraceBlockSize, TraceFormat, TraceLine, TraceMap
+from fairbench.cli.trace_flags import (
+    ClientsFrom,
+    Misbehaving,
+    TraceBlockSize,
+    TraceFormat,
+    TraceLine,
+    TraceMap,
+    heavy_clients,
+)
 from fairbench.config.backend import SIM, STARTED
 from fairbench.config.weights import parse_weights
 from fairbench.execute.context import run_context
@@ -89,6 +97,7 @@ def run(
         bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
     ] = False,
     clients_from: ClientsFrom = None,
+    misbehaving: Misbehaving = None,
     scenario: Annotated[
         str | None,
         Option(
@@ -312,6 +321,7 @@ def run(
     flags |= {"server_args": split_args(server_arg), "weights": parse_weights(weights)}
     flags["goodput"] = goodput_flag(goodput)
     flags["trace_map"] = parse_names(trace_map) or None
+    flags["misbehaving"] = heavy_clients(misbehaving)
     flags["router_command"] = split_command("--router-command", router_command)
     spec = experiment(flags, assigned(settings), experiment_file)
     places = LauncherFlags(ray_address, hosts, launch_command)
