@@ -16,7 +16,6 @@ from fairbench.diagnose.sentences import (
     title,
 )
 from fairbench.diagnose.text import headings, rows
-from fairbench.errors.printable import printable
 from fairbench.report.numbers import number
 from fairbench.report.pages.page import (
     Bullets,
@@ -28,13 +27,14 @@ from fairbench.report.pages.page import (
     Paragraph,
     Section,
 )
+from fairbench.report.pages.traffic_cards import flood_headlines
 from fairbench.report.pages.traffic_figures import (
     traffic_figures,
     wait_limits,
     waiting_clients,
     waits_figure,
 )
-from fairbench.report.traffic_lines import window
+from fairbench.report.traffic_lines import Judged
 
 MEANING = (
     "Waits are times to the first token of the requests that arrived{when}. "
@@ -61,23 +61,15 @@ def diagnosis_page(found: Diagnosis) -> Page:
 
 
 def _headlines(found: Diagnosis) -> Iterator[Headline]:
-    if found.floods:
-        one = found.floods[0]
-        when = "throughout" if one.throughout else window(one.start_s, one.end_s)
-        name = printable(found.log.traffic.clients[one.client])
-        yield Headline("who floods", name, f"{when}, {one.share:.0%} of the load then")
-    else:
+    if not found.floods:
         yield Headline("who floods", "nobody", "no client asks for much more than the others")
-    if found.harm is not None:
-        harm = found.harm
-        yield Headline(
-            "who is hurt",
-            f"{len(harm.victims):,} clients",
-            f"{window(harm.start_s, harm.end_s)}, median wait {number(harm.median_s)} s",
-        )
-    else:
-        yield Headline("who is hurt", "nobody", "no wait is noticeably longer than usual")
+    yield from flood_headlines(_judged(found))
     yield from _of_replays(found)
+
+
+def _judged(found: Diagnosis) -> Judged:
+    floods = renamed(found.floods, found.log.traffic, found.waits)
+    return Judged(found.waits, tuple(floods), found.harm, found.heavy)
 
 
 def _of_replays(found: Diagnosis) -> Iterator[Headline]:
@@ -102,8 +94,7 @@ def _count(replicas: int | None, most: int) -> str:
 
 def _figures(found: Diagnosis) -> Iterator[Figure]:
     measured, basis = found.log.measured or FIRST_TOKEN, found.replays[0].scheduler
-    floods = renamed(found.floods, found.log.traffic, found.waits)
-    load, *waits = traffic_figures(found.waits, floods, found.harm, measured)
+    load, *waits = traffic_figures(_judged(found), measured)
     yield load
     shown = "As recorded" if found.log.measured else f"Replayed under {basis}"
     yield from (Figure(one.svg, f"{shown}. {one.caption}") for one in waits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from fairbench.errors.printable import printable
 from fairbench.metrics.floods import Flood, floods
@@ -45,16 +46,29 @@ def harm_line(traffic: Traffic, harm: Harm, heavy: int, measured: str, basis: st
     )
 
 
-def traffic_lines(traffic: Traffic, measured: str = TTFT, basis: str = "") -> Iterator[str]:
+class Judged(NamedTuple):
+    """Traffic with its floods and their harm; ``heavy`` are the clients that flood, by name."""
+
+    traffic: Traffic
+    floods: tuple[Flood, ...]
+    harm: Harm | None
+    heavy: tuple[str, ...]
+
+
+def judged(traffic: Traffic) -> Judged:
+    """Return traffic with what is found in it."""
+    found = tuple(floods(traffic))
+    heavy = tuple(dict.fromkeys(traffic.clients[one.client] for one in found))
+    return Judged(traffic, found, harm_of(traffic, found), heavy)
+
+
+def traffic_lines(found: Judged, basis: str, measured: str = TTFT) -> Iterator[str]:
     """Yield the floods of some traffic and their harm; nothing if nobody floods."""
-    found = floods(traffic)
-    yield from (flood_line(traffic, one) for one in found)
-    harm = harm_of(traffic, found)
-    if found and harm is None and traffic.knows_waits:
+    yield from (flood_line(found.traffic, one) for one in found.floods)
+    if found.harm is not None:
+        yield harm_line(found.traffic, found.harm, len(found.heavy), measured, basis)
+    elif found.floods and found.traffic.knows_waits:
         yield "No other client waited noticeably longer than usual."
-    if harm is not None:
-        line = harm_line(traffic, harm, len({one.client for one in found}), measured, basis)
-        yield line.replace(", .", ".")
 
 
 def window(start_s: float, end_s: float) -> str:

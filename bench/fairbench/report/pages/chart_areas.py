@@ -22,7 +22,7 @@ from fairbench.report.pages.chart import (
 )
 
 PLOT_PX, BELOW_PX = 200, 44
-LEGEND_PX, PER_ROW, LABEL_CHARACTERS = 18, 3, 18
+LEGEND_PX, PER_ROW, LABEL_CHARACTERS = 18, 3, 15
 KEY_PX = 11
 REST = "var(--rest)"
 

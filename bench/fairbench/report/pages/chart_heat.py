@@ -19,7 +19,8 @@ from fairbench.report.pages.chart import (
 from fairbench.report.pages.chart_areas import KEY_PX
 
 ROW_PX, BELOW_PX, TOP_PX = 17, 44, 24
-LABELS_PX, LABEL_CHARACTERS = 128, 18
+LABELS_PX, LABEL_CHARACTERS = 128, 14
+KEYS, KEY_STEP_PX = 4, 94
 LEAST = 0.06  # opacity of the least value, of 1
 
 
@@ -74,12 +75,12 @@ def opacity(value: float, limits: tuple[float, float]) -> float:
 
 
 def _keys(limits: tuple[float, float], unit: str) -> list[str]:
-    """Return the legend: five values, from the lightest to the darkest."""
+    """Return the legend: a few values, from the lightest to the strongest."""
     low, high = limits
     parts = []
-    for number in range(5):
-        value = low * (high / low) ** (number / 4)
-        x = LABELS_PX + number * 74
+    for number in range(KEYS):
+        value = low * (high / low) ** (number / (KEYS - 1))
+        x = LABELS_PX + number * KEY_STEP_PX
         parts += [
             f'<rect x="{x}" y="4" width="{KEY_PX}" height="{KEY_PX}" '
             f'style="fill:var(--ink);opacity:{opacity(value, limits):.2f}"/>',

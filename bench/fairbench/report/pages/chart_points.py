@@ -23,8 +23,9 @@ from fairbench.report.pages.chart import (
 from fairbench.report.palette import SERIES
 
 PLOT_PX, BELOW_PX = 220, 44
-LEGEND_PX, PER_ROW, LABEL_CHARACTERS = 18, 3, 18
+LEGEND_PX, PER_ROW, LABEL_CHARACTERS = 18, 3, 15
 MARGIN = 0.06  # of the range of x, free at both ends
+LEAST_RANGE = 0.2  # of the largest x, so that small differences look small
 Ends = tuple[float, float] | None
 
 
@@ -85,7 +86,7 @@ def _x_range(points: Sequence[Point], *, whole_x: bool) -> tuple[float, float]:
     low, high = min(every), max(every)
     if whole_x:
         return 0.0, max(5.0, high + 1)
-    free = MARGIN * (high - low) or 0.05 * high or 1.0
+    free = max(MARGIN * (high - low), (LEAST_RANGE * high - (high - low)) / 2) or 1.0
     return max(0.0, low - free), high + free
 
 

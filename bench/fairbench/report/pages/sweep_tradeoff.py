@@ -93,12 +93,10 @@ def tradeoff_headlines(cells: Sequence[SchedulerResults]) -> Iterator[Headline]:
         own = [cell for cell in cells if cell.scheduler == name]
         wins = sum(one.best == name for one in places)
         known = [mean for cell in own if (mean := _mean(cell, column.key)) is not None]
-        spread = f"; {number(min(known))} to {number(max(known))} s" if known else ""
-        yield Headline(
-            name,
-            f"{wins} of {len(places)}",
-            f"configurations with the lowest P{tail} of the well-behaved{spread}",
-        )
+        if known:
+            lowest = f"significantly lowest in {wins} of {len(places)} configurations"
+            value = f"{number(min(known))} to {number(max(known))} s"
+            yield Headline(name, value, f"P{tail} of the well-behaved; {lowest}")
 
 
 def tradeoff_figures(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:

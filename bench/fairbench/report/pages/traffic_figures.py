@@ -8,7 +8,6 @@ from math import inf
 import numpy as np
 
 from fairbench.errors.printable import printable
-from fairbench.metrics.floods import Flood
 from fairbench.metrics.harm import Harm
 from fairbench.metrics.records import Flags, Floats
 from fairbench.metrics.traffic import Traffic
@@ -18,6 +17,7 @@ from fairbench.report.pages.chart_heat import HeatRow, heat_chart
 from fairbench.report.pages.client_colours import client_series
 from fairbench.report.pages.page import Figure
 from fairbench.report.palette import SERIES
+from fairbench.report.traffic_lines import TTFT, Judged
 
 BINS = 60
 ROWS = 10  # clients with waits of their own
@@ -32,25 +32,27 @@ def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
 
 
 def traffic_figures(
-    traffic: Traffic, floods: Sequence[Flood], harm: Harm | None, measured: str
+    found: Judged, measured: str = TTFT, shown: Sequence[str] = ()
 ) -> Iterator[Figure]:
-    """Yield the load over time, and the waits where they are known."""
-    heavy = list(dict.fromkeys(traffic.clients[one.client] for one in floods))
+    """Yield the load over time, and the waits where they are known.
+
+    ``shown`` are the clients with a colour of their own, the largest if none are given.
+    """
+    traffic, heavy = found.traffic, found.heavy
     if traffic.span_s <= 0:
         return
-    yield _load(traffic, floods, heavy, _edges(traffic))
+    yield _load(found, shown or shown_clients(traffic, heavy), _edges(traffic))
     if traffic.knows_waits:
-        yield waits_figure(
-            traffic, heavy, waiting_clients(traffic, heavy, harm), wait_limits(traffic), measured
-        )
+        clients = waiting_clients(traffic, heavy, found.harm)
+        yield waits_figure(traffic, heavy, clients, wait_limits(traffic), measured)
 
 
 def _edges(traffic: Traffic) -> Floats:
     return np.linspace(traffic.arrival_s[0], traffic.arrival_s[-1], BINS + 1)
 
 
-def _load(traffic: Traffic, floods: Sequence[Flood], heavy: Sequence[str], edges: Floats) -> Figure:
-    shown = shown_clients(traffic, heavy)
+def _load(found: Judged, shown: Sequence[str], edges: Floats) -> Figure:
+    traffic, heavy = found.traffic, found.heavy
     series = client_series(shown, heavy)
     # The heavy clients are on top of the others, where a flood is seen as such.
     rest = ~np.isin(traffic.client, [traffic.clients.index(name) for name in shown])
@@ -65,7 +67,7 @@ def _load(traffic: Traffic, floods: Sequence[Flood], heavy: Sequence[str], edges
         areas,
         x_label="time, s",
         y_label="load, weighted tokens/s",
-        shaded=[(one.start_s, one.end_s) for one in floods if not one.throughout],
+        shaded=[(one.start_s, one.end_s) for one in found.floods if not one.throughout],
     )
     caption = f"Load (input + 2 x output tokens of the requests that arrive), {_bins(edges)}."
     if heavy:
@@ -110,7 +112,7 @@ def waits_figure(
         unit="s",
         limits=limits,
     )
-    caption = f"Median {measured} by time of arrival, {_bins(edges)}: the darker the longer."
+    caption = f"Median {measured} by time of arrival, {_bins(edges)}: stronger is longer."
     shown = " The clients that waited longest have a row each." if len(clients) < len(good) else ""
     return Figure(chart, caption + shown)
 
