@@ -24,6 +24,7 @@ class RunFlags(TypedDict, total=False):
     trace_block_size: int | None
     trace_spread: bool
     clients_from: str | None
+    misbehaving: Sequence[str] | None
     scenario: str | None
     gpu: str | None
     model: str | None
@@ -95,6 +96,7 @@ class CompareFlags(TypedDict, total=False):
     trace_block_size: int | None
     trace_spread: bool
     clients_from: str | None
+    misbehaving: Sequence[str] | None
     time_scale: float | None
 
 

@@ -66,7 +66,14 @@ def _row(
         "gpus": gpus,
         "cost": None if gpus is None or price is None else gpus * price,
         "monotone": found.monotone,
-        "tried": [{"replicas": one, "enough": enough} for one, enough in found.tried.items()],
+        "tried": [
+            {
+                "replicas": one,
+                "enough": enough,
+                "targets": [target.as_json() for target in judge(choice, one)],
+            }
+            for one, enough in found.tried.items()
+        ],
         "targets": [one.as_json() for one in judge(choice, shown)],
         "less": None
         if less is None

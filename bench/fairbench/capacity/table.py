@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -13,7 +13,7 @@ from fairbench.capacity.remarks import remarks_of
 from fairbench.metrics.catalogue import metric_of
 from fairbench.metrics.metric import Form
 from fairbench.report.heading import basis, trace_lines
-from fairbench.report.numbers import WRITERS, index
+from fairbench.report.numbers import UNDEFINED, WRITERS, index
 from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.results.intervals import METHOD
 
@@ -99,18 +99,30 @@ def _judged(targets: Sequence[Row], seeds: int) -> list[Text]:
 def _cell(target: Row) -> Text:
     """The mean, the interval below it, and the margin; coloured by what became of the target."""
     style = MISSED if not target["met"] else MET if target["certain"] else DOUBTFUL
+    text = Text(target_text(target), style=style)
     if target["mean"] is None:
-        return Text(target["reason"].partition(":")[0] or "-", style=style)
-    entry = metric_of(target["metric"])
-    write = WRITERS[Form.AMOUNT if entry is None else entry.form]
-    unit = f" {entry.unit}" if entry is not None and entry.unit else ""
-    bound = f"{target['bound']} " if target["bound"] else ""
-    text = Text(f"{bound}{write(target['mean'])}{unit}", style=style)
+        return text
     if target["margin"] is not None:
         text.append(f" ({target['margin']:+.0%})")
     if target["low"] is not None:
+        write = _writer(target)
         text.append(f"\n{write(target['low'])}-{write(target['high'])}", style="dim")
     return text
+
+
+def target_text(target: Row) -> str:
+    """Return the mean of a target's metric with its unit, or in a word why it has none."""
+    if target["mean"] is None:
+        return target["reason"].partition(":")[0] or UNDEFINED
+    entry = metric_of(target["metric"])
+    unit = f" {entry.unit}" if entry is not None and entry.unit else ""
+    bound = f"{target['bound']} " if target["bound"] else ""
+    return f"{bound}{_writer(target)(target['mean'])}{unit}"
+
+
+def _writer(target: Row) -> Callable[[float | None], str]:
+    entry = metric_of(target["metric"])
+    return WRITERS[Form.AMOUNT if entry is None else entry.form]
 
 
 def _sharing_title(answer: Row, row: Row) -> str:

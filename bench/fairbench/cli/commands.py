@@ -58,6 +58,9 @@ COMMANDS: Mapping[str, Entry] = {
     "score": Entry(
         "score:score", "Compute every fairness metric from anyone's records of requests."
     ),
+    "diagnose": Entry(
+        "diagnose:diagnose_log", "Find who floods an access log, who is hurt, and what would help."
+    ),
     "report": Entry("report:report", "Write a page on a run, its repeats, or a sweep."),
     "plot": Entry(
         "plot:plot", "Draw a figure of the DLPM paper, or your own runs, from what is stored."

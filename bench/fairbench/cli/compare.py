@@ -19,7 +19,15 @@ from fairbench.cli.flags import (
     given,
     goodput_flag,
 )
-from fairbench.cli.trace_flags import ClientsFrom, TraceBlockSize, TraceFormat, TraceLine, TraceMap
+from fairbench.cli.trace_flags import (
+    ClientsFrom,
+    Misbehaving,
+    TraceBlockSize,
+    TraceFormat,
+    TraceLine,
+    TraceMap,
+    heavy_clients,
+)
 from fairbench.config.backend_names import SIM, STARTED
 from fairbench.hardware.engines import ENGINES
 
@@ -53,6 +61,7 @@ def compare(
         bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
     ] = False,
     clients_from: ClientsFrom = None,
+    misbehaving: Misbehaving = None,
     time_scale: Annotated[
         float | None, Option(help="Seconds of the trace in a second. [default: 1]")
     ] = None,
@@ -141,6 +150,7 @@ def compare(
             "trace_block_size": trace_block_size,
             "trace_spread": trace_spread or None,
             "clients_from": clients_from,
+            "misbehaving": heavy_clients(misbehaving),
             "time_scale": time_scale,
             "engine": engine,
             "scenario": scenario,

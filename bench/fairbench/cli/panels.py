@@ -23,6 +23,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {
             "trace_block_size",
             "trace_spread",
             "clients_from",
+            "misbehaving",
         ),
         *("dataset_path", "tokenizer", "clients", "weights"),
     ),

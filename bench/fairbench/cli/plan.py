@@ -19,7 +19,15 @@ from fairbench.cli.flags import (
     goodput_flag,
     split_commas,
 )
-from fairbench.cli.trace_flags import ClientsFrom, TraceBlockSize, TraceFormat, TraceLine, TraceMap
+from fairbench.cli.trace_flags import (
+    ClientsFrom,
+    Misbehaving,
+    TraceBlockSize,
+    TraceFormat,
+    TraceLine,
+    TraceMap,
+    heavy_clients,
+)
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.hardware.engines import ENGINES
@@ -78,6 +86,7 @@ def plan(
         bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
     ] = False,
     clients_from: ClientsFrom = None,
+    misbehaving: Misbehaving = None,
     time_scale: Annotated[
         float | None, Option(help="Seconds of the trace in a second. [default: 1]")
     ] = None,
@@ -172,6 +181,7 @@ def plan(
         "goodput": goodput_flag(goodput),
         "trace_map": parse_names(trace_map) or None,
         "trace_spread": trace_spread or None,
+        "misbehaving": heavy_clients(misbehaving),
     }
     flags = given(flags)
     if resume is None:

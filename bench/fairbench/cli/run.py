@@ -32,7 +32,15 @@ from fairbench.cli.launcher_flags import (
     Launcher,
     RayAddress,
 )
-from fairbench.cli.trace_flags import ClientsFrom, TraceBlockSize, TraceFormat, TraceLine, TraceMap
+from fairbench.cli.trace_flags import (
+    ClientsFrom,
+    Misbehaving,
+    TraceBlockSize,
+    TraceFormat,
+    TraceLine,
+    TraceMap,
+    heavy_clients,
+)
 from fairbench.config.backend_names import SIM, STARTED
 from fairbench.execute.launchers import (
     LOCAL,
@@ -81,6 +89,7 @@ def run(
         bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
     ] = False,
     clients_from: ClientsFrom = None,
+    misbehaving: Misbehaving = None,
     scenario: Annotated[
         str | None,
         Option(
@@ -314,6 +323,7 @@ def run(
     flags |= {"server_args": split_args(server_arg), "weights": parse_weights(weights)}
     flags["goodput"] = goodput_flag(goodput)
     flags["trace_map"] = parse_names(trace_map) or None
+    flags["misbehaving"] = heavy_clients(misbehaving)
     flags["router_command"] = split_command("--router-command", router_command)
     spec = experiment(flags, assigned(settings), experiment_file)
     places = LauncherFlags(ray_address, hosts, launch_command)

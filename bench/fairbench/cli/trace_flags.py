@@ -6,6 +6,7 @@ from typing import Annotated
 
 from typer import Option
 
+from fairbench.cli.flags import split_commas
 from fairbench.workloads.traces.columns import FIELDS
 from fairbench.workloads.traces.formats import AUTO, FORMATS
 
@@ -36,3 +37,14 @@ ClientsFrom = Annotated[
     str | None,
     Option(metavar="COLUMN", help="The column of a trace that says whose a request is."),
 ]
+Misbehaving = Annotated[
+    str | None,
+    Option(
+        metavar="A,B", help="Heavy clients of the trace: metrics of the well-behaved omit them."
+    ),
+]
+
+
+def heavy_clients(text: str | None) -> list[str] | None:
+    """Return the clients that ``--misbehaving`` names. Raises UsageError."""
+    return split_commas("--misbehaving", text) if text else None

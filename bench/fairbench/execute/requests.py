@@ -58,7 +58,7 @@ BACKEND = {
 # With a trace: what to make of its file.
 TRACE = (
     *("trace", "trace_format", "trace_map", "trace_line", "trace_block_size", "trace_spread"),
-    "clients_from",
+    *("clients_from", "misbehaving"),
 )
 FLAGS = (*KEYS, *ENGINE, *BACKEND, *TRACE)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.workloads.trace_workload import SCENARIO, trace_workload
+from fairbench.workloads.trace_workload import SCENARIO, trace_workload, with_heavy
 from fairbench.workloads.traces.columns import given_columns
 from fairbench.workloads.traces.read import TraceParams, joined_columns
 
@@ -45,5 +45,6 @@ def traced(flags: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
         line=given.get("trace_line", 0),
         block_size=given.get("trace_block_size", 0),
     )
-    rest |= {"workload": trace_workload(params), "clients": None, "time_scale": None}
+    workload = with_heavy(trace_workload(params), given.get("misbehaving", ()))
+    rest |= {"workload": workload, "clients": None, "time_scale": None}
     return rest | {"scenario": given.get("scenario", SCENARIO)}

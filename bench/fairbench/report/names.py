@@ -25,3 +25,8 @@ def _cut(name: str, head: int, width: int) -> str:
     if len(name) <= width:
         return name
     return f"{name[:head]}{CUT}{name[len(name) - (width - 1 - head) :]}"
+
+
+def cut_middle(name: str, width: int) -> str:
+    """Return a name in at most ``width`` characters, without its middle where it is longer."""
+    return _cut(name, (width - 1) // 2, width)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, fields, replace
 from math import floor
 from pathlib import Path
 
-from fairbench.errors import UsageError
+from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.printable import printable
-from fairbench.workloads.model import MAX_NAME, Arrivals, Scenario, WorkloadSpec
+from fairbench.workloads.model import MAX_NAME, Arrivals, Misbehaving, Scenario, WorkloadSpec
 from fairbench.workloads.program_params import Value
 from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, read_trace
 from fairbench.workloads.traces.trace import Trace
@@ -52,6 +52,22 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
         params={"pauses": trace.pauses},
         scenarios={SCENARIO: Scenario(description="as recorded", rate=1.0)},
     )
+
+
+def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
+    """Return a trace's workload with these clients as its heavy ones. Raises UsageError.
+
+    They send what the trace says; metrics of the well-behaved leave them out.
+    """
+    if not names:
+        return workload
+    known = workload.client_names or ()
+    for name in names:
+        if name not in known:
+            raise unknown_name("client in --misbehaving", name, known)
+    heavy = tuple(Misbehaving(client=known.index(name)) for name in dict.fromkeys(names))
+    recorded = workload.scenarios[SCENARIO].model_copy(update={"misbehaving": heavy})
+    return workload.model_copy(update={"scenarios": {SCENARIO: recorded}})
 
 
 def trace_facts(workload: WorkloadSpec) -> dict[str, str]:

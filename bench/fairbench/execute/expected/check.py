@@ -33,7 +33,7 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
     groups = groups_of(plans)
     length_s = spec.duration_s or spec.workload.duration_s
     samples = calls_of_groups(groups, spec.seed)
-    machine = _machine(spec)
+    machine = machine_of(spec)
     rows = [_row(*one, machine, spec.dp) for one in zip(groups, samples, strict=True)]
     if spec.duration_s is not None:
         for row in rows:
@@ -63,7 +63,8 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
     return facts
 
 
-def _machine(spec: ExperimentSpec) -> Machine:
+def machine_of(spec: ExperimentSpec) -> Machine:
+    """Return a replica of an experiment: its times, its KV pool, its most running requests."""
     profile = load_profile(spec.gpu)
     engine = contract_of(spec.engine, spec.settings, profile)
     return Machine(profile, engine.pool_tokens, running_limit(spec.settings))

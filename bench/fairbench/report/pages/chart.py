@@ -88,12 +88,20 @@ def dashes(number: int) -> str:
     return f' stroke-dasharray="{written}"' if lengths else ""
 
 
+def tick_text(value: float) -> str:
+    """Return a number beside an axis: 20,000 as 20k, which fits beside a chart on a phone."""
+    for least, unit, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(value) >= least:
+            return f"{value / unit:g}{letter}"
+    return f"{value:,g}"
+
+
 def horizontal_axis(scale: Scale, top: float, bottom: float, label: str) -> list[str]:
     """Grid, ticks and label below a chart."""
     parts = [line(scale.start_px, bottom, scale.end_px, bottom, "axis")]
     for tick in scale.ticks():
         x = scale.at(tick)
-        parts += [line(x, top, x, bottom, "grid"), text(x, bottom + 16, f"{tick:,g}", "middle")]
+        parts += [line(x, top, x, bottom, "grid"), text(x, bottom + 16, tick_text(tick), "middle")]
     return [*parts, text((scale.start_px + scale.end_px) / 2, bottom + 34, label, "middle")]
 
 
@@ -102,6 +110,6 @@ def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[st
     parts = [text(4, scale.end_px - 10, label)]
     for tick in scale.ticks():
         y = scale.at(tick)
-        shown = f"{tick:.0%}" if percent else f"{tick:,g}"
+        shown = f"{tick:.0%}" if percent else tick_text(tick)
         parts += [line(LEFT, y, WIDTH - RIGHT, y, "grid"), text(LEFT - 6, y + 4, shown, "end")]
     return parts

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from fairbench.report.names import cut_middle
 from fairbench.report.pages.chart import (
     RIGHT,
     WIDTH,
     Scale,
-    colour,
     drawing,
     horizontal_axis,
     line,
     log_range,
     text,
 )
-from fairbench.report.palette import SERIES
+from fairbench.report.pages.chart_points import mark
 
 ROW_PX, BELOW_PX, LEGEND_PX = 22, 44, 18
-LABELS_PX, LABEL_CHARACTERS = 150, 22
-KEYS_PER_ROW, KEY_CHARACTERS = 3, 22
+LABELS_PX, LABEL_CHARACTERS = 150, 16
+KEYS_PER_ROW, KEY_CHARACTERS = 3, 17
 ARROWS = {
     ">": '<path d="M6 0H13M10-3L13 0L10 3"/>',
     "<": '<path d="M-6 0H-13M-10-3L-13 0L-10 3"/>',
@@ -59,7 +59,7 @@ def dot_chart(
     parts.append(line(across.at(reference), top - 6, across.at(reference), bottom, "axis"))
     for number, row in enumerate(rows):
         y = top + ROW_PX * (number + 0.5)
-        parts.append(text(LABELS_PX - 10, y + 4, _cut(row.label, LABEL_CHARACTERS), "end"))
+        parts.append(text(LABELS_PX - 10, y + 4, cut_middle(row.label, LABEL_CHARACTERS), "end"))
         parts += [_mark(across.at(dot.value), y, dot) for dot in row.dots]
     for position, (label, number) in enumerate(series.items()):
         parts += _key(position, number, label)
@@ -67,20 +67,11 @@ def dot_chart(
 
 
 def _mark(x: float, y: float, dot: Dot) -> str:
-    fill = "none" if dot.sign else colour(dot.series)
-    shape = SERIES[dot.series % len(SERIES)].shape + ARROWS.get(dot.sign, "")
-    return (
-        f'<g class="mark" transform="translate({x:g} {y:g})" '
-        f'style="stroke:{colour(dot.series)};fill:{fill}">{shape}</g>'
-    )
+    return mark(x, y, dot.series, hollow=bool(dot.sign), arrow=ARROWS.get(dot.sign, ""))
 
 
 def _key(position: int, number: int, label: str) -> list[str]:
     """An entry of the legend."""
     row, column = divmod(position, KEYS_PER_ROW)
     x, y = 10 + column * (WIDTH - RIGHT) / KEYS_PER_ROW, 10 + row * LEGEND_PX
-    return [_mark(x, y, Dot(number, 1.0)), text(x + 10, y + 4, _cut(label, KEY_CHARACTERS))]
-
-
-def _cut(label: str, characters: int) -> str:
-    return label if len(label) <= characters else f"{label[: characters - 1]}…"
+    return [_mark(x, y, Dot(number, 1.0)), text(x + 10, y + 4, cut_middle(label, KEY_CHARACTERS))]

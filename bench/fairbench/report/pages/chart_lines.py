@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fairbench.report.names import cut_middle
 from fairbench.report.pages.chart import (
     LEFT,
     RIGHT,
@@ -21,15 +22,16 @@ from fairbench.report.pages.chart import (
 )
 
 PLOT_PX, BELOW_PX = 200, 44
-LEGEND_PX, PER_ROW, LABEL_CHARACTERS = 18, 3, 20
+LEGEND_PX, PER_ROW, LABEL_CHARACTERS = 18, 3, 14
 
 
 class Series(NamedTuple):
-    """A line through points in ascending x."""
+    """A line through points in ascending x; ``swatch``: which of ``SERIES``, if not by place."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
+    swatch: int | None = None
 
 
 def line_chart(
@@ -66,8 +68,9 @@ def line_chart(
         points = " ".join(
             f"{across.at(x):g},{up.at(y):g}" for x, y in zip(one.x, one.y, strict=True)
         )
-        parts.append(f'<polyline points="{points}" {_stroke(number)}/>')
-        parts += _key(number, one.label)
+        swatch = number if one.swatch is None else one.swatch
+        parts.append(f'<polyline points="{points}" {_stroke(swatch)}/>')
+        parts += _key(number, swatch, one.label)
     return drawing(bottom + BELOW_PX, title, parts)
 
 
@@ -75,10 +78,9 @@ def _stroke(number: int) -> str:
     return f'class="series" style="stroke:{colour(number)}"{dashes(number)}'
 
 
-def _key(number: int, label: str) -> list[str]:
+def _key(number: int, swatch: int, label: str) -> list[str]:
     """An entry of the legend."""
     row, column = divmod(number, PER_ROW)
     x, y = LEFT + column * (WIDTH - LEFT - RIGHT) / PER_ROW, 10 + row * LEGEND_PX
-    shown = label if len(label) <= LABEL_CHARACTERS else f"{label[: LABEL_CHARACTERS - 1]}…"
-    sample = line(x, y, x + 22, y, "series").replace('class="series"', _stroke(number))
-    return [sample, text(x + 27, y + 4, shown)]
+    sample = line(x, y, x + 22, y, "series").replace('class="series"', _stroke(swatch))
+    return [sample, text(x + 27, y + 4, cut_middle(label, LABEL_CHARACTERS))]

@@ -21,6 +21,8 @@ from fairbench.report.pages.page import (
 )
 from fairbench.report.palette import style_sheet
 
+MOST_COLUMNS = 4  # of a table that a phone shows as it is: wider ones become a list a row
+
 
 def as_html(page: Page) -> str:
     """The page, readable from a file, on a narrow screen, in light and dark, and in print."""
@@ -99,10 +101,13 @@ def _block(block: Block) -> Iterator[str]:
             yield from (f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in pairs)
             yield "</dl>"
         case Grid(headings, rows):
-            yield '<div class="scroll"><table>'
+            kind = ' class="turn"' if len(headings) > MOST_COLUMNS else ""
+            yield f'<div class="scroll"><table{kind}>'
             yield f"<thead><tr>{''.join(map(_heading, headings))}</tr></thead><tbody>"
             for row in rows:
-                yield f"<tr>{_name(row, len(headings))}{''.join(map(_cell, row[1:]))}</tr>"
+                cells = zip(headings[1:], row[1:], strict=False)
+                values = "".join(_cell(heading, cell) for heading, cell in cells)
+                yield f"<tr>{_name(row, len(headings))}{values}</tr>"
             yield "</tbody></table></div>"
 
 
@@ -116,7 +121,8 @@ def _name(row: Sequence[Cell], columns: int) -> str:
     return f"<th {kind}>{escape(row[0].text)}</th>"
 
 
-def _cell(cell: Cell) -> str:
+def _cell(heading: str, cell: Cell) -> str:
     mark = f' class="{cell.mark}"' if cell.mark else ""
     detail = f"<small>{escape(cell.detail)}</small>" if cell.detail else ""
-    return f"<td><span{mark}>{escape(cell.text)}</span>{detail}</td>"
+    label = f'data-label="{escape(heading)}"'
+    return f"<td {label}><span{mark}>{escape(cell.text)}</span>{detail}</td>"

@@ -15,44 +15,56 @@ from fairbench.report.crowd import is_crowd, worst_clients
 from fairbench.report.numbers import with_unit
 from fairbench.report.pages.chart import LEFT, RIGHT, WIDTH, Scale, drawing, line, text
 from fairbench.report.pages.chart_lines import Series, line_chart
+from fairbench.report.pages.client_colours import client_series
 from fairbench.report.pages.crowd_figures import crowd_figures
 from fairbench.report.pages.page import Figure
+from fairbench.report.pages.traffic_figures import traffic_figures
 from fairbench.report.palette import SERIES
+from fairbench.report.traffic_lines import Judged
 from fairbench.results.store import Summary
 
 BINS = 60
 POINTS = 150  # of a distribution, at most
 BAR_PX = 22
+OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}  # their colours, of ``palette.SERIES``
 
 
-def run_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[Figure]:
-    """The figures that the run has numbers for."""
-    shown, rest = _shown(summary, facts)
+def run_figures(summary: Summary, tables: Tables, facts: Facts, found: Judged) -> Iterator[Figure]:
+    """Yield the figures that the run has numbers for; a client has one colour in all of them."""
+    shown, rest = _shown(summary, facts, found)
+    names = [facts.clients[n].name for n in shown]
+    swatches = client_series(names, found.heavy)
+    yield from traffic_figures(found, shown=names)
     if is_crowd(summary):
         yield from crowd_figures(summary, tables, facts)
     if facts.horizon_s > 0:
-        yield _service_over_time(tables, facts, shown, rest)
+        yield _service_over_time(tables, facts, shown, rest, swatches)
     each = samples(tables.requests, tables.programs, facts)
     if is_crowd(summary):
         lines, rest = _by_behaviour(each, facts), " All clients together."
     else:
         lines = {facts.clients[n].name: each[n] for n in shown}
     if any(len(sample.known_s) for sample in lines.values()):
-        yield _latencies(lines, facts, rest)
+        yield _latencies(lines, facts, rest, swatches)
     if summary["max_service_gap"] is not None and summary["service_gap_bound"]:
         yield _gap_and_bound(summary)
 
 
-def _shown(summary: Summary, facts: Facts) -> tuple[list[int], str]:
-    """The clients with a line of their own, and a sentence if these are not all."""
+def _shown(summary: Summary, facts: Facts, found: Judged) -> tuple[list[int], str]:
+    """Return the clients with a line of their own, and a sentence if these are not all."""
     most, total = len(SERIES), len(facts.clients)
     if total <= most:
         return list(range(total)), ""
-    if not is_crowd(summary):
-        return list(range(most)), f" The first {most} of {total} clients."
     numbers = {client.name: number for number, client in enumerate(facts.clients)}
-    worst = [numbers[row["client"]] for row in worst_clients(summary, most)]
-    return worst, f" The {len(worst)} of {total} clients that came off worst."
+    heavy = [numbers[name] for name in found.heavy]
+    if is_crowd(summary):
+        others = [numbers[row["client"]] for row in worst_clients(summary, most)]
+    else:
+        others = list(range(total))
+    shown = [*heavy, *(number for number in others if number not in heavy)][:most]
+    which = "came off worst" if is_crowd(summary) else "come first"
+    also = f"{', '.join(found.heavy)} and the {most - len(heavy)}" if heavy else f"the {most}"
+    return shown, f" Shown: {also} of {total} clients that {which}."
 
 
 def _by_behaviour(each: Sequence[Sample], facts: Facts) -> dict[str, Sample]:
@@ -69,7 +81,9 @@ def _by_behaviour(each: Sequence[Sample], facts: Facts) -> dict[str, Sample]:
     return found
 
 
-def _service_over_time(tables: Tables, facts: Facts, shown: list[int], rest: str) -> Figure:
+def _service_over_time(
+    tables: Tables, facts: Facts, shown: list[int], rest: str, swatches: Mapping[str, int]
+) -> Figure:
     width_s = facts.horizon_s / BINS
     edges = np.linspace(0.0, facts.horizon_s, BINS + 1)
     total = cumulative(tables.service, View.CLIENT, edges, len(facts.clients), facts.weights)
@@ -77,7 +91,10 @@ def _service_over_time(tables: Tables, facts: Facts, shown: list[int], rest: str
     middles = ((edges[1:] + edges[:-1]) / 2).tolist()
     chart = line_chart(
         "Service over time",
-        [Series(facts.clients[n].name, middles, rates[n].tolist()) for n in shown],
+        [
+            Series(name, middles, rates[n].tolist(), swatches[name])
+            for n, name in ((n, facts.clients[n].name) for n in shown)
+        ],
         x_label="time, s",
         y_label="service, tok/s",
         shaded=(facts.window.start_s, facts.window.end_s),
@@ -89,11 +106,13 @@ def _service_over_time(tables: Tables, facts: Facts, shown: list[int], rest: str
     )
 
 
-def _latencies(samples: Mapping[str, Sample], facts: Facts, rest: str) -> Figure:
+def _latencies(
+    samples: Mapping[str, Sample], facts: Facts, rest: str, swatches: Mapping[str, int]
+) -> Figure:
     chart = line_chart(
         "Distribution of latency",
         [
-            Series(name, *_distribution(sample))
+            Series(name, *_distribution(sample), swatches.get(name, OF_GROUPS.get(name)))
             for name, sample in samples.items()
             if len(sample.known_s)
         ],

@@ -11,6 +11,7 @@ from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.records import Window
 from fairbench.metrics.tail import shown_tail
+from fairbench.metrics.traffic import traffic_of
 from fairbench.report.client_table import client_columns, client_value
 from fairbench.report.crowd import crowd_lines, is_crowd, worst_clients
 from fairbench.report.heading import basis, details_line
@@ -18,6 +19,7 @@ from fairbench.report.note_lines import notes_of
 from fairbench.report.numbers import UNDEFINED, latency, number, percent, whole, written
 from fairbench.report.pages.page import (
     Block,
+    Bullets,
     Cell,
     Code,
     Definitions,
@@ -29,7 +31,9 @@ from fairbench.report.pages.page import (
 )
 from fairbench.report.pages.run_figures import run_figures
 from fairbench.report.pages.run_warnings import run_warnings
+from fairbench.report.pages.traffic_cards import flood_headlines
 from fairbench.report.result_lines import latency_kind, results_of
+from fairbench.report.traffic_lines import judged, traffic_lines
 from fairbench.results.grid import scheduler_name
 from fairbench.results.run_facts import stored_facts
 from fairbench.results.run_tables import read_tables
@@ -41,17 +45,21 @@ def run_page(run: StoredRun) -> Page:
     """The report of a run. Raises DataError if its files are not as they were written."""
     summary = run.summary
     check_whole(summary, run.path / SUMMARY)
+    headlines = list(_headlines(summary))
     sections = [Section("Results", [Definitions(list(results_of(summary)))])]
     if summary["num_programs"]:
         window = Window(summary["window_start_s"], summary["window_end_s"])
-        facts = stored_facts(run, window)
-        figures = list(run_figures(summary, read_tables(run), facts))
-        clients = _clients(summary)
-        sections = [clients, *sections, Section("Figures", figures)]
+        facts, tables = stored_facts(run, window), read_tables(run)
+        found = judged(traffic_of(tables.clients, tables.requests, facts.horizon_s))
+        figures = list(run_figures(summary, tables, facts, found))
+        said = list(traffic_lines(found, "in this run"))
+        causes = [Section("Who waited, when and because of whom", [Bullets(said)])] if said else []
+        sections = [*causes, _clients(summary), *sections, Section("Figures", figures)]
+        headlines = [*flood_headlines(found), *headlines]
     return Page(
         title=title(summary),
         provenance=f"{basis(summary)}, seed {summary['seed']}. {details_line(summary)}.",
-        headlines=list(_headlines(summary)),
+        headlines=headlines,
         warnings=list(run_warnings(summary)),
         sections=[
             *sections,

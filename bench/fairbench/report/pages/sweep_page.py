@@ -1,4 +1,4 @@
-"""The report of a sweep: every scheduler at every place, the sharing incentive first."""
+"""The report of a sweep: which scheduler, on what trade-off, then every number."""
 
 from __future__ import annotations
 
@@ -16,23 +16,27 @@ from fairbench.report.comparison_table import (
     tail_of,
 )
 from fairbench.report.marks import Interval
-from fairbench.report.numbers import UNDEFINED, less_than, more_than, number
 from fairbench.report.pages.chart_dots import Dot, DotRow, dot_chart
 from fairbench.report.pages.page import (
+    Block,
     Code,
     Definitions,
     Figure,
-    Headline,
     Page,
     Paragraph,
     Section,
 )
 from fairbench.report.pages.run_page import rerun, versions
 from fairbench.report.pages.sweep_grids import comparison_grid, place_sections
+from fairbench.report.pages.sweep_tradeoff import (
+    sweep_title,
+    tradeoff_figures,
+    tradeoff_headlines,
+)
 from fairbench.report.pages.sweep_warnings import sweep_warnings
 from fairbench.report.palette import scheduler_series
 from fairbench.results.comparison import SchedulerResults, compare_sweep
-from fairbench.results.sharing import Bound, Incentive, worst
+from fairbench.results.sharing import Bound, Incentive
 from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
 
 MEANING = (
@@ -54,13 +58,14 @@ def sweep_page(path: Path) -> Page:
         raise DataError(f"{path}: no point of this sweep is finished")
     first, tail = cells[0].runs[0].run, tail_of(cells)
     return Page(
-        title=f"Sweep {swept.name}",
+        title=sweep_title(cells),
         provenance=f"{provenance(cells)}. {swept.description or ''}".strip(),
-        headlines=[_headline(name, list(own), tail) for name, own in _by_scheduler(cells).items()],
+        headlines=list(tradeoff_headlines(cells)),
         warnings=list(sweep_warnings(store, cells)),
         sections=[
-            Section("Sharing incentive", [Paragraph(MEANING), *_figure(cells, tail)]),
+            *_filled("Latency against throughput", list(tradeoff_figures(cells))),
             Section("Comparison", [comparison_grid(cells), Paragraph(_legend(cells))]),
+            *_filled("Sharing incentive", list(_figure(cells, tail)), Paragraph(MEANING)),
             Section("Clients, place by place", []),
             *place_sections(cells),
             Section("Run it again", rerun(f"fairbench sweep {SWEEP_FILE}", SWEEP_FILE)),
@@ -68,6 +73,12 @@ def sweep_page(path: Path) -> Page:
             Section(SWEEP_FILE, [Code(to_toml(swept))], folded=True),
         ],
     )
+
+
+def _filled(title: str, figures: Sequence[Figure], *before: Block) -> Iterator[Section]:
+    """Yield the section of some figures; nothing without any."""
+    if figures:
+        yield Section(title, [*before, *figures])
 
 
 def _legend(cells: Sequence[SchedulerResults]) -> str:
@@ -81,22 +92,6 @@ def _by_scheduler(cells: Sequence[SchedulerResults]) -> dict[str, list[Scheduler
     return grouped
 
 
-def _headline(scheduler: str, cells: Sequence[SchedulerResults], tail: int) -> Headline:
-    """The worst sharing incentive of a scheduler over the places, and where it is at most 1."""
-    ratios = [_incentive(cell, tail) for cell in cells]
-    largest = worst([one for one in ratios if one.value is not None])
-    known = [one for one in ratios if one.bound is not Bound.LOWER]
-    pays = sum(one.value is not None and one.value <= 1 for one in known)
-    undefined = sum(one.value is None for one in ratios)
-    places = f"{len(cells)} place{'s' if len(cells) > 1 else ''}"
-    unknown = f", undefined in {undefined}" if undefined else ""
-    return Headline(
-        scheduler,
-        _shown(largest),
-        f"sharing incentive (P{tail}), worst of {places}; at most 1 in {pays}{unknown}",
-    )
-
-
 def _incentive(cell: SchedulerResults, tail: int) -> Incentive:
     interval: Interval | None = cell.combined.get(f"sharing_incentive_p{tail}")
     if interval is None:
@@ -105,14 +100,6 @@ def _incentive(cell: SchedulerResults, tail: int) -> Incentive:
     return Incentive(
         interval["mean"], Bound.LOWER if lower else Bound.UPPER if upper else Bound.EXACT
     )
-
-
-def _shown(ratio: Incentive) -> str:
-    if ratio.value is None:
-        return UNDEFINED
-    if ratio.bound is Bound.EXACT:
-        return number(ratio.value)
-    return (more_than if ratio.bound is Bound.LOWER else less_than)(ratio.value)
 
 
 def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[Figure]:

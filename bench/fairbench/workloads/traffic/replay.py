@@ -82,4 +82,6 @@ class Replay:
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> Replayed:
-        raise UsageError("misbehaving: the times of a trace are given, so nobody sends more")
+        if rate_multiple != 1 or until_fraction is not None:
+            raise UsageError("misbehaving: the times of a trace are given, so nobody sends more")
+        return self.usual(load)

@@ -1,0 +1,195 @@
+"""The page of a plan: the answer in its title, the targets against replicas, then the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairbench.capacity.carry_out import ANSWER, QUESTION
+from fairbench.capacity.remarks import remarks_of
+from fairbench.capacity.table import head_lines, target_text
+from fairbench.config.sweep import to_toml
+from fairbench.errors import DataError
+from fairbench.metrics.catalogue import metric_of
+from fairbench.metrics.metric import Form
+from fairbench.report.numbers import number
+from fairbench.report.pages.chart_points import Point, PointSeries, point_chart
+from fairbench.report.pages.page import (
+    Block,
+    Bullets,
+    Cell,
+    Code,
+    Figure,
+    Grid,
+    Headline,
+    Page,
+    Section,
+)
+from fairbench.report.palette import scheduler_series
+from fairbench.results.store import read_json
+from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
+
+Row = Mapping[str, Any]
+PERCENT = (Form.PERCENT, Form.WHOLE_PERCENT)
+
+
+def is_plan(path: Path) -> bool:
+    """Return whether a directory is that of a plan."""
+    return (path / QUESTION).is_file()
+
+
+def plan_page(path: Path) -> Page:
+    """Return the page of a plan's directory. Raises DataError if it has no answer yet."""
+    if not (path / ANSWER).is_file():
+        raise DataError(f"{path}: has no answer yet; go on with: fairbench plan --resume {path}")
+    answer = read_json(path / ANSWER)
+    return Page(
+        title=title(answer),
+        provenance=". ".join(head_lines(answer)) + ".",
+        headlines=[_headline(answer, row) for row in answer["choices"]],
+        warnings=[f"Synthetic: {answer['synthetic']}."] if answer.get("synthetic") else [],
+        sections=[
+            *_remarks(answer),
+            *_curves(answer),
+            Section("Every number of replicas that was simulated", list(_grids(answer))),
+            Section(SWEEP_FILE, [Code(to_toml(SweepStore(path).sweep()))], folded=True),
+        ],
+    )
+
+
+def title(answer: Row) -> str:
+    """Return the answer in a line: replicas of each choice, and what the first saves."""
+    load = answer["choices"][0]["load"]
+    rows = [row for row in answer["choices"] if row["load"] == load]
+    several = len({row["timing_profile"] for row in rows}) > 1
+    first, *others = rows
+    texts = [f"{_count(row, answer)} with {_choice(row, several=several)}" for row in rows]
+    texts[0] = texts[0].replace(" with", f" {_replicas(first)} with", 1)
+    at = "" if load == 1 else f" at {load:g} times the load"
+    return f"{', '.join(texts)}{at}{_saved(first, others)}"
+
+
+def _saved(first: Row, others: Sequence[Row]) -> str:
+    """Return what the first choice saves of the dearest other one, or costs more."""
+    if first["replicas"] is None:
+        return ""
+    key = "cost" if first["cost"] is not None else "gpus"
+    known = [row for row in others if row[key] is not None]
+    same = [
+        row for row in known if key == "cost" or row["timing_profile"] == first["timing_profile"]
+    ]
+    if not same:
+        return ""
+    most = max(same, key=lambda row: float(row[key]))
+    part = 1 - first[key] / most[key]
+    what = "of the price" if key == "cost" else "of the GPUs"
+    if part > 0:
+        return f": {first['scheduler']} saves {part:.0%} {what}"
+    least = min(same, key=lambda row: float(row[key]))
+    part = 1 - least[key] / first[key]
+    return f": {least['scheduler']} saves {part:.0%} {what}" if part > 0 else ": no difference"
+
+
+def _choice(row: Row, *, several: bool) -> str:
+    return f"{row['scheduler']} on {row['gpu']}" if several else str(row["scheduler"])
+
+
+def _count(row: Row, answer: Row) -> str:
+    return f"more than {answer['high']}" if row["replicas"] is None else f"{row['replicas']}"
+
+
+def _replicas(row: Row) -> str:
+    return "replica" if row["replicas"] == 1 else "replicas"
+
+
+def _headline(answer: Row, row: Row) -> Headline:
+    several = len({one["timing_profile"] for one in answer["choices"]}) > 1
+    load = f", {row['load']:g} x the load" if row["load"] != 1 else ""
+    price = "" if row["cost"] is None else f"{number(row['cost'])} an hour; "
+    reached = "; ".join(f"{one['slo']}: {target_text(one)}" for one in row["targets"])
+    label = f"{_choice(row, several=several)}{load}"
+    return Headline(label, f"{_count(row, answer)} {_replicas(row)}", f"{price}{reached}")
+
+
+def _remarks(answer: Row) -> Iterator[Section]:
+    remarks = list(remarks_of(answer))
+    if remarks:
+        yield Section("Remarks", [Bullets(remarks)])
+
+
+def _curves(answer: Row) -> Iterator[Section]:
+    """Yield the picture of every target that has values; plans of older versions kept none."""
+    figures: list[Block] = []
+    for place, target in enumerate(answer["targets"]):
+        series = [one for one in _series(answer, place) if one.points]
+        if series:
+            figures.append(_curve(target, series))
+    if figures:
+        yield Section("Targets against replicas", figures)
+
+
+def _curve(target: Row, series: Sequence[PointSeries]) -> Figure:
+    entry = metric_of(target["metric"])
+    percent = entry is not None and entry.form in PERCENT
+    factor = 100.0 if percent else 1.0
+    unit = "%" if percent else (entry.unit if entry is not None and entry.unit else "")
+    every = [point.y for one in series for point in one.points]
+    log = not percent and min(every) > 0 and max(every) > 20 * min(every)
+    chart = point_chart(
+        target["slo"],
+        series,
+        x_label="replicas",
+        y_label=f"{target['metric']}{f', {unit}' if unit else ''}",
+        log_y=log,
+        limit=factor * target["limit"],
+        whole_x=True,
+    )
+    good = "below" if target["below"] else "above"
+    return Figure(
+        chart,
+        f"{target['slo']}: met {good} the dashed line. Bars: 95% intervals over the seeds. Hollow "
+        "marks: lower bounds.",
+    )
+
+
+def _series(answer: Row, place: int) -> Iterator[PointSeries]:
+    rows = answer["choices"]
+    several = len({row["timing_profile"] for row in rows}) > 1
+    loads = len({row["load"] for row in rows}) > 1
+    names = [
+        _choice(row, several=several) + (f" {row['load']:g} x" if loads else "") for row in rows
+    ]
+    for row, name, swatch in zip(rows, names, scheduler_series(names), strict=True):
+        judged = [(one["replicas"], one.get("targets", ())) for one in row["tried"]]
+        points = [_point(dp, targets[place]) for dp, targets in judged if len(targets) > place]
+        known = [point for point in points if point is not None]
+        yield PointSeries(name, swatch, sorted(known), joined=True)
+
+
+def _point(replicas: int, target: Row) -> Point | None:
+    if target["mean"] is None:
+        return None
+    entry = metric_of(target["metric"])
+    factor = 100.0 if entry is not None and entry.form in PERCENT else 1.0
+    ends = None
+    if target["low"] is not None and target["high"] is not None:
+        ends = (factor * target["low"], factor * target["high"])
+    return Point(replicas, factor * target["mean"], None, ends, bool(target["bound"]))
+
+
+def _grids(answer: Row) -> Iterator[Grid]:
+    """Yield a table: a row for each number of replicas, by choice, in ascending order."""
+    several = len({row["timing_profile"] for row in answer["choices"]}) > 1
+    table: list[list[Cell]] = []
+    for row in answer["choices"]:
+        load = f", {row['load']:g} x the load" if row["load"] != 1 else ""
+        table.append([Cell(f"{_choice(row, several=several)}{load}")])
+        for one in sorted(row["tried"], key=lambda tried: int(tried["replicas"])):
+            values = [Cell(target_text(target)) for target in one.get("targets", ())]
+            values += [Cell("-")] * (len(answer["targets"]) - len(values))
+            answered = "smallest that is enough" if one["replicas"] == row["replicas"] else ""
+            enough = Cell("met" if one["enough"] else "missed", detail=answered)
+            table.append([Cell(f"{one['replicas']}"), *values, enough])
+    headings = ["replicas", *(target["slo"] for target in answer["targets"]), "targets"]
+    yield Grid(headings, table)

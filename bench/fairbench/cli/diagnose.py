@@ -1,0 +1,105 @@
+"""``fairbench diagnose``: who floods an access log, who is hurt, and what would change it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer import Option
+
+from fairbench.cli.flags import given, split_commas
+from fairbench.cli.report_file import check_report, write_report
+from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap
+from fairbench.diagnose import FAIR, FCFS, USUAL_SLO
+from fairbench.hardware.engines import ENGINES
+
+
+def diagnose_log(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Access log: any format of `run --trace`.")
+    ],
+    dp: Annotated[
+        int | None,
+        Option(min=1, help="Replicas of the replay. [default: the fewest without the floods]"),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        Option(help="Timing profile id or a unique prefix, see `list profiles`. [default: a100]"),
+    ] = None,
+    model: Annotated[str | None, Option(help="Model served. [default: llama-3.1-8b]")] = None,
+    engine: Annotated[
+        str | None, Option(metavar="|".join(ENGINES), help="Engine to simulate. [default: sglang]")
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        Option(
+            metavar="A,B",
+            help="Schedulers to replay under, the present one first. "
+            f"[default: {','.join((FCFS, *FAIR))}]",
+        ),
+    ] = None,
+    slo: Annotated[
+        list[str] | None,
+        Option(
+            metavar="METRIC<LIMIT",
+            help=f"Target of `plan` for the number of replicas; may be repeated. "
+            f"[default: {USUAL_SLO}]",
+        ),
+    ] = None,
+    no_plan: Annotated[
+        bool, Option("--no-plan", help="Do not search for the number of replicas.")
+    ] = False,
+    trace_format: TraceFormat = None,
+    trace_map: TraceMap = None,
+    clients_from: ClientsFrom = None,
+    trace_line: TraceLine = None,
+    report: Annotated[
+        Path | None, Option(metavar="FILE.html", help="Write a page with pictures too; or .md.")
+    ] = None,
+    as_json: Annotated[
+        bool, Option("--json", help="Print the diagnosis as one JSON object, and nothing else.")
+    ] = False,
+    disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
+) -> None:
+    """Find who floods an access log, who is hurt, and what would help.
+
+    The log is replayed in the simulator. A log of more than 12,000 requests is replayed in part:
+    the first flood, or the busiest time.
+    """
+    from fairbench.cli.output import look, print_json
+    from fairbench.cli.progress import shown_progress
+    from fairbench.diagnose.access_log import read_log
+    from fairbench.diagnose.as_json import diagnosis_json
+    from fairbench.diagnose.diagnosis import Asked, diagnose
+    from fairbench.diagnose.page import diagnosis_page
+    from fairbench.diagnose.text import diagnosis_text
+    from fairbench.execute.context import run_context
+    from fairbench.workloads.traces.columns import parse_names
+    from fairbench.workloads.traces.formats import AUTO
+    from fairbench.workloads.traces.read import TraceParams, joined_columns
+
+    check_report(report)
+    columns = parse_names(trace_map)
+    if clients_from is not None:
+        columns["client"] = clients_from
+    params = TraceParams(
+        file, trace_format or AUTO, columns=joined_columns(columns), line=trace_line or 0
+    )
+    flags: dict[str, Any] = given({"gpu": gpu, "model": model, "engine": engine})
+    schedulers = split_commas("--scheduler", scheduler) if scheduler else (FCFS, *FAIR)
+    asked = Asked(flags, dp, tuple(schedulers), tuple(slo or (USUAL_SLO,)), not no_plan)
+    with run_context(shown_progress(not disable_tqdm)) as context:
+        with context.progress.watching():
+            context.progress.update(f"reading {file}")
+            log = read_log(params)
+        found = diagnose(log, asked, context)
+    if report is not None:
+        write_report(diagnosis_page(found), report)
+    if as_json:
+        print_json(diagnosis_json(found))
+        return
+    colour, width = look()
+    typer.echo(diagnosis_text(found, colour=colour, width=width), nl=False)
+    if report is not None:
+        typer.echo(f"report  {report}")

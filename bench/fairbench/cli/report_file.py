@@ -1,0 +1,32 @@
+"""The file of a page: its name is checked before anything runs, and it is written whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fairbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from fairbench.report.pages.page import Page
+
+ENDINGS = (".html", ".md")
+
+
+def check_report(path: Path | None, flag: str = "--report") -> None:
+    """Raise UsageError for a name that ends in neither .html nor .md."""
+    if path is not None and path.suffix not in ENDINGS:
+        raise UsageError(f"{flag} {path}: must end in .html or .md")
+
+
+def write_report(page: Page, path: Path, flag: str = "--report") -> None:
+    """Write a page as the file's ending says. Raises UsageError if it cannot be written."""
+    from fairbench.report.pages.html import as_html
+    from fairbench.report.pages.markdown import page_markdown
+    from fairbench.results.store import write_text
+
+    text = page_markdown(page) if path.suffix == ".md" else as_html(page)
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise UsageError(f"{flag} {path}: cannot be written: {error.strerror}") from None

@@ -1,0 +1,6 @@
+"""The diagnosis of an access log: who floods, who is hurt, and what would change it."""
+
+# The defaults: the present scheduler, the fair ones that it is compared with, and the target.
+FCFS = "fcfs"
+FAIR = ("vtc", "d2lpm", "fair-finish")
+USUAL_SLO = "victim_p95_s<2s"

@@ -1,0 +1,115 @@
+"""An access log: its requests with the waits that it recorded, and the part to replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+import numpy as np
+
+from fairbench.errors import UsageError
+from fairbench.metrics.floods import Flood
+from fairbench.metrics.records import Floats
+from fairbench.metrics.traffic import Traffic, traffic_of
+from fairbench.score.records import Scored, read_scored
+from fairbench.workloads.trace_workload import synthetic_parts
+from fairbench.workloads.traces.change import cut
+from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, read_trace
+from fairbench.workloads.traces.source import find
+from fairbench.workloads.traces.table import Table
+
+MOST_REPLAYED = 12_000  # requests: a replay of more takes longer than one waits for
+AROUND = 0.5  # of a flood's length, replayed before and after it
+NO_WAITS, FIRST_TOKEN, RESPONSE = "", "time to first token", "response time"
+
+# Fields of records by what a trace calls them; the others are called alike.
+OF_RECORDS = {"time": "start", "session": "program"}
+
+
+@dataclass(frozen=True)
+class AccessLog:
+    """The requests of a file: as the ``table`` that is replayed, and as ``traffic``.
+
+    ``measured`` says what its waits are, NO_WAITS if the file has none. ``offset_s`` is when the
+    table's first request came, by the clock of the traffic.
+    """
+
+    file: str
+    format: str
+    sha256: str
+    synthetic: str
+    table: Table
+    traffic: Traffic
+    measured: str
+    offset_s: float
+
+
+def read_log(params: TraceParams) -> AccessLog:
+    """Read a file as ``run --trace`` does, with the waits that ``score`` finds in it.
+
+    Raises DataError or UsageError for a file that is no trace.
+    """
+    check_params(params)
+    read = read_trace(params)
+    table = read.trace.table(0, inf)
+    synthetic = "; ".join(synthetic_parts(params, read.trace))
+    scored = None if synthetic else _scored(params)
+    if scored is not None:
+        traffic = traffic_of(scored.clients, scored.requests, scored.horizon_s)
+        answered = np.isfinite(traffic.wait_s)
+        offset_s = float(traffic.arrival_s[answered].min()) if answered.any() else 0.0
+        measured = FIRST_TOKEN
+    else:
+        response_s = table.end_s - table.arrival_s
+        traffic = traffic_of_table(table, response_s)
+        offset_s, measured = 0.0, RESPONSE if traffic.knows_waits else NO_WAITS
+    return AccessLog(
+        params.file, read.format, read.sha256, synthetic, table, traffic, measured, offset_s
+    )
+
+
+def traffic_of_table(table: Table, wait_s: Floats) -> Traffic:
+    """Return the requests of a trace as traffic."""
+    tokens = (table.input_tokens + 2 * table.output_tokens).astype(np.float64)
+    return Traffic(table.clients, table.client, table.arrival_s, tokens, wait_s)
+
+
+def _scored(params: TraceParams) -> Scored | None:
+    """Return the same file as records with first tokens; None if it has no such records."""
+    columns = dict(pair.split("=", 1) for pair in params.columns.split(",") if pair)
+    names = {OF_RECORDS.get(field, field): column for field, column in columns.items()}
+    try:
+        return read_scored([Path(find(params.file))], names=names, line=params.line or None)
+    except UsageError:  # also what a trace may lack: the columns of answers
+        return None
+
+
+def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[Table, float]:
+    """Return the requests to replay and when, by the clock of the traffic, they begin.
+
+    All of a log of up to ``MOST_REPLAYED`` requests; else the first flood with some time around it,
+    or the busiest time. Of more than ``MAX_CLIENTS`` clients, those with the most requests.
+    """
+    table = log.table
+    start_s, end_s = 0.0, None
+    if len(table) > MOST_REPLAYED:
+        start_s, end_s = _busiest(table.arrival_s)
+        if floods:
+            around_s = AROUND * (floods[0].end_s - floods[0].start_s)
+            start_s = max(0.0, floods[0].start_s - log.offset_s - around_s)
+            end_s = floods[0].end_s - log.offset_s + around_s
+    kept = table.arrival_s >= start_s
+    first_s = float(table.arrival_s[kept][0])
+    part = cut(table, start_s=start_s, end_s=end_s, head=MOST_REPLAYED)
+    if len(part.clients) > MAX_CLIENTS:
+        part = cut(part, largest=MAX_CLIENTS)
+    return part, first_s + log.offset_s
+
+
+def _busiest(arrival_s: Floats) -> tuple[float, float | None]:
+    """Return the shortest time in which as many requests came as are replayed."""
+    spans = arrival_s[MOST_REPLAYED - 1 :] - arrival_s[: len(arrival_s) - MOST_REPLAYED + 1]
+    first = int(np.argmin(spans))
+    return float(arrival_s[first]), float(np.nextafter(arrival_s[first] + spans[first], inf))

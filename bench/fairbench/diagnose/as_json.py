@@ -1,0 +1,62 @@
+"""A diagnosis as plain values: what ``diagnose --json`` prints."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from fairbench.diagnose.diagnosis import Diagnosis, others_waits
+from fairbench.metrics.floods import Flood
+from fairbench.metrics.harm import Harm
+
+OF_REPLAYS = ("min_share_60s", "service_rate_tok_s")
+
+
+def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
+    """Return the diagnosis by JSON types; times are seconds from the first request of the log."""
+    log, summary = found.log, found.replays[0].summary
+    return {
+        "file": log.file,
+        "format": log.format,
+        "sha256": log.sha256,
+        "requests": len(log.traffic.client),
+        "clients": len(log.traffic.clients),
+        "span_s": log.traffic.span_s,
+        "waits": log.measured or f"replayed under {found.replays[0].scheduler}",
+        "floods": [_flood(found, one) for one in found.floods],
+        "harm": None if found.harm is None else _harm(found, found.harm),
+        "replayed_requests": summary["num_requests"],
+        "replayed_from_s": found.part_s[0],
+        "replayed_to_s": found.part_s[1],
+        "timing_profile": summary["timing_profile"],
+        "dp": found.dp,
+        "judged_from_s": found.judged_s[0],
+        "judged_to_s": found.judged_s[1],
+        "schedulers": [
+            {
+                "scheduler": run.scheduler,
+                **_finite(dict(others_waits(run, found))),
+                **{key: run.summary.get(key) for key in OF_REPLAYS},
+            }
+            for run in found.replays
+        ],
+        "plan": found.plan,
+    }
+
+
+def _flood(found: Diagnosis, flood: Flood) -> dict[str, Any]:
+    name = found.log.traffic.clients[flood.client]
+    return {**_finite(flood._asdict()), "client": name}
+
+
+def _harm(found: Diagnosis, harm: Harm) -> dict[str, Any]:
+    victims = [
+        {**_finite(one._asdict()), "client": found.waits.clients[one.client]}
+        for one in harm.victims
+    ]
+    return {**_finite(harm._asdict()), "victims": victims}
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values; an infinite one, which JSON does not have, is null."""
+    return {key: None if value == inf else value for key, value in values.items()}

@@ -1,0 +1,173 @@
+"""The diagnosis: floods, harm, what each scheduler would have done, and replicas for a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from fairbench.capacity.carry_out import begin, carry_out
+from fairbench.capacity.question import Question
+from fairbench.config.defaults import DEFAULTS
+from fairbench.diagnose import FAIR, FCFS, USUAL_SLO
+from fairbench.diagnose.access_log import AccessLog, part_to_replay, traffic_of_table
+from fairbench.diagnose.replay import (
+    Replay,
+    Replayed,
+    prepared,
+    replayed,
+    usual_replicas,
+)
+from fairbench.execute.context import RunContext
+from fairbench.metrics.floods import Flood, floods, requests_of
+from fairbench.metrics.harm import Harm, harm_of
+from fairbench.metrics.records import Flags
+from fairbench.metrics.traffic import Traffic
+
+LEAST_HIGH = 8  # the most replicas that a plan tries, or
+TIMES_USUAL = 4  # times as many as are replayed
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a diagnosis assumes: flags of ``run``, replicas (None: the usual), and targets."""
+
+    flags: Mapping[str, Any]
+    dp: int | None = None
+    schedulers: tuple[str, ...] = (FCFS, *FAIR)
+    slos: tuple[str, ...] = (USUAL_SLO,)
+    plan: bool = True
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found. ``waits`` are the recorded ones, else those of the first replay.
+
+    ``harm`` is by these. The replayed requests came from ``part_s[0]`` to ``part_s[1]``;
+    ``dp_given``: the user named the replicas. ``plan`` is the answer of a capacity plan, if any.
+    """
+
+    log: AccessLog
+    floods: tuple[Flood, ...]
+    waits: Traffic
+    harm: Harm | None
+    replays: tuple[Replayed, ...]
+    part_s: tuple[float, float]
+    dp: int
+    dp_given: bool
+    plan: Mapping[str, Any] | None
+
+    @property
+    def heavy(self) -> tuple[str, ...]:
+        """The clients that flood, by name, the largest flood first."""
+        return heavy_of(self.log.traffic, self.floods)
+
+    @property
+    def judged_s(self) -> tuple[float, float]:
+        """The time in which schedulers are compared: of the floods, else all that is replayed."""
+        if not self.floods:
+            return self.part_s
+        starts, ends = [one.start_s for one in self.floods], [one.end_s for one in self.floods]
+        return max(min(starts), self.part_s[0]), min(max(ends), self.part_s[1])
+
+
+def heavy_of(traffic: Traffic, found: Sequence[Flood]) -> tuple[str, ...]:
+    """Return the clients that flood, by name, each once."""
+    return tuple(dict.fromkeys(traffic.clients[one.client] for one in found))
+
+
+def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
+    """Find who floods, replay the log under each scheduler, and plan replicas for the targets.
+
+    Raises UsageError for flags that do not fit, Interrupted after a signal.
+    """
+    found = tuple(floods(log.traffic))
+    part, start_s = part_to_replay(log, found)
+    with TemporaryDirectory(prefix="fairbench-") as name:
+        folder = Path(name)
+        replay = prepared(folder, part, start_s, heavy_of(log.traffic, found), asked.flags)
+        again = traffic_of_table(part, part.end_s)
+        again = again._replace(arrival_s=again.arrival_s + start_s)
+        usual = np.flatnonzero(~_of_floods(again, renamed(found, log.traffic, again)))
+        dp = asked.dp or usual_replicas(replay, part, usual)
+        order = {scheduler: number for number, scheduler in enumerate(asked.schedulers)}
+        runs = list(replayed(replay, asked.schedulers, dp, context))
+        runs.sort(key=lambda one: order[one.scheduler])
+        waits = log.traffic if log.measured else runs[0].traffic
+        harm = harm_of(waits, renamed(found, log.traffic, waits))
+        part_s = (start_s, start_s + part.span_s)
+        made = Diagnosis(
+            *(log, found, waits, harm, tuple(runs), part_s, dp, asked.dp is not None, None)
+        )
+        plan = _plan(replay, asked, made, folder, context) if asked.plan else None
+    return Diagnosis(**{**vars(made), "plan": plan})
+
+
+def others_waits(run: Replayed, found: Diagnosis) -> dict[str, float | None]:
+    """Return percentiles of the time to first token in the time judged, heavy clients apart.
+
+    ``others_p50_s`` and ``others_p95_s`` are of all requests of the other clients together,
+    ``heavy_p50_s`` of those of the heavy ones; None without any.
+    """
+    traffic, (start_s, end_s) = run.traffic, found.judged_s
+    inside = (traffic.arrival_s >= start_s) & (traffic.arrival_s <= end_s)
+    heavy = np.isin(traffic.client, [traffic.clients.index(name) for name in found.heavy])
+
+    def rank(rows: Flags, percent: int) -> float | None:
+        return float(np.percentile(traffic.wait_s[rows], percent)) if rows.any() else None
+
+    return {
+        "others_p50_s": rank(inside & ~heavy, 50),
+        "others_p95_s": rank(inside & ~heavy, 95),
+        "heavy_p50_s": rank(inside & heavy, 50),
+    }
+
+
+def best_fair(found: Diagnosis) -> Replayed | None:
+    """Return the replay, FCFS apart, with the lowest P95 of the other clients; None without any."""
+    fair = [one for one in found.replays if one.scheduler != FCFS]
+    return min(fair, key=lambda one: others_waits(one, found)["others_p95_s"] or 0.0, default=None)
+
+
+def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
+    """Return the floods with the numbers that their clients have in another table."""
+    number = {name: place for place, name in enumerate(to.clients)}
+    names = [of.clients[one.client] for one in found]
+    return [
+        one._replace(client=number[name])
+        for one, name in zip(found, names, strict=True)
+        if name in number
+    ]
+
+
+def _of_floods(traffic: Traffic, found: Sequence[Flood]) -> Flags:
+    inside: Flags = np.zeros(len(traffic.client), dtype=np.bool_)
+    for one in found:
+        inside |= requests_of(traffic, one)
+    return inside
+
+
+def _plan(
+    replay: Replay, asked: Asked, found: Diagnosis, folder: Path, context: RunContext
+) -> Mapping[str, Any]:
+    """Return the smallest clusters that meet the targets: of the best fair scheduler, and FCFS."""
+    best = best_fair(found)
+    schedulers = dict.fromkeys((*([best.scheduler] if best else []), asked.schedulers[0]))
+    flags = replay.all_flags()
+    gpu = flags.pop("gpu", None) or DEFAULTS["gpu"]
+    question = Question(
+        asked.slos,
+        tuple(schedulers),
+        1,
+        max(LEAST_HIGH, TIMES_USUAL * found.dp),
+        {key: value for key, value in flags.items() if value is not None},
+        {},
+        gpus=(gpu,),
+        num_runs=1,  # a replay has no chance in it: every seed is the same
+        sharing=False,
+    )
+    return carry_out(begin(question, folder / "plan"), context)

@@ -1,0 +1,116 @@
+"""A diagnosis as a page: the answers first, then the pictures, then the table of replays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairbench.diagnose.access_log import FIRST_TOKEN
+from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits, renamed
+from fairbench.diagnose.sentences import (
+    basis_lines,
+    change_line,
+    flood_lines,
+    harm_lines,
+    log_line,
+    replica_line,
+    title,
+)
+from fairbench.diagnose.text import headings, rows
+from fairbench.report.numbers import number
+from fairbench.report.pages.page import (
+    Bullets,
+    Cell,
+    Figure,
+    Grid,
+    Headline,
+    Page,
+    Paragraph,
+    Section,
+)
+from fairbench.report.pages.traffic_cards import flood_headlines
+from fairbench.report.pages.traffic_figures import (
+    traffic_figures,
+    wait_limits,
+    waiting_clients,
+    waits_figure,
+)
+from fairbench.report.traffic_lines import Judged
+
+MEANING = (
+    "Waits are times to the first token of the requests that arrived{when}. "
+    "Minimum share: the least that a client received of its max-min fair share in any 60 s."
+)
+
+
+def diagnosis_page(found: Diagnosis) -> Page:
+    """Return the page of a diagnosis."""
+    answers = [*flood_lines(found), *harm_lines(found), change_line(found)]
+    answers += [replica_line(found)] if found.plan else []
+    return Page(
+        title=title(found),
+        provenance=f"{log_line(found)}. SHA-256 {found.log.sha256[:12]}.",
+        headlines=list(_headlines(found)),
+        warnings=[f"Synthetic: {found.log.synthetic}."] if found.log.synthetic else [],
+        sections=[
+            Section("Diagnosis", [Bullets(answers)]),
+            Section("Load and waits", list(_figures(found))),
+            Section("Under each scheduler", [_meaning(found), _grid(found)]),
+            Section("Assumptions", [Bullets(list(basis_lines(found)))]),
+        ],
+    )
+
+
+def _headlines(found: Diagnosis) -> Iterator[Headline]:
+    if not found.floods:
+        yield Headline("who floods", "nobody", "no client asks for much more than the others")
+    yield from flood_headlines(_judged(found))
+    yield from _of_replays(found)
+
+
+def _judged(found: Diagnosis) -> Judged:
+    floods = renamed(found.floods, found.log.traffic, found.waits)
+    return Judged(found.waits, tuple(floods), found.harm, found.heavy)
+
+
+def _of_replays(found: Diagnosis) -> Iterator[Headline]:
+    best, first = best_fair(found), found.replays[0]
+    if best is not None:
+        before, after = (others_waits(one, found)["others_p95_s"] for one in (first, best))
+        yield Headline(
+            f"TTFT P95 with {best.scheduler}",
+            "-" if after is None else f"{number(after)} s",
+            f"{number(before)} s with {first.scheduler}",
+        )
+    if found.plan is not None:
+        mine, *others = found.plan["choices"]
+        counts = [_count(row["replicas"], found.plan["high"]) for row in (mine, *others)]
+        also = f", {counts[1]} with {others[0]['scheduler']}" if others else ""
+        yield Headline("replicas for the target", counts[0], f"with {mine['scheduler']}{also}")
+
+
+def _count(replicas: int | None, most: int) -> str:
+    return f"> {most}" if replicas is None else f"{replicas}"
+
+
+def _figures(found: Diagnosis) -> Iterator[Figure]:
+    measured, basis = found.log.measured or FIRST_TOKEN, found.replays[0].scheduler
+    load, *waits = traffic_figures(_judged(found), measured)
+    yield load
+    shown = "As recorded" if found.log.measured else f"Replayed under {basis}"
+    yield from (Figure(one.svg, f"{shown}. {one.caption}") for one in waits)
+    best = best_fair(found)
+    if best is not None and best.traffic.span_s > 0:
+        clients = waiting_clients(found.waits, found.heavy, found.harm)
+        clients = [name for name in clients if name in best.traffic.clients]
+        heavy = [name for name in found.heavy if name in best.traffic.clients]
+        limits = wait_limits(found.waits)
+        figure = waits_figure(best.traffic, heavy, clients, limits, FIRST_TOKEN)
+        yield Figure(figure.svg, f"Replayed under {best.scheduler}. {figure.caption}")
+
+
+def _meaning(found: Diagnosis) -> Paragraph:
+    return Paragraph(MEANING.format(when=" during the flood" if found.floods else ""))
+
+
+def _grid(found: Diagnosis) -> Grid:
+    return Grid(headings(found), [[Cell(text) for text in row] for row in rows(found)])

@@ -1,0 +1,155 @@
+"""The log replayed in the simulator under several schedulers, and on how many replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fairbench.config import ExperimentSpec
+from fairbench.diagnose import FCFS
+from fairbench.execute.context import RunContext
+from fairbench.execute.executor import Failure
+from fairbench.execute.expected.check import machine_of
+from fairbench.execute.expected.dry_run import Call
+from fairbench.execute.expected.load import gpu_s
+from fairbench.execute.interruption import Interruption
+from fairbench.execute.requests import experiment
+from fairbench.metrics.records import Floats, Ints
+from fairbench.metrics.traffic import Traffic
+from fairbench.sim.run import simulate
+from fairbench.workloads.trace_workload import plain_names
+from fairbench.workloads.traces.facts import shared
+from fairbench.workloads.traces.table import Table
+from fairbench.workloads.traces.write import write_trace
+
+TRACE_FILE = "access.jsonl"
+USUAL_LOAD = 0.7  # of what the replicas can do, without the floods
+SAMPLE = 3_000  # requests, whose GPU time is worked out
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What all replays have in common: a trace file, its flags, and who is heavy.
+
+    ``flags`` are those of ``run``. ``start_s`` is when the replayed requests begin, by the clock of
+    the log; ``names`` are the clients of the log by what the replay calls them.
+    """
+
+    file: Path
+    flags: Mapping[str, Any]
+    start_s: float
+    names: Mapping[str, str]
+
+    def spec(self, scheduler: str, dp: int) -> ExperimentSpec:
+        """Return the experiment of a scheduler on so many replicas. Raises UsageError."""
+        return experiment(self.all_flags(scheduler=scheduler, dp=dp), {})
+
+    def all_flags(self, **more: Any) -> dict[str, Any]:
+        """Return the flags of an experiment that plays the file."""
+        return {"trace": str(self.file), **self.flags, **more}
+
+
+class Replayed(NamedTuple):
+    """A replay under one scheduler: its traffic, with waits, by the clock of the log."""
+
+    scheduler: str
+    traffic: Traffic
+    summary: dict[str, Any]
+
+
+def prepared(
+    folder: Path, part: Table, start_s: float, heavy: Sequence[str], flags: Mapping[str, Any]
+) -> Replay:
+    """Write the requests to replay into a folder, and return what their replays share."""
+    file = folder / TRACE_FILE
+    write_trace(part, file)
+    plain = plain_names(part.clients)
+    names = dict(zip(plain, part.clients, strict=True))
+    own = [name for name, original in names.items() if original in heavy]
+    return Replay(file, {**flags, "misbehaving": own or None}, start_s, names)
+
+
+def usual_replicas(replay: Replay, part: Table, usual: Ints) -> int:
+    """Return the fewest replicas that serve these rows of the table at ``USUAL_LOAD``.
+
+    The GPU time of a sample of them, with the cache hits of a cache that never forgets.
+    """
+    if not len(usual) or part.span_s <= 0:
+        return 1
+    machine = machine_of(replay.spec(FCFS, 1))
+    hit_rate = shared(part)["infinite_hit_rate"]
+    rows = usual[:: ceil(len(usual) / SAMPLE)]
+    calls = [
+        Call(size, int(hit_rate * size), output, output)
+        for size, output in zip(
+            part.input_tokens[rows].tolist(), part.output_tokens[rows].tolist(), strict=True
+        )
+    ]
+    needed_s = gpu_s(calls, machine, cached=True) * len(usual) / len(rows)
+    return max(1, ceil(needed_s / part.span_s / USUAL_LOAD))
+
+
+def replayed(
+    replay: Replay, schedulers: Sequence[str], dp: int, context: RunContext
+) -> Iterator[Replayed]:
+    """Simulate the log under each scheduler, side by side; yield them as they end.
+
+    Raises UsageError for what cannot be simulated, Interrupted after a signal.
+    """
+    specs = [replay.spec(scheduler, dp) for scheduler in schedulers]
+    tasks = [partial(_simulated, spec) for spec in specs]
+    running = context.executor.run(tasks, context.interrupted)
+    with context.progress.tasks([1.0] * len(tasks)) as done, closing(running) as results:
+        for number, (index, result) in enumerate(results, start=1):
+            if context.interrupted():
+                raise context.interrupted.ended("interrupted")
+            if isinstance(result, Failure):
+                raise result.error
+            done(index)
+            scheduler = schedulers[index]
+            context.progress.ended(f"replayed under {scheduler}", number, len(tasks))
+            yield _by_log(replay, scheduler, result)
+    if context.interrupted():
+        raise context.interrupted.ended("interrupted")
+
+
+class _Simulated(NamedTuple):
+    """The columns of a run that a diagnosis reads, small enough to be sent between processes."""
+
+    clients: list[str]
+    client: Ints
+    arrival_s: Floats
+    tokens: Floats
+    wait_s: Floats
+    summary: dict[str, Any]
+
+
+def _simulated(spec: ExperimentSpec, interrupted: Interruption) -> _Simulated:
+    """Run in a process of its own: one simulation, of which only the waits are kept."""
+    result = simulate(spec, interrupted=interrupted)
+    columns, clients = result.requests, result.requests["client"]
+    arrival_s, first_s = columns["arrival_s"], columns["first_token_s"]
+    end_s = result.summary["duration"]
+    return _Simulated(
+        clients.dictionary.to_pylist(),
+        clients.indices.to_numpy(zero_copy_only=False).astype(np.int64),
+        arrival_s,
+        (columns["input_tokens"] + 2 * columns["max_new_tokens"]).astype(np.float64),
+        np.where(np.isnan(first_s), end_s, first_s) - arrival_s,
+        result.summary,
+    )
+
+
+def _by_log(replay: Replay, scheduler: str, run: _Simulated) -> Replayed:
+    order = np.argsort(run.arrival_s, kind="stable")
+    names = tuple(replay.names[name] for name in run.clients)
+    arrival_s = run.arrival_s[order] + replay.start_s
+    traffic = Traffic(names, run.client[order], arrival_s, run.tokens[order], run.wait_s[order])
+    return Replayed(scheduler, traffic, run.summary)

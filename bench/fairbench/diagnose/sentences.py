@@ -1,0 +1,139 @@
+"""The answers of a diagnosis in sentences, for the terminal and for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fairbench.diagnose.access_log import FIRST_TOKEN
+from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits
+from fairbench.errors.printable import printable
+from fairbench.metrics.catalogue import metric_of
+from fairbench.report.numbers import WRITERS, number, percent
+from fairbench.report.traffic_lines import flood_line, harm_line
+
+NO_FLOOD = (
+    "Nobody floods: no client asks for 3 times as much as the mean of the others and for 10% of "
+    "the load."
+)
+
+
+def flood_lines(found: Diagnosis) -> Iterator[str]:
+    """Yield a sentence for each flood, or that there is none."""
+    if not found.floods:
+        yield NO_FLOOD
+    for one in found.floods:
+        yield flood_line(found.log.traffic, one)
+
+
+def harm_lines(found: Diagnosis) -> Iterator[str]:
+    """Yield who was hurt and when, by recorded waits or else by those of the first replay."""
+    basis = "as recorded" if found.log.measured else f"in the replay under {_first(found)}"
+    if not found.floods:
+        return
+    if found.harm is None:
+        yield f"No other client waits noticeably longer than usual, {basis}."
+        return
+    measured = found.log.measured or FIRST_TOKEN
+    yield harm_line(found.waits, found.harm, len(found.heavy), measured, basis)
+
+
+def change_line(found: Diagnosis) -> str:
+    """Return what the best fair scheduler changes for the other clients."""
+    best = best_fair(found)
+    first = found.replays[0]
+    if best is None:
+        return "No fair scheduler was replayed."
+    before, after = (others_waits(one, found)["others_p95_s"] for one in (first, best))
+    who = "the other clients" if found.floods else "all clients"
+    if before is None or after is None:
+        return f"Nothing of {who} was replayed."
+    change = f"from {number(before)} s to {number(after)} s ({first.scheduler} to {best.scheduler})"
+    if after > 0.9 * before:
+        return (
+            f"Fair queueing changes little: the TTFT P95 of {who} goes {change}. "
+            "The replicas keep up with the load, or every client waits for its own requests."
+        )
+    return f"Fair queueing lowers the TTFT P95 of {who} {change}."
+
+
+def replica_line(found: Diagnosis) -> str:
+    """Return how many replicas meet the targets, of each scheduler that was planned."""
+    assert found.plan is not None
+    targets = " and ".join(said_target(one) for one in found.plan["targets"])
+    counts = [
+        f"{_replicas(row['replicas'], found.plan['high'])} with {row['scheduler']}"
+        for row in found.plan["choices"]
+    ]
+    rows = found.plan["choices"]
+    saved = ""
+    if len(rows) > 1 and all(row["replicas"] for row in rows):
+        part = 1 - rows[0]["replicas"] / rows[1]["replicas"]
+        saved = f" ({percent_whole(part)} fewer)" if part > 0 else ""
+    return f"Replicas for {targets}: {', '.join(counts)}{saved}."
+
+
+def said_target(target: dict[str, Any]) -> str:
+    """Return a target in words: the metric as the catalogue says it, and its limit."""
+    entry = metric_of(target["metric"])
+    if target["metric"] == "victim_p95_s" and entry is not None:
+        limit = WRITERS[entry.form](target["limit"])
+        return f"a P95 below {limit} s for the well-behaved clients"
+    return str(target["slo"])
+
+
+def percent_whole(value: float) -> str:
+    """Return a share without decimals."""
+    return f"{value:.0%}"
+
+
+def basis_lines(found: Diagnosis) -> Iterator[str]:
+    """Yield what the replays assume: cluster, the part of the log, what is synthetic."""
+    summary = found.replays[0].summary
+    replicas = f"{found.dp} replica{'s' if found.dp > 1 else ''}"
+    why = "" if found.dp_given else ", the fewest for the load without floods: --dp says yours"
+    yield f"Simulated on {replicas} of {summary['timing_profile']}{why}."
+    total, played = len(found.log.table), found.replays[0].summary["num_requests"]
+    if played < total:
+        share = percent(played / total)
+        start_s, end_s = found.part_s
+        yield (
+            f"Replayed: {played:,} of {total:,} requests ({share}), those from {start_s:,.0f} to "
+            f"{end_s:,.0f} s."
+        )
+    if not found.log.measured:
+        yield "The log has no latencies, so waits are those of the replays."
+    if found.log.table.left_out:
+        yield f"Left out: {found.log.table.left_out:,} {found.log.table.who_left_out}."
+    if found.log.synthetic:
+        yield f"SYNTHETIC: {found.log.synthetic}."
+
+
+def title(found: Diagnosis) -> str:
+    """Return the diagnosis in a few words."""
+    if not found.floods:
+        return "Nobody floods"
+    names = ", ".join(printable(name) for name in found.heavy)
+    verb = "floods" if len(found.heavy) == 1 else "flood"
+    if found.harm is None:
+        return f"{names} {verb}, nobody is hurt"
+    count = len(found.harm.victims)
+    return f"{names} {verb}, {count:,} client{'s wait' if count > 1 else ' waits'}"
+
+
+def log_line(found: Diagnosis) -> str:
+    """Return what the log is."""
+    log = found.log
+    clients = len(log.traffic.clients)
+    return (
+        f"{printable(log.file)}: {len(log.traffic.client):,} requests of {clients:,} client"
+        f"{'s' if clients != 1 else ''} in {log.traffic.span_s:,.0f} s ({log.format})"
+    )
+
+
+def _first(found: Diagnosis) -> str:
+    return found.replays[0].scheduler
+
+
+def _replicas(count: int | None, most: int) -> str:
+    return f"more than {most}" if count is None else f"{count}"

@@ -1,0 +1,75 @@
+"""A diagnosis as one page of text."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairbench.diagnose.diagnosis import Diagnosis, others_waits
+from fairbench.diagnose.sentences import (
+    basis_lines,
+    change_line,
+    flood_lines,
+    harm_lines,
+    log_line,
+    replica_line,
+    title,
+)
+from fairbench.report.numbers import percent, seconds, whole
+from fairbench.report.table import printed
+
+WIDTH = 80
+
+
+def diagnosis_text(found: Diagnosis, *, colour: bool = False, width: int = WIDTH) -> str:
+    """Return the diagnosis as lines of at most ``width`` columns."""
+    return printed(_render(found), colour=colour, width=min(width, WIDTH))
+
+
+def _render(found: Diagnosis) -> RenderableType:
+    blocks: list[RenderableType] = [Text(title(found), style="bold"), Text(log_line(found)), Text()]
+    answers = [*flood_lines(found), *harm_lines(found), change_line(found)]
+    answers += [replica_line(found)] if found.plan else []
+    blocks += [_list(answers), Text(), _table(found), Text()]
+    return Group(*blocks, *(Text(line, style="dim") for line in basis_lines(found)))
+
+
+def _list(lines: list[str]) -> Table:
+    table = Table.grid(padding=(0, 1, 0, 0))
+    for line in lines:
+        table.add_row("-", Text(line))
+    return table
+
+
+def headings(found: Diagnosis) -> list[str]:
+    """Return the headings of the table of replays."""
+    who = "others" if found.floods else "all"
+    own = [f"{name_of_heavy(found)} P50 s"] if found.floods else []
+    return ["replay under", f"{who} TTFT P50 s", "P95 s", *own, "min share 60 s", "tok/s"]
+
+
+def name_of_heavy(found: Diagnosis) -> str:
+    """Return what a column of the heavy clients is called."""
+    return found.heavy[0] if len(found.heavy) == 1 else "heavy clients"
+
+
+def rows(found: Diagnosis) -> list[list[str]]:
+    """Return a row for each replay: waits in the time judged, then fairness and throughput."""
+    table = []
+    for run in found.replays:
+        waits = others_waits(run, found)
+        own = [seconds(waits["heavy_p50_s"])] if found.floods else []
+        ranks = [seconds(waits["others_p50_s"]), seconds(waits["others_p95_s"])]
+        share = percent(run.summary.get("min_share_60s"))
+        table.append([run.scheduler, *ranks, *own, share, whole(run.summary["service_rate_tok_s"])])
+    return table
+
+
+def _table(found: Diagnosis) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for number, heading in enumerate(headings(found)):
+        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+    for row in rows(found):
+        table.add_row(*row)
+    return table

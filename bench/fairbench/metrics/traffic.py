@@ -1,0 +1,79 @@
+"""Traffic: who sent what when, and how long each request waited, whatever recorded it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fairbench.core import ServiceWeights
+from fairbench.metrics.records import REFUSED, Floats, Ints, Requests
+
+
+class Traffic(NamedTuple):
+    """Requests in order of arrival, one element each.
+
+    ``client`` indexes ``clients``, ``tokens`` are weighted tokens (input + 2 x output), ``wait_s``
+    is the time to the first token: infinite for a request without an answer, NaN if not recorded.
+    """
+
+    clients: tuple[str, ...]
+    client: Ints
+    arrival_s: Floats
+    tokens: Floats
+    wait_s: Floats
+
+    @property
+    def span_s(self) -> float:
+        """The time from the first request to the last."""
+        return float(self.arrival_s[-1] - self.arrival_s[0]) if len(self.arrival_s) else 0.0
+
+    @property
+    def knows_waits(self) -> bool:
+        """Whether any wait was recorded."""
+        return not np.isnan(self.wait_s).all()
+
+
+class Stretch(NamedTuple):
+    """The events ``first`` to ``last`` of some in order, and what they come to together."""
+
+    first: int
+    last: int
+    gain: float
+
+
+def traffic_of(clients: Sequence[str], requests: Requests, horizon_s: float) -> Traffic:
+    """Return the requests of a run as traffic.
+
+    A request that still waits at the horizon has waited that long at least.
+    """
+    weights = ServiceWeights()
+    output = np.where(requests.output_tokens > 0, requests.output_tokens, requests.max_new_tokens)
+    first_s = np.where(np.isnan(requests.first_token_s), horizon_s, requests.first_token_s)
+    waited_s = np.where(requests.status == REFUSED, np.inf, first_s - requests.arrival_s)
+    order = np.argsort(requests.arrival_s, kind="stable")
+    tokens = weights.extend * requests.input_tokens + weights.output * output
+    return Traffic(
+        tuple(clients),
+        requests.client[order],
+        requests.arrival_s[order],
+        tokens[order],
+        waited_s[order],
+    )
+
+
+def best_stretch(gains: Floats, cost: Floats) -> Stretch:
+    """Return the stretch of events with the largest sum of gains less the cost of its length.
+
+    Args:
+        gains: What each event adds, shape (n,), at least one.
+        cost: What has been paid by each event, ascending, shape (n,): a stretch pays from its
+            first event to its last.
+    """
+    after = np.cumsum(gains) - cost
+    before = np.concatenate([[0.0], np.cumsum(gains)[:-1]]) - cost
+    lowest = np.minimum.accumulate(before)
+    last = int(np.argmax(after - lowest))
+    first = int(np.argmin(before[: last + 1]))
+    return Stretch(first, last, float(after[last] - before[first]))

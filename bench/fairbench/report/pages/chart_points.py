@@ -1,0 +1,128 @@
+"""A chart of marks in two dimensions with their intervals, joined by lines or alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fairbench.report.names import cut_middle
+from fairbench.report.pages.chart import (
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Scale,
+    colour,
+    dashes,
+    drawing,
+    horizontal_axis,
+    line,
+    log_range,
+    text,
+    vertical_axis,
+)
+from fairbench.report.palette import SERIES
+
+PLOT_PX, BELOW_PX = 220, 44
+LEGEND_PX, PER_ROW, LABEL_CHARACTERS = 18, 3, 15
+MARGIN = 0.06  # of the range of x, free at both ends
+LEAST_RANGE = 0.2  # of the largest x, so that small differences look small
+Ends = tuple[float, float] | None
+
+
+class Point(NamedTuple):
+    """A mark, and the ends of its intervals in x and in y; ``hollow`` if it is only a bound."""
+
+    x: float
+    y: float
+    x_ends: Ends = None
+    y_ends: Ends = None
+    hollow: bool = False
+
+
+class PointSeries(NamedTuple):
+    """Marks of one kind, which of ``palette.SERIES`` they are, and whether a line joins them."""
+
+    label: str
+    series: int
+    points: Sequence[Point]
+    joined: bool = False
+
+
+def point_chart(
+    title: str,
+    series: Sequence[PointSeries],
+    *,
+    x_label: str,
+    y_label: str,
+    log_y: bool = False,
+    limit: float | None = None,
+    whole_x: bool = False,
+) -> str:
+    """Return the marks of all series, and a line at ``limit`` of y.
+
+    Args:
+        series: There is a point in one of them; with ``log_y`` every y is positive.
+        whole_x: x counts something, so that ticks are whole numbers and x begins at 0.
+    """
+    top = LEGEND_PX * -(-len(series) // PER_ROW) + 24
+    bottom = top + PLOT_PX
+    points = [point for one in series for point in one.points]
+    across = Scale(*_x_range(points, whole_x=whole_x), LEFT, WIDTH - RIGHT)
+    every_y = [y for point in points for y in (point.y, *(point.y_ends or ()))]
+    every_y += [] if limit is None else [limit]
+    low, high = log_range([y for y in every_y if y > 0]) if log_y else (0.0, max(every_y) * 1.05)
+    up = Scale(low, high or 1.0, bottom, top, log_y)
+    parts = vertical_axis(up, y_label) + horizontal_axis(across, top, bottom, x_label)
+    if limit is not None:
+        parts.append(line(LEFT, up.at(limit), WIDTH - RIGHT, up.at(limit), "limit"))
+    for number, one in enumerate(series):
+        parts += _drawn(one, across, up)
+        parts += _key(number, one)
+    return drawing(bottom + BELOW_PX, title, parts)
+
+
+def _x_range(points: Sequence[Point], *, whole_x: bool) -> tuple[float, float]:
+    every = [x for point in points for x in (point.x, *(point.x_ends or ()))]
+    low, high = min(every), max(every)
+    if whole_x:
+        return 0.0, max(5.0, high + 1)
+    free = max(MARGIN * (high - low), (LEAST_RANGE * high - (high - low)) / 2) or 1.0
+    return max(0.0, low - free), high + free
+
+
+def _drawn(one: PointSeries, across: Scale, up: Scale) -> list[str]:
+    parts = []
+    if one.joined:
+        places = " ".join(f"{across.at(point.x):g},{up.at(point.y):g}" for point in one.points)
+        style = f'style="stroke:{colour(one.series)}"{dashes(one.series)}'
+        parts.append(f'<polyline points="{places}" class="series" {style}/>')
+    for point in one.points:
+        x, y = across.at(point.x), up.at(point.y)
+        ends = []
+        if point.x_ends:
+            low, high = (across.at(end) for end in point.x_ends)
+            ends.append(line(low, y, high, y, "interval"))
+        if point.y_ends:
+            low, high = (up.at(end) for end in point.y_ends)
+            ends.append(line(x, low, x, high, "interval"))
+        own = f'class="interval" style="stroke:{colour(one.series)}"'
+        parts += [end.replace('class="interval"', own) for end in ends]
+        parts.append(mark(x, y, one.series, hollow=point.hollow))
+    return parts
+
+
+def mark(x: float, y: float, series: int, *, hollow: bool = False, arrow: str = "") -> str:
+    """Return the mark of a series at a place, perhaps with an arrow of a bound."""
+    fill = "none" if hollow else colour(series)
+    shape = SERIES[series % len(SERIES)].shape + arrow
+    return (
+        f'<g class="mark" transform="translate({x:g} {y:g})" '
+        f'style="stroke:{colour(series)};fill:{fill}">{shape}</g>'
+    )
+
+
+def _key(number: int, one: PointSeries) -> list[str]:
+    """Return an entry of the legend."""
+    row, column = divmod(number, PER_ROW)
+    x, y = LEFT + 6 + column * (WIDTH - LEFT - RIGHT) / PER_ROW, 10 + row * LEGEND_PX
+    return [mark(x, y, one.series), text(x + 11, y + 4, cut_middle(one.label, LABEL_CHARACTERS))]

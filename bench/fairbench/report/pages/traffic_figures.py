@@ -1,0 +1,158 @@
+"""The pictures of traffic: the load over time by client, and who waited when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import inf
+
+import numpy as np
+
+from fairbench.errors.printable import printable
+from fairbench.metrics.harm import Harm
+from fairbench.metrics.records import Flags, Floats
+from fairbench.metrics.traffic import Traffic
+from fairbench.report.pages.chart import colour
+from fairbench.report.pages.chart_areas import Area, area_chart
+from fairbench.report.pages.chart_heat import HeatRow, heat_chart
+from fairbench.report.pages.client_colours import client_series
+from fairbench.report.pages.page import Figure
+from fairbench.report.palette import SERIES
+from fairbench.report.traffic_lines import TTFT, Judged
+
+BINS = 60
+ROWS = 10  # clients with waits of their own
+LEAST_S, MOST_TIMES = 0.1, 10.0  # the waits that are told apart at least, s, and times that
+
+
+def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
+    """Return the clients with a colour of their own: the heavy ones, then the largest."""
+    tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
+    largest = [traffic.clients[code] for code in np.argsort(-tokens, kind="stable").tolist()]
+    return [*heavy, *(name for name in largest if name not in heavy)][: len(SERIES)]
+
+
+def traffic_figures(
+    found: Judged, measured: str = TTFT, shown: Sequence[str] = ()
+) -> Iterator[Figure]:
+    """Yield the load over time, and the waits where they are known.
+
+    ``shown`` are the clients with a colour of their own, the largest if none are given.
+    """
+    traffic, heavy = found.traffic, found.heavy
+    if traffic.span_s <= 0:
+        return
+    yield _load(found, shown or shown_clients(traffic, heavy), _edges(traffic))
+    if traffic.knows_waits:
+        clients = waiting_clients(traffic, heavy, found.harm)
+        yield waits_figure(traffic, heavy, clients, wait_limits(traffic), measured)
+
+
+def _edges(traffic: Traffic) -> Floats:
+    return np.linspace(traffic.arrival_s[0], traffic.arrival_s[-1], BINS + 1)
+
+
+def _load(found: Judged, shown: Sequence[str], edges: Floats) -> Figure:
+    traffic, heavy = found.traffic, found.heavy
+    series = client_series(shown, heavy)
+    # The heavy clients are on top of the others, where a flood is seen as such.
+    rest = ~np.isin(traffic.client, [traffic.clients.index(name) for name in shown])
+    others = len(traffic.clients) - len(shown)
+    areas = [Area(f"{others:,} others", _rate(traffic, rest, edges), None)] if others else []
+    for name in reversed(shown):
+        own = traffic.client == traffic.clients.index(name)
+        areas.append(Area(printable(name), _rate(traffic, own, edges), series[name]))
+    chart = area_chart(
+        "Load over time by client",
+        edges,
+        areas,
+        x_label="time, s",
+        y_label="load, weighted tokens/s",
+        shaded=[(one.start_s, one.end_s) for one in found.floods if not one.throughout],
+    )
+    caption = f"Load (input + 2 x output tokens of the requests that arrive), {_bins(edges)}."
+    if heavy:
+        caption += f" On top, and shaded: the flood of {', '.join(map(printable, heavy))}."
+    return Figure(chart, caption)
+
+
+def _rate(traffic: Traffic, rows: Flags, edges: Floats) -> Floats:
+    tokens, _ = np.histogram(traffic.arrival_s[rows], edges, weights=traffic.tokens[rows])
+    rate: Floats = tokens / (edges[1] - edges[0])
+    return rate
+
+
+def waits_figure(
+    traffic: Traffic,
+    heavy: Sequence[str],
+    clients: Sequence[str],
+    limits: tuple[float, float],
+    measured: str,
+) -> Figure:
+    """Return the median waits over time: of heavy clients, of all others, of some of these.
+
+    Args:
+        limits: The waits of the lightest and of the darkest cell, s.
+        measured: What the waits are, such as the time to first token.
+    """
+    edges = _edges(traffic)
+    rows = [
+        HeatRow(printable(name), _medians(traffic, [name], edges), colour(number))
+        for number, name in enumerate(heavy)
+    ]
+    good = [name for name in traffic.clients if name not in heavy]
+    if len(good) > 1:
+        called = f"{len(good):,} others" if heavy else "all clients"
+        rows.append(HeatRow(called, _medians(traffic, good, edges), "var(--ink)"))
+    rows += [
+        HeatRow(printable(name), _medians(traffic, [name], edges), "var(--c1)") for name in clients
+    ]
+    chart = heat_chart(
+        *("Who waited and when", edges, rows),
+        x_label="time of arrival, s",
+        unit="s",
+        limits=limits,
+    )
+    caption = f"Median {measured} by time of arrival, {_bins(edges)}: stronger is longer."
+    shown = " The clients that waited longest have a row each." if len(clients) < len(good) else ""
+    return Figure(chart, caption + shown)
+
+
+def wait_limits(traffic: Traffic) -> tuple[float, float]:
+    """Return between which waits, s, a picture tells them apart."""
+    known = traffic.wait_s[np.isfinite(traffic.wait_s)]
+    if not len(known):
+        return LEAST_S, MOST_TIMES * LEAST_S
+    least = max(0.001, float(np.percentile(known, 5)))
+    return least, max(float(np.percentile(known, 99)), MOST_TIMES * least)
+
+
+def waiting_clients(traffic: Traffic, heavy: Sequence[str], harm: Harm | None) -> list[str]:
+    """Return the victims, the worst first; without any, the clients with the longest waits."""
+    if harm is not None:
+        return [traffic.clients[one.client] for one in harm.victims][:ROWS]
+    good = [name for name in traffic.clients if name not in heavy]
+    waits = {name: _median(traffic.wait_s[_of(traffic, [name])]) for name in good}
+    return sorted(good, key=lambda name: -waits[name])[:ROWS]
+
+
+def _medians(traffic: Traffic, names: Sequence[str], edges: Floats) -> Floats:
+    """Return the median wait of some clients in each bin, NaN in a bin without requests."""
+    mine = _of(traffic, names) & ~np.isnan(traffic.wait_s)
+    place = np.clip(np.searchsorted(edges, traffic.arrival_s[mine], "right") - 1, 0, BINS - 1)
+    waits = traffic.wait_s[mine]
+    return np.array([_median(waits[place == number], np.nan) for number in range(BINS)])
+
+
+def _median(waits: Floats, without: float = -inf) -> float:
+    known = waits[~np.isnan(waits)]
+    return float(np.sort(known)[len(known) // 2]) if len(known) else without
+
+
+def _of(traffic: Traffic, names: Sequence[str]) -> Flags:
+    codes = [traffic.clients.index(name) for name in names]
+    found: Flags = np.isin(traffic.client, codes)
+    return found
+
+
+def _bins(edges: Floats) -> str:
+    return f"in bins of {edges[1] - edges[0]:,.3g} s"

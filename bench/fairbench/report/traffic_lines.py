@@ -1,0 +1,76 @@
+"""Floods and their harm in sentences: the same words in a diagnosis and on a run's page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fairbench.errors.printable import printable
+from fairbench.metrics.floods import Flood, floods
+from fairbench.metrics.harm import Harm, harm_of
+from fairbench.metrics.traffic import Traffic
+from fairbench.report.numbers import number
+
+MANY = 100.0  # times the mean, above which nobody wants digits
+NAMED = 3  # victims
+TTFT = "time to first token"
+
+
+def flood_line(traffic: Traffic, flood: Flood) -> str:
+    """Return who floods, when, and how much."""
+    name = printable(traffic.clients[flood.client])
+    when = "throughout" if flood.throughout else f"from {window(flood.start_s, flood.end_s)}"
+    much = f"{flood.multiple:.0f} times" if flood.multiple < MANY else f"over {MANY:.0f} times"
+    return (
+        f"{name} floods {when}: {flood.share:.0%} of the load in that time, {much} the mean of "
+        "the other clients."
+    )
+
+
+def harm_line(traffic: Traffic, harm: Harm, heavy: int, measured: str, basis: str) -> str:
+    """Return how many clients waited, when, how long, and which waited longest.
+
+    Args:
+        heavy: How many clients flood.
+        measured: What the waits are, such as the time to first token.
+        basis: Where the waits are from.
+    """
+    others = len(traffic.clients) - heavy
+    worst = ", ".join(printable(traffic.clients[one.client]) for one in harm.victims[:NAMED])
+    more = " (longest: " + worst + ")" if len(harm.victims) > NAMED else f" ({worst})"
+    hurt = f"{len(harm.victims):,} of {others:,} other client{'s' if others > 1 else ''}"
+    verb = "are" if len(harm.victims) > 1 else "is"
+    return (
+        f"{hurt} {verb} hurt from {window(harm.start_s, harm.end_s)}{more}: median {measured} "
+        f"{number(harm.median_s)} s, usually {number(harm.usual_s)} s, {basis}."
+    )
+
+
+class Judged(NamedTuple):
+    """Traffic with its floods and their harm; ``heavy`` are the clients that flood, by name."""
+
+    traffic: Traffic
+    floods: tuple[Flood, ...]
+    harm: Harm | None
+    heavy: tuple[str, ...]
+
+
+def judged(traffic: Traffic) -> Judged:
+    """Return traffic with what is found in it."""
+    found = tuple(floods(traffic))
+    heavy = tuple(dict.fromkeys(traffic.clients[one.client] for one in found))
+    return Judged(traffic, found, harm_of(traffic, found), heavy)
+
+
+def traffic_lines(found: Judged, basis: str, measured: str = TTFT) -> Iterator[str]:
+    """Yield the floods of some traffic and their harm; nothing if nobody floods."""
+    yield from (flood_line(found.traffic, one) for one in found.floods)
+    if found.harm is not None:
+        yield harm_line(found.traffic, found.harm, len(found.heavy), measured, basis)
+    elif found.floods and found.traffic.knows_waits:
+        yield "No other client waited noticeably longer than usual."
+
+
+def window(start_s: float, end_s: float) -> str:
+    """Return a time from its start to its end, in whole seconds."""
+    return f"{start_s:,.0f} to {end_s:,.0f} s"
