@@ -95,7 +95,7 @@ def test_the_page_of_a_sweep_begins_with_the_trade_off(swept, tmp_path):
         assert headline[1] == number(cell.combined["victim_p95_s"]["mean"])
         for client in cell.combined["clients"]:
             assert client["client"] in shown
-    assert text.index("Latency against throughput") < text.index("<table>")
+    assert text.index("<strong>") < text.index("<table")
     assert 'class="mark"' in text
     assert "fairbench sweep sweep.toml" in shown
 
@@ -154,7 +154,7 @@ def test_the_default_is_a_page_in_the_directory(run):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["nowhere"], "nowhere: is neither the directory of a run nor that of a sweep"),
+        (["nowhere"], "nowhere: is no access log, nor the directory of a run, a sweep or a plan"),
         (["nowhere", "-o", "x.pdf"], "x.pdf: must end in .html or .md"),
     ],
 )

@@ -55,12 +55,12 @@ def test_the_flood_its_window_and_its_victims_are_named(flooded):
 
 def test_fair_queueing_lowers_the_waits_of_the_others_and_the_text_says_so(flooded):
     found = json.loads(diagnosed(flooded, "--no-plan", "--json", "--dp", 1))
-    p95_s = {one["scheduler"]: one["ttft_p95_s"] for one in found["schedulers"]}
+    p95_s = {one["scheduler"]: one["others_p95_s"] for one in found["schedulers"]}
     assert list(p95_s) == ["fcfs", "vtc", "d2lpm", "fair-finish"]
     assert all(p95_s[name] < p95_s["fcfs"] / 2 for name in p95_s if name != "fcfs")
     text = diagnosed(flooded, "--no-plan", "--dp", 1)
     assert text.startswith("team-7 floods, 11 clients wait\n")
-    assert "team-7 floods from 4" in text
+    assert "- team-7 floods from " in text
     assert max(map(len, text.splitlines())) <= 80
 
 
@@ -73,18 +73,19 @@ def test_a_log_in_which_nobody_floods_says_so(tmp_path):
 
 
 def test_recorded_latencies_tell_who_waited(tmp_path):
-    """Only team-1 waits in this log, and only while team-7 floods."""
+    """Half of the teams wait in this log, and only while team-7 floods."""
+    slow = {f"team-{n}" for n in range(6)}
     lines = [
-        f"{at_s:.3f},{client},1200,150,{at_s + slow:.3f},{at_s + slow + 1:.3f}"
+        f"{at_s:.3f},{client},1200,150,{at_s + wait_s:.3f},{at_s + wait_s + 1:.3f}"
         for at_s, client in arrivals(3, floods=True)
-        for slow in [20.0 if client == "team-1" and FLOOD_S[0] < at_s < FLOOD_S[1] else 0.1]
+        for wait_s in [20.0 if client in slow and FLOOD_S[0] < at_s < FLOOD_S[1] else 0.1]
     ]
     header = "timestamp,client,input_tokens,output_tokens,first_token,end"
     found = json.loads(
         diagnosed(written(tmp_path / "log.csv", lines, header), "--no-plan", "--json", "--dp", 1)
     )
     assert [one["client"] for one in found["floods"]] == ["team-7"]
-    assert {one["client"] for one in found["harm"]["victims"]} == {"team-1"}
+    assert {one["client"] for one in found["harm"]["victims"]} == slow
 
 
 def test_the_fewest_replicas_are_in_the_page(flooded, tmp_path):

@@ -61,7 +61,9 @@ COMMANDS: Mapping[str, Entry] = {
     "diagnose": Entry(
         "diagnose:diagnose_log", "Find who floods an access log, who is hurt, and what would help."
     ),
-    "report": Entry("report:report", "Write a page on a run, its repeats, or a sweep."),
+    "report": Entry(
+        "report:report", "Write a page on a run, its repeats, a sweep, a plan, or an access log."
+    ),
     "plot": Entry(
         "plot:plot", "Draw a figure of the DLPM paper, or your own runs, from what is stored."
     ),

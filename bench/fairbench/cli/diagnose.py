@@ -10,7 +10,7 @@ from typer import Option
 
 from fairbench.cli.flags import given, split_commas
 from fairbench.cli.report_file import check_report, write_report
-from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap
+from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap, log_params
 from fairbench.diagnose import FAIR, FCFS, USUAL_SLO
 from fairbench.hardware.engines import ENGINES
 
@@ -67,6 +67,7 @@ def diagnose_log(
     The log is replayed in the simulator. A log of more than 12,000 requests is replayed in part:
     the first flood, or the busiest time.
     """
+    from fairbench.capacity.slo import parse_slos
     from fairbench.cli.output import look, print_json
     from fairbench.cli.progress import shown_progress
     from fairbench.diagnose.access_log import read_log
@@ -75,17 +76,10 @@ def diagnose_log(
     from fairbench.diagnose.page import diagnosis_page
     from fairbench.diagnose.text import diagnosis_text
     from fairbench.execute.context import run_context
-    from fairbench.workloads.traces.columns import parse_names
-    from fairbench.workloads.traces.formats import AUTO
-    from fairbench.workloads.traces.read import TraceParams, joined_columns
 
     check_report(report)
-    columns = parse_names(trace_map)
-    if clients_from is not None:
-        columns["client"] = clients_from
-    params = TraceParams(
-        file, trace_format or AUTO, columns=joined_columns(columns), line=trace_line or 0
-    )
+    parse_slos(slo or (USUAL_SLO,))  # before anything is replayed
+    params = log_params(file, trace_format, trace_map, clients_from, trace_line)
     flags: dict[str, Any] = given({"gpu": gpu, "model": model, "engine": engine})
     schedulers = split_commas("--scheduler", scheduler) if scheduler else (FCFS, *FAIR)
     asked = Asked(flags, dp, tuple(schedulers), tuple(slo or (USUAL_SLO,)), not no_plan)

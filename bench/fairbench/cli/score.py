@@ -11,6 +11,7 @@ from typer import Option
 
 from fairbench.cli.bench_file import OutputDetails, OutputFile
 from fairbench.cli.flags import Goodput, Percentiles, goodput_flag, split_commas
+from fairbench.cli.report_file import check_report, write_report
 from fairbench.errors import UsageError
 from fairbench.metrics.percentiles import parse_percentiles
 from fairbench.score.layout import LAYOUTS
@@ -99,6 +100,9 @@ def score(
             "programs have several requests or everything came at once]",
         ),
     ] = None,
+    report: Annotated[
+        Path | None, Option(metavar="FILE.html", help="Write a page with pictures too; or .md.")
+    ] = None,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
     as_json: Annotated[
@@ -118,11 +122,14 @@ def score(
 
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")
+    check_report(report)
     window, ranks = (window_start, window_end), parse_percentiles(percentiles or "")
     if any(path.is_dir() for path in files):
         others = (layout, names, time_unit, line, clients, misbehaving, weights, goodput, latency)
         if len(files) > 1 or any(others):
             raise UsageError(f"{files[0]}: a run's directory is scored alone and as it is")
+        if report is not None:
+            raise UsageError(f"--report {report}: use `fairbench report {files[0]}`")
         summary, requests = score_run(files[0], *window, ranks)
     else:
         scored = read_scored(
@@ -139,6 +146,10 @@ def score(
         summary = _summary(scored, window, unruly, entitled, promised, latency, ranks)
         requests = scored.requests
         summary = {"records": [str(path) for path in files], **summary}
+        if report is not None:
+            from fairbench.score.page import score_page
+
+            write_report(score_page(scored, summary, [path.name for path in files]), report)
     add_bench_line(output_file, summary, lambda: requests, details=output_details)
     if as_json:
         print_json(summary)

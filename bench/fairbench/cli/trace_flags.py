@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
 from fairbench.cli.flags import split_commas
 from fairbench.workloads.traces.columns import FIELDS
 from fairbench.workloads.traces.formats import AUTO, FORMATS
+
+if TYPE_CHECKING:
+    from fairbench.workloads.traces.read import TraceParams
 
 TraceFormat = Annotated[
     str | None,
@@ -43,6 +46,32 @@ Misbehaving = Annotated[
         metavar="A,B", help="Heavy clients of the trace: metrics of the well-behaved omit them."
     ),
 ]
+
+
+def log_params(
+    file: str,
+    trace_format: str | None,
+    names: list[str] | None,
+    clients_from: str | None,
+    line: int | None,
+    block_size: int | None = None,
+) -> TraceParams:
+    """Return how a file is to be read, from these flags. Raises UsageError."""
+    from fairbench.workloads.traces.columns import parse_names
+    from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns
+
+    columns = parse_names(names)
+    if clients_from is not None:
+        columns["client"] = clients_from
+    params = TraceParams(
+        file,
+        trace_format or AUTO,
+        columns=joined_columns(columns),
+        line=line or 0,
+        block_size=block_size or 0,
+    )
+    check_params(params)
+    return params
 
 
 def heavy_clients(text: str | None) -> list[str] | None:

@@ -1,10 +1,10 @@
-"""A diagnosis as a page: the answers first, then the pictures, then the table of replays."""
+"""Pages of a diagnosis and of a log: answers first, then pictures, then tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairbench.diagnose.access_log import FIRST_TOKEN
+from fairbench.diagnose.access_log import FIRST_TOKEN, AccessLog
 from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits, renamed
 from fairbench.diagnose.sentences import (
     basis_lines,
@@ -17,6 +17,7 @@ from fairbench.diagnose.sentences import (
 )
 from fairbench.diagnose.text import headings, rows
 from fairbench.report.numbers import number
+from fairbench.report.pages.log_page import log_page
 from fairbench.report.pages.page import (
     Bullets,
     Cell,
@@ -34,7 +35,7 @@ from fairbench.report.pages.traffic_figures import (
     waiting_clients,
     waits_figure,
 )
-from fairbench.report.traffic_lines import Judged
+from fairbench.report.traffic_lines import Judged, judged
 
 MEANING = (
     "Waits are times to the first token of the requests that arrived{when}. "
@@ -114,3 +115,13 @@ def _meaning(found: Diagnosis) -> Paragraph:
 
 def _grid(found: Diagnosis) -> Grid:
     return Grid(headings(found), [[Cell(text) for text in row] for row in rows(found)])
+
+
+def access_log_page(log: AccessLog) -> Page:
+    """Return the page of a log: its load over time, its floods, and who waited if it says so."""
+    warnings = [f"Synthetic: {log.synthetic}."] if log.synthetic else []
+    left_out = ""
+    if log.table.left_out:
+        left_out = f", {log.table.left_out:,} {log.table.who_left_out} left out"
+    provenance = f"{log.format}, SHA-256 {log.sha256[:12]}{left_out}."
+    return log_page(log.file, provenance, judged(log.traffic), log.measured, warnings=warnings)
