@@ -1,37 +1,50 @@
-"""A fair scheduler: an order, made of an account and a charging.
+"""Fair schedulers by composition: an order, an account and a charging.
 
 The *account* knows what each client was given, the *charging* what an event costs. A policy decides
-whose request goes next, and nothing else.
+which client's request goes next, and nothing else.
 """
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, cast
 
-from fairbench.core import Request
+from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
+from fairbench.errors import UsageError, unknown_name
 from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.base import LocalScheduler, Read, Setup, WaitingView
 from fairbench.schedulers.charging.charging import Charging
 from fairbench.schedulers.charging.gpu_time import TimeCharging
 from fairbench.schedulers.charging.tokens import Prices, TokenCharging
+from fairbench.schedulers.gpu_charges import GPU_TIME
 from fairbench.schedulers.sharing import Sharing
 
 
 class FairScheduler(LocalScheduler):
-    """Pass what happens on to the charging; subclasses give both parts to ``_compose``."""
+    """A scheduler that charges by its parts; subclasses give them to ``_compose``."""
 
-    refunds_tokens = True
     account: Account
     charging: Charging
+    _weights: Mapping[str, float]
 
-    def _compose(self, account: Account, charging: Charging) -> None:
-        self.account, self.charging = account, charging
+    def _compose(
+        self, account: Account, charging: Charging, weights: Mapping[str, float] | None = None
+    ) -> None:
+        """Take both parts; ``weights`` of clients are laid over those of the experiment."""
+        self.account, self.charging, self._weights = account, charging, weights or {}
+        self.refunds_tokens = charging.refunds
+        self.account.prepare(weighted(self.setup, self._weights))
         if isinstance(charging, TimeCharging):
             self.times_steps = self.wants_costs = True
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
-        self.account.prepare(setup)
+        for client in self._weights:
+            if setup.clients and client not in setup.clients:
+                raise unknown_name(f"client in {self.name}.weights", client, setup.clients)
+        self.account.prepare(weighted(setup, self._weights))
         self.charging.prepare(self.name, setup)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
@@ -64,19 +77,52 @@ class FairScheduler(LocalScheduler):
     def on_finish(self, request: Request) -> None:
         self.charging.finished(request)
 
+    def _bound(
+        self, view: Literal["actual", "client"], quantum: int, theorem: str, prices: Prices
+    ) -> ServiceBound | NoBound:
+        """Return the bound of a theorem, unless it is not about what the parts count or charge."""
+        if reason := self.charging.no_bound or self.account.no_bound:
+            return NoBound(f"{self.name} {reason}")
+        if any(self.setup.weight(client) != weight for client, weight in self._weights.items()):
+            return NoBound(f"{self.name} counts by other weights than the clients are entitled to")
+        weights = ServiceWeights(prices.input_weight, prices.output_weight)
+        return ServiceBound(view, quantum, theorem, weights)
+
     def balances(self) -> Mapping[str, float]:
         return self.account.balances()
 
 
 def charging_of(
-    account: Account, prices: Prices, sharing: Sharing | None, *, by_time: bool
+    name: str,
+    account: Account,
+    prices: Prices,
+    sharing: Sharing | None,
+    *,
+    by_time: bool,
+    tokens: type[TokenCharging] = TokenCharging,
 ) -> Charging:
-    """Return the charging of a scheduler's parameters.
+    """Return the charging that a scheduler's parameters ask for.
 
     Args:
-        account: Whose balances are charged.
-        prices: What a token costs.
-        sharing: Who pays for a prefix that several clients share; None is who computes it.
+        name: The scheduler's name, for the message.
+        account: The account that is charged.
+        prices: The prices of tokens.
+        sharing: The clients that pay for a shared prefix; None is the client that computes it.
         by_time: Whether GPU time is charged in place of tokens.
+        tokens: The form in which tokens are charged.
+
+    Raises:
+        UsageError: If GPU time is to be charged with ``sharing``.
     """
-    return TimeCharging(account) if by_time else TokenCharging(account, prices, sharing)
+    if not by_time:
+        return tokens(account, prices, sharing)
+    if sharing is not None:
+        raise UsageError(f"{name}.charge = {GPU_TIME!r}: not with sharing")
+    return TimeCharging(account)
+
+
+def weighted(setup: Setup, weights: Mapping[str, float]) -> Setup:
+    """Return the setup with other weights of some clients, which follows later changes."""
+    if not weights:
+        return setup
+    return replace(setup, weights=ChainMap(dict(weights), cast(Any, setup.weights)))
