@@ -21,7 +21,7 @@ def credits_of(
 
 
 def counters_of(
-    output_weight: int, *, lifts: bool, lifts_alone: bool, tenants: Tenants | None
+    output_weight: int, *, lifts: bool = True, lifts_alone: bool = True, tenants: Tenants | None
 ) -> Counters:
     """Return counters whose clients are lifted as ``Counters`` says."""
     form = Counters if tenants is None else TreeCounters

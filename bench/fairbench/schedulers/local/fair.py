@@ -6,13 +6,15 @@ which client's request goes next, and nothing else.
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
-from fairbench.errors import UsageError, unknown_name
+from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.base import LocalScheduler, Read, Setup, WaitingView
 from fairbench.schedulers.charging.charging import Charging
@@ -20,6 +22,24 @@ from fairbench.schedulers.charging.gpu_time import TimeCharging
 from fairbench.schedulers.charging.tokens import Prices, TokenCharging
 from fairbench.schedulers.gpu_charges import GPU_TIME
 from fairbench.schedulers.sharing import Sharing
+from fairbench.tenants import Tenants
+
+
+@dataclass(frozen=True)
+class FairParams:
+    """The parameters of the charging and the account, for a scheduler to subclass.
+
+    ``charge``: ``gpu-time`` charges the time of iterations in place of tokens. ``sharing``: the
+    clients that pay for a shared prefix; the client that computes it by default. ``tenants``:
+    ``tree`` shares between tenants first. ``weights`` are laid over those of the experiment.
+    """
+
+    charge: Literal["gpu-time"] | None = None
+    sharing: Sharing | None = None
+    tenants: Tenants | None = None
+    weights: dict[str, Annotated[FiniteFloat, Gt(0)]] | None = None
+    input_weight: Annotated[int, Gt(0)] = 1
+    output_weight: Annotated[int, Gt(0)] = 2
 
 
 class FairScheduler(LocalScheduler):
@@ -35,16 +55,20 @@ class FairScheduler(LocalScheduler):
         """Take both parts; ``weights`` of clients are laid over those of the experiment."""
         self.account, self.charging, self._weights = account, charging, weights or {}
         self.refunds_tokens = charging.refunds
-        self.account.prepare(weighted(self.setup, self._weights))
+        self.account.prepare(self.setup.weighted("weights", weights))
         if isinstance(charging, TimeCharging):
             self.times_steps = self.wants_costs = True
 
+    def compose(self, account: Account, params: FairParams) -> None:
+        """Take an account, and the charging that the parameters ask for."""
+        prices = Prices(params.input_weight, params.output_weight)
+        by_time = params.charge == GPU_TIME
+        charging = charging_of(self.name, account, prices, params.sharing, by_time=by_time)
+        self._compose(account, charging, params.weights)
+
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
-        for client in self._weights:
-            if setup.clients and client not in setup.clients:
-                raise unknown_name(f"client in {self.name}.weights", client, setup.clients)
-        self.account.prepare(weighted(setup, self._weights))
+        self.account.prepare(setup.weighted(f"{self.name}.weights", self._weights))
         self.charging.prepare(self.name, setup)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
@@ -119,10 +143,3 @@ def charging_of(
     if sharing is not None:
         raise UsageError(f"{name}.charge = {GPU_TIME!r}: not with sharing")
     return TimeCharging(account)
-
-
-def weighted(setup: Setup, weights: Mapping[str, float]) -> Setup:
-    """Return the setup with other weights of some clients, which follows later changes."""
-    if not weights:
-        return setup
-    return replace(setup, weights=ChainMap(dict(weights), cast(Any, setup.weights)))
