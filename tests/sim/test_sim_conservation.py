@@ -1,12 +1,16 @@
 """Every fair scheduler with every charging: the charges add up to what the service log says."""
 
+from pathlib import Path
+
 import pytest
 from sim_helpers import small_spec
 
 from fairbench.schedulers import registry
 from fairbench.schedulers.params import param_names
+from fairbench.schedulers.user_files import VARIABLE
 from fairbench.sim.run import Simulation
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "fair_share.py"
 SCHEDULERS = [
     "vtc", "lcf", "mdrr", "dlpm", "dlpm-hold", "dlpm-upstream", "dlpm-edf", "edf-dlpm",
 ]  # fmt: skip
@@ -73,3 +77,14 @@ def assert_conserved(name, form):
         expected = sum(extend) + 2 * sum(output)
     assert expected > 0
     assert sum(one.total for one in charged) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("form", [c | a for c in CHARGINGS for a in ({}, {"tenants": "tree"})])
+def test_the_example_of_a_fair_scheduler_charges_as_the_others_do(monkeypatch, form):
+    monkeypatch.setenv(VARIABLE, str(EXAMPLE))
+    registry._with_plugins.cache_clear()
+    try:
+        assert_conserved("fair-share", form)
+    finally:
+        monkeypatch.undo()
+        registry._with_plugins.cache_clear()
