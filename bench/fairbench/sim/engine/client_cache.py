@@ -21,7 +21,8 @@ from fairbench.schedulers.eviction.policy import (
     Rank,
 )
 from fairbench.schedulers.prefix_tree import Edge
-from fairbench.sim.engine.kv_cache import KVCache, KVNode, Waiter
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.kv_node import KVNode, Waiter
 from fairbench.sim.engine.residency import Residency
 from fairbench.sim.records.memory_log import WorkerMemoryLog
 
