@@ -82,7 +82,7 @@ def check_tree(cache) -> None:
 
 def check_open_leaves_are_queued(cache) -> None:
     """INV-12 of a cache with an eviction policy: every queue knows its open leaves."""
-    by_client = cache.policy.by_client
+    by_client = cache.by_client
     for node in cache.nodes():
         assert node.holders
         for queue in node.holders if by_client else ("",):

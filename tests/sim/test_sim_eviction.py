@@ -12,7 +12,7 @@ from sim_helpers import prompt, small_spec
 
 from fairbench.core import Segment
 from fairbench.errors import UsageError
-from fairbench.schedulers.eviction.policy import Claimant
+from fairbench.schedulers.eviction.policy import Claimant, ClientEviction
 from fairbench.schedulers.eviction.registry import EVICTIONS, build_eviction
 from fairbench.schedulers.prefix_tree import path
 from fairbench.schedulers.setup import Setup
@@ -59,7 +59,7 @@ class PoolAgainstTokens(RuleBasedStateMachine):
         self.expected = {}  # claims that nobody has ended
         self.choices = []
         policy = self.pool.cache.policy
-        if policy.by_client:
+        if isinstance(policy, ClientEviction):
             chosen = policy.choose
 
             def choose(claimants):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from fairbench.core import HEAVIEST, LIGHTEST, CostModel
-from fairbench.errors import UsageError
+from fairbench.errors import UsageError, unknown_name
 from fairbench.schedulers.views import FleetView
 from fairbench.tenants import children_of, lineage
 
@@ -54,3 +55,15 @@ class Setup:
     def weight(self, client: str) -> float:
         """The client's entitlement relative to the others'."""
         return self.weights.get(client, 1)
+
+    def weighted(self, owner: str, weights: Mapping[str, float] | None) -> Setup:
+        """Return the setup with other weights of some clients; later changes of others are seen.
+
+        Raises UsageError naming ``owner`` for a client that is not there.
+        """
+        if not weights:
+            return self
+        for client in weights:
+            if self.clients and client not in self.clients:
+                raise unknown_name(f"client in {owner}", client, self.clients)
+        return replace(self, weights=ChainMap(dict(weights), cast(Any, self.weights)))

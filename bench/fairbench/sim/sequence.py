@@ -10,7 +10,7 @@ from fairbench.sim.request_time import NO_TIME
 
 if TYPE_CHECKING:
     from fairbench.schedulers.prefix_tree import Place
-    from fairbench.sim.engine.kv_cache import KVNode
+    from fairbench.sim.engine.kv_node import KVNode
 
 FINISHED, REFUSED, UNFINISHED = 0, 1, 2
 NEVER = -1

@@ -10,7 +10,8 @@ from fairbench.core import Prompt
 from fairbench.live.emulator.token_streams import TokenStreams
 from fairbench.live.kv_events.wire import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from fairbench.schedulers.prefix_tree import Place
-from fairbench.sim.engine.kv_cache import KVCache, KVNode
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.kv_node import KVNode
 
 BLOCK_TOKENS = 8
 MEDIUM = "GPU"

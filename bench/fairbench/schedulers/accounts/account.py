@@ -8,6 +8,8 @@ from collections.abc import Collection, Mapping
 from fairbench.schedulers.accounts.decoded import Decoded
 from fairbench.schedulers.setup import Setup
 
+SIBLINGS = "bounds the difference of siblings among its tenants"
+
 
 class Account(ABC):
     """The balances of all clients.
@@ -18,6 +20,8 @@ class Account(ABC):
 
     setup = Setup()
     decoded: Decoded  # ``changed`` are the clients whose number of running requests may be another
+    shares = False  # charges may be parts of a token
+    no_bound = ""  # why no theorem bounds what is accounted for, such as "bounds ..."
 
     def prepare(self, setup: Setup) -> None:
         """Take the facts of the experiment, weights among them, before the first request."""

@@ -7,6 +7,7 @@ from itertools import islice
 
 from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.accounts.decoded import Decoded
+from fairbench.schedulers.setup import Setup
 
 
 class Counters(Account):
@@ -17,33 +18,24 @@ class Counters(Account):
         lifts: Whether a client that comes back is lifted to those that wait (lines 11-13).
         lifts_alone: Whether it is lifted to the client that left the queue last if nobody waits
             (lines 8-10).
-        weights: Weights of clients laid over those of the experiment.
     """
 
-    def __init__(
-        self,
-        output_weight: int,
-        *,
-        lifts: bool = True,
-        lifts_alone: bool = True,
-        weights: Mapping[str, float],
-    ) -> None:
+    def __init__(self, output_weight: int, *, lifts: bool = True, lifts_alone: bool = True) -> None:
         self.of: dict[str, float] = {}
-        self.weights = self._own_weights = weights
+        self.weights: Mapping[str, float] = {}
         self.last_left: str | None = None
         self.lifts = lifts
-        self.shares = False  # charges may be parts of a token
         self.decoded = Decoded(self.of, output_weight)
         self._output_weight = output_weight
         self._lifts_alone = lifts_alone
+        if not (lifts and lifts_alone):
+            self.no_bound = "bounds no service difference in this form"
         self._turn: dict[str, int] = {}  # when a client was last picked
         self._picks = 0
 
-    def prepare_weights(self) -> None:
-        """Lay the counters' own weights over those of the setup."""
-        # Not copied without need: a router's may change while it runs.
-        own, given = self._own_weights, self.setup.weights
-        self.weights = {**given, **own} if own else given
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        self.weights = setup.weights
 
     def enter(self, client: str, waiting: Collection[str]) -> None:
         """Lift a client whose request arrives; ``waiting`` are the clients that wait without it."""

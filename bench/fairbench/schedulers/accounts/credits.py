@@ -4,37 +4,36 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from typing import Literal
 
 from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.accounts.decoded import Decoded
+from fairbench.schedulers.accounts.rejoin import KeepDebtors
 from fairbench.schedulers.quanta import rounds_to_credit
-
-Rejoin = Literal["keep", "min0", "paper_zero"]
 
 
 class Credits(Account):
     """The credits q_i and the client list l of [DLPM] Alg. 1, refilled in quanta.
 
-    A client joins the list with its first request (line 12). It leaves when it is idle, by the rule
-    ``rejoin``: ``keep`` only lets it leave in credit, so that going away neither erases a debt nor
-    saves up credit; ``min0`` lets it go and keeps its debt; ``paper_zero`` erases both.
+    A client joins the list with its first request (line 12). An idle client leaves the list by a
+    rule of ``rejoin``.
 
     Args:
         quantum: The quantum Q^u of a client of weight 1, in weighted tokens.
         output_weight: The price of an output token.
-        rejoin: The rule by which idle clients leave.
+        rejoin: The rule by which idle clients leave and come back.
     """
 
-    def __init__(self, quantum: float, output_weight: int, rejoin: Rejoin = "keep") -> None:
+    def __init__(
+        self, quantum: float, output_weight: int, rejoin: KeepDebtors | None = None
+    ) -> None:
         self.quantum = quantum
-        self.rejoin = rejoin
+        self.rejoin = rejoin or KeepDebtors()
+        if not self.rejoin.bounded:
+            self.no_bound = "bounds no service difference in this form"
         self.of: dict[str, float] = {}  # q_i; its keys are the client list l
         self.requests: Counter[str] = Counter()  # of each client: waiting or running
         self.unit_of_time: Callable[[], float] | None = None  # of a token, where time is charged
-        self.shares = False  # charges may be parts of a token
         self.decoded = Decoded(self.of, -output_weight)
-        self._frozen: dict[str, float] = {}  # debts of clients that left, under rejoin=min0
 
     def enter(self, client: str) -> None:
         """Count a request that has arrived; its client joins the list (line 12)."""
@@ -112,19 +111,15 @@ class Credits(Account):
     def join(self, client: str) -> None:
         """Put a client on the list, unless it is there."""
         if client not in self.of:
-            self.of[client] = self._frozen.pop(client, 0)
+            self.of[client] = self.rejoin.returns(client)
 
     def let_go(self, client: str) -> None:
         """Take an idle client off the list, by the rule of ``rejoin``."""
         if self.requests[client]:
             return
         self.decoded.settle((client,))
-        credit = self.of[client]
-        if self.rejoin == "keep" and credit <= 0:
-            return
-        del self.of[client]
-        if self.rejoin == "min0" and credit < 0:
-            self._frozen[client] = credit
+        if self.rejoin.leaves(client, self.of[client]):
+            del self.of[client]
 
     def balances(self) -> dict[str, float]:
         self.decoded.settle_all()

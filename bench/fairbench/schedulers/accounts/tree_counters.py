@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from fairbench.schedulers.accounts.account import SIBLINGS
 from fairbench.schedulers.accounts.counters import Counters
 from fairbench.tenants import ROOT, parent_of
 
@@ -16,15 +17,10 @@ class TreeCounters(Counters):
     the least that waits, or to the one that left last. Of names without separators this is VTC.
     """
 
-    def __init__(
-        self,
-        output_weight: int,
-        *,
-        lifts: bool = True,
-        lifts_alone: bool = True,
-        weights: Mapping[str, float],
-    ) -> None:
-        super().__init__(output_weight, lifts=lifts, lifts_alone=lifts_alone, weights=weights)
+    no_bound = SIBLINGS
+
+    def __init__(self, output_weight: int, *, lifts: bool = True, lifts_alone: bool = True) -> None:
+        super().__init__(output_weight, lifts=lifts, lifts_alone=lifts_alone)
         self._left: dict[str, str] = {}  # by tenant: its child that left the queue last
 
     def enter(self, client: str, waiting: Collection[str]) -> None:

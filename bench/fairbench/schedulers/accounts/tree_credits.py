@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from fairbench.schedulers.accounts.account import SIBLINGS
 from fairbench.schedulers.accounts.credits import Credits
 from fairbench.tenants import parent_of
 
@@ -14,6 +15,8 @@ class TreeCredits(Credits):
     What is charged to a client is charged to its tenants as well, and quanta are granted among the
     siblings below one tenant.
     """
+
+    no_bound = SIBLINGS
 
     def nodes(self, client: str) -> tuple[str, ...]:
         """Return the client's tenants, the outermost first, and at last the client itself."""

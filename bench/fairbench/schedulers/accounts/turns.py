@@ -1,9 +1,8 @@
-"""Whose turn it is in one pass over a queue: clients in credit, until all of them are in debt."""
+"""Turns in one pass over a queue: clients in credit go, until all who wait are in debt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from enum import Enum, auto
 
 from fairbench.schedulers.accounts.credits import Credits
 from fairbench.schedulers.accounts.tree_credits import TreeCredits
@@ -14,90 +13,103 @@ MayRefill = Callable[[WaitingView, str], bool]
 """Whether quanta are granted now to those below a tenant, of whom none that waits is in credit."""
 
 
-class Turn(Enum):
-    """What a pass does with a client's next request."""
-
-    GO = auto()
-    OTHERS = auto()  # are in credit, and go first
-    IN_DEBT = auto()  # in spite of new quanta
-    NOBODY = auto()  # goes: quanta are held back, and the pass is over
-
-
 class Turns:
-    """Lines 4-7 and 19-20 of [DLPM] Alg. 1 for one pass.
+    """CHECKREFILL of [DLPM] Alg. 1 (lines 3-8) for one pass.
+
+    ``over`` is set when quanta are held back, which ends the pass.
 
     Args:
         credits: The credits of all clients.
         view: The queue.
         may_refill: Whether quanta may be granted when nobody who waits is in credit.
+        stops: Whether the first request without room ends the pass.
     """
 
-    def __init__(self, credits: Credits, view: WaitingView, may_refill: MayRefill) -> None:
+    bounded = True
+
+    def __init__(
+        self, credits: Credits, view: WaitingView, may_refill: MayRefill, stops: bool = True
+    ) -> None:
         self.credits = credits
         self.view = view
         self.may_refill = may_refill
-        self.blocked: set[str] = set()  # clients whose request did not fit, under refill=relaxed
+        self.stops = stops
+        self.over = False
         self._refilled = False
         self._known: bool | None = None  # whether someone who waits is in credit
 
-    def of(self, client: str) -> Turn:
-        """Return what to do with a request of this client; grants quanta where that is due."""
+    def may_go(self, client: str, scan: Scan) -> bool:
+        """Tell whether the client is in credit, perhaps by quanta granted now (lines 20-21).
+
+        A client that is in debt while others are not is left out of the ``scan``.
+        """
         if self.credits.of[client] <= 0:
             if self._known is None:
                 self._known = self.someone_in_credit()
-            if self._known:
-                return Turn.OTHERS
+            if self._known:  # line 5
+                self._pass_over(client, scan)
+                return False
             if not self.may_refill(self.view, ROOT):
-                return Turn.NOBODY
-            self._refilled = self.refill() or self._refilled
+                self.over = True
+                return False
+            self._refilled = self.refill() or self._refilled  # lines 6-7
             self._known = None
             if self.credits.of[client] <= 0:
-                return Turn.IN_DEBT
+                return False
         self._known = None
-        return Turn.GO
+        return True
 
     def take_refilled(self) -> bool:
         """Tell whether quanta were granted since this was last asked."""
         refilled, self._refilled = self._refilled, False
         return refilled
 
+    def waiting(self) -> Collection[str]:
+        """Return the clients that wait (line 4)."""
+        return self.view.clients()
+
     def someone_in_credit(self) -> bool:
-        """Tell whether a client that waits is in credit."""
-        of, blocked = self.credits.of, self.blocked
-        return any(of[client] > 0 and client not in blocked for client in self.view.clients())
+        """Tell whether a client that waits is in credit (lines 4-5)."""
+        of = self.credits.of
+        return any(of[client] > 0 for client in self.waiting())
 
     def refill(self) -> bool:
         """Grant quanta until a client that waits is in credit; False if none waits."""
         return self.credits.refill(self.waiting())
 
-    def waiting(self) -> Collection[str]:
-        """Return the clients that wait and are not blocked."""
-        return [client for client in self.view.clients() if client not in self.blocked]
+    def no_room(self, client: str) -> bool:
+        """Tell whether the pass goes on after a request that did not fit."""
+        return not self.stops
 
-    def pass_over(self, client: str, scan: Scan) -> None:
+    def tried(self, client: str, scan: Scan) -> None:
+        """Offer again, after a client's turn, those passed over, if nobody is in credit now."""
+        if not self._still_in_credit(client):
+            scan.unskip_all()
+
+    def _still_in_credit(self, client: str) -> bool:
+        # Mostly it is the client itself, who has more requests and credit left.
+        waits = client in self.waiting()
+        return (waits and self.credits.of[client] > 0) or self.someone_in_credit()
+
+    def _pass_over(self, client: str, scan: Scan) -> None:
         """Leave out the client, and all others in debt, until somebody's credit has changed."""
         scan.skip(client)
         scan.skip_debtors(self.credits.of)
 
-    def stand(self, client: str) -> bool:
-        """Tell whether those passed over stay so, after it was this client's turn."""
-        # Mostly it is the client itself, who has more requests and credit left.
-        waits = client in self.view.clients() and client not in self.blocked
-        return (waits and self.credits.of[client] > 0) or self.someone_in_credit()
-
 
 class TreeTurns(Turns):
-    """The same at every level of a tree of tenants."""
+    """CHECKREFILL at every level of a tree of tenants."""
 
     credits: TreeCredits
 
-    def __init__(self, credits: TreeCredits, view: WaitingView, may_refill: MayRefill) -> None:
-        super().__init__(credits, view, may_refill)
-        self._below: dict[
-            str, bool
-        ] = {}  # by tenant: whether someone in it that waits is in credit
+    def __init__(
+        self, credits: TreeCredits, view: WaitingView, may_refill: MayRefill, stops: bool = True
+    ) -> None:
+        super().__init__(credits, view, may_refill, stops)
+        # By tenant: whether someone in it that waits is in credit.
+        self._below: dict[str, bool] = {}
 
-    def of(self, client: str) -> Turn:
+    def may_go(self, client: str, scan: Scan) -> bool:
         for node in self.credits.nodes(client):
             if self.credits.of[node] > 0:
                 continue
@@ -105,15 +117,18 @@ class TreeTurns(Turns):
             if tenant not in self._below:
                 self._below[tenant] = self._someone_below(tenant)
             if self._below[tenant]:
-                return Turn.OTHERS
+                scan.skip(client)
+                return False
             if not self.may_refill(self.view, tenant):
-                return Turn.NOBODY if tenant == ROOT else Turn.OTHERS
+                self.over = tenant == ROOT
+                scan.skip(client)
+                return False
             self._refilled = self._refill_below(tenant) or self._refilled
             self._below.clear()
             if self.credits.of[node] <= 0:
-                return Turn.IN_DEBT
+                return False
         self._below.clear()
-        return Turn.GO
+        return True
 
     def someone_in_credit(self) -> bool:
         return self._someone_below(ROOT)
@@ -127,8 +142,5 @@ class TreeTurns(Turns):
     def _refill_below(self, tenant: str) -> bool:
         return self.credits.refill_below(tenant, self.waiting())
 
-    def pass_over(self, client: str, scan: Scan) -> None:
-        scan.skip(client)
-
-    def stand(self, client: str) -> bool:
+    def _still_in_credit(self, client: str) -> bool:
         return all(self._someone_below(parent_of(node)) for node in self.credits.nodes(client))

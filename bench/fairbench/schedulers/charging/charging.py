@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from fairbench.core import Request
 from fairbench.schedulers.accounts.account import Account
@@ -15,6 +16,9 @@ class Charging:
 
     token_ps: Callable[[], float] | None = None
     """The time of one computed token, by which quanta of tokens are times; None charges tokens."""
+
+    refunds: ClassVar[bool] = True  # gives back outputs that were charged ahead and did not come
+    no_bound = ""  # why no theorem bounds what is charged, such as "charges ..."
 
     def __init__(self, account: Account) -> None:
         self.account = account

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 from fairbench.core import PS_PER_S, Request
-from fairbench.schedulers.gpu_charges import GPUCharges, gpu_charges
+from fairbench.schedulers.gpu_charges import GPU_TIME, GPUCharges, gpu_charges
 from fairbench.schedulers.mean_answers import MeanAnswers
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.sharing import SharedCharges, Sharing
+
+Charge = Literal["input", "uncached", "split", "owner", "gpu-time"]
 
 
 class DispatchCharging:
@@ -146,3 +149,28 @@ class OutputsAhead(DispatchCharging):
 
     def forget(self, client: str) -> None:
         self._answers.forget(client)
+
+
+def dispatch_charging(
+    extend_weight: int, output_weight: int, charge: Charge, *, ahead: bool
+) -> DispatchCharging:
+    """Return the charging that a router's parameters ask for.
+
+    Args:
+        extend_weight: The price of a token of a prompt.
+        output_weight: The price of a token of an output.
+        charge: ``input`` charges the full prompt ([DLPM] Alg. 2 line 16), ``uncached`` only what
+            the chosen worker does not hold. ``split`` and ``owner`` charge the latter to the
+            clients that share a prefix there, as in ``SharedCharges``. ``gpu-time`` charges the
+            time that the prompt is expected to take, and at the end the time of the request in
+            place of that.
+        ahead: Whether a client's mean answer is charged at dispatch, and the difference at the
+            end. By default outputs are charged when a request is over (line 22), so that the
+            worker that finishes least looks cheapest.
+    """
+    charging = DispatchCharging(extend_weight, output_weight)
+    if charge == GPU_TIME:
+        charging = TimeDispatchCharging(extend_weight, output_weight)
+    elif charge == "split" or charge == "owner":
+        charging = SharedDispatchCharging(extend_weight, output_weight, charge)
+    return OutputsAhead(charging) if ahead else charging

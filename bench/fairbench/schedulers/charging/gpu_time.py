@@ -11,6 +11,7 @@ from fairbench.schedulers.setup import Setup
 class TimeCharging(Charging):
     """Charge picoseconds of the worker's busy time; the charges of all clients add up to it."""
 
+    no_bound = "charges GPU time, which service does not count"
     _charges: GPUCharges
 
     def prepare(self, name: str, setup: Setup) -> None:

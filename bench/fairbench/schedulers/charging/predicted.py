@@ -27,6 +27,8 @@ class PredictedCharging(TokenCharging):
             that go on beyond their prediction ([VTC-artifact]).
     """
 
+    refunds = False  # it charges ahead by itself
+
     def __init__(
         self,
         account: Account,

@@ -37,6 +37,11 @@ class TokenCharging(Charging):
         super().__init__(account)
         self.prices = prices
         self._shared = None if sharing is None else SharedCharges(sharing)
+        account.shares = sharing is not None
+        if sharing is not None and not prices.whole_input:
+            self.no_bound = "charges by sharing, which is not the service of a client"
+        elif prices.recompute:
+            self.no_bound = "bounds no service difference in this form"
 
     def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         prices = self.prices

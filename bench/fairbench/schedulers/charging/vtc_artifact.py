@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from fairbench.core import Request
 from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.charging.tokens import Prices, TokenCharging
 from fairbench.schedulers.sharing import Sharing
 
+Form = Literal["paper", "artifact", "artifact-2023"]
+
 
 class ArtifactCharging(TokenCharging):
     """The first output token is free, and each step that ends a request costs a token more.
 
-    The token more is charged for every running request, those that end in the step included. The
-    code before June 2024 (``charges_at_finish`` is False) did not charge it. There to replay that
-    code's records: Theorem 4.4 does not hold.
+    The token more is charged for every running request, those that end in the step included. This
+    charging replays that code's records: Theorem 4.4 does not hold.
     """
 
-    def __init__(
-        self,
-        account: Account,
-        prices: Prices,
-        sharing: Sharing | None,
-        *,
-        charges_at_finish: bool,
-    ) -> None:
+    refunds = False
+    charges_at_finish: ClassVar[bool] = True
+
+    def __init__(self, account: Account, prices: Prices, sharing: Sharing | None = None) -> None:
         super().__init__(account, prices, sharing)
-        self.charges_at_finish = charges_at_finish
+        self.no_bound = "bounds no service difference in this form"
         self.step_charged = False
         self._first: Counter[str] = Counter()  # first tokens yet to come
         self._running: Counter[str] = Counter()
@@ -59,3 +57,16 @@ class ArtifactCharging(TokenCharging):
     def retracted(self, request: Request) -> None:
         super().retracted(request)
         self._running[request.client] -= 1
+
+
+class EarlyArtifactCharging(ArtifactCharging):
+    """The charging of that code before June 2024, without the token more."""
+
+    charges_at_finish = False
+
+
+FORMS: Mapping[Form, type[TokenCharging]] = {
+    "paper": TokenCharging,
+    "artifact": ArtifactCharging,
+    "artifact-2023": EarlyArtifactCharging,
+}

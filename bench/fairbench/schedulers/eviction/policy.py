@@ -49,14 +49,11 @@ class Claimant(NamedTuple):
 class EvictionPolicy(ABC):
     """The order in which cached tokens leave. Subclass this, one policy per file.
 
-    A policy is a pure state machine: it reads no clock, and the cache tells it every fact. Without
-    ``by_client`` the cache drops the leaf of the least ``rank``. With ``by_client`` the cache asks
-    ``choose`` for a client and ends that client's claim on its leaf of the least rank; memory is
-    freed when the last claim on a leaf has ended.
+    A policy is a pure state machine: it reads no clock, and the cache tells it every fact. The
+    cache drops the leaf of the least ``rank``. A ``ClientEviction`` chooses a client first.
     """
 
     name: ClassVar[str]
-    by_client: ClassVar[bool] = False
     Params: ClassVar[Any]
 
     setup: Setup = Setup()
@@ -75,10 +72,6 @@ class EvictionPolicy(ABC):
         """
         return 0, leaf.access
 
-    def choose(self, claimants: Iterable[Claimant]) -> str:
-        """Return the client that gives up a leaf. Only for a policy with ``by_client``."""
-        raise NotImplementedError
-
     def limit(self, client: str) -> float | None:
         """Return the most tokens that the client may hold, None for no limit.
 
@@ -95,9 +88,11 @@ class EvictionPolicy(ABC):
 
 
 class ClientEviction(EvictionPolicy):
-    """A policy that takes memory from clients above their entitlement first."""
+    """A policy that takes memory from clients above their entitlement first.
 
-    by_client = True
+    The cache asks ``choose`` for a client and ends that client's claim on its leaf of the least
+    rank. Memory is freed when the last claim on a leaf has ended.
+    """
 
     @abstractmethod
     def entitled(self, client: str) -> float:

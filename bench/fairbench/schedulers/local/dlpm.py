@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Gt
+from pydantic import FiniteFloat
 
-from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
-from fairbench.errors import UsageError
-from fairbench.schedulers.accounts.credits import Credits, Rejoin
-from fairbench.schedulers.accounts.tree_credits import TreeCredits
-from fairbench.schedulers.accounts.turns import TreeTurns, Turn, Turns
+from fairbench.core import NoBound, Request, ServiceBound
+from fairbench.schedulers.accounts.forms import credits_of, turns_of
+from fairbench.schedulers.accounts.rejoin import Rejoin
+from fairbench.schedulers.accounts.turns import Turns
 from fairbench.schedulers.base import Scan, Selection, Setup, WaitingView
 from fairbench.schedulers.charging.tokens import Prices
 from fairbench.schedulers.gpu_charges import GPU_TIME
@@ -32,18 +32,18 @@ class DLPM(FairScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``quantum`` is Q^u in service units (tokens; an output token counts ``output_weight``).
+        """Parameters of the order, the credits and the charging.
 
-        It is that of a client of weight 1; one of weight 2 gets twice as much.
-        ``no_room``: ``stop`` ends the pass as SGLang does, ``skip`` tries the next request as
-        Algorithm 1 reads. ``refill``: ``relaxed`` does not let a client whose request did not fit
-        hold up the refill (only with ``skip``; it breaks Theorem 4.1). ``rejoin``: how idle clients
-        leave the list, as in ``Credits``. ``charge_recompute``: charge the second prefill of a
-        retracted request too. ``sharing``: who pays for a prefix that clients share, as in
-        ``SharedCharges``, by default the client that computes it. ``charge``: ``gpu-time`` is what
-        iterations take, as in ``GPUCharges``, in place of tokens; a quantum is then the time of so
-        many computed tokens. ``tenants``: ``tree`` keeps credits at every level of
-        ``org/team/user`` and grants quanta level by level.
+        ``quantum`` is Q^u of a client of weight 1, in service units (an output token counts
+        ``output_weight``); a client of weight 2 gets twice as much. ``no_room``: ``stop`` ends the
+        pass at a request that does not fit, as SGLang does; ``skip`` tries the next request, as
+        Algorithm 1 reads. ``refill``: ``relaxed`` is ``RelaxedTurns``, only with ``skip``.
+        ``rejoin``: the rule by which idle clients leave the list. ``charge_recompute`` charges the
+        second prefill of a retracted request too. ``sharing``: the clients that pay for a shared
+        prefix, as in ``SharedCharges``; the client that computes it by default. ``charge``:
+        ``gpu-time`` charges the time of iterations, as in ``GPUCharges``; a quantum is then the
+        time of so many computed tokens. ``tenants``: ``tree`` keeps credits at every level of
+        ``org/team/user``. ``weights`` of clients are laid over those of the experiment.
         """
 
         quantum: Annotated[int, Gt(0)] = 10_000
@@ -56,20 +56,22 @@ class DLPM(FairScheduler):
         tenants: Tenants | None = None
         extend_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
+        weights: dict[str, Annotated[FiniteFloat, Gt(0)]] | None = None
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        prices = Prices(
+        self.prices = Prices(
             params.extend_weight, params.output_weight, recompute=params.charge_recompute
         )
-        form = Credits if params.tenants is None else TreeCredits
-        self.credits = form(params.quantum, params.output_weight, params.rejoin)
-        self.credits.shares = params.sharing is not None
+        self.credits = credits_of(
+            *(params.quantum, params.output_weight), rejoin=params.rejoin, tenants=params.tenants
+        )
         by_time = params.charge == GPU_TIME
-        if by_time and params.sharing is not None:
-            raise UsageError(f"{self.name}.charge = {GPU_TIME!r}: not with sharing")
-        charging = charging_of(self.credits, prices, params.sharing, by_time=by_time)
-        self._compose(self.credits, charging)
+        charging = charging_of(
+            *(self.name, self.credits, self.prices, params.sharing), by_time=by_time
+        )
+        self._compose(self.credits, charging, params.weights)
+        self._rule = turns_of(relaxed=params.refill == "relaxed", tenants=params.tenants)
 
     @property
     def credit(self) -> dict[str, float]:
@@ -92,31 +94,23 @@ class DLPM(FairScheduler):
         turns = self._turns(view)
         progressed, refresh = True, True
         while progressed and len(view):  # line 17
-            progressed = False
             scan = self._scan(view, now_s, refresh)  # line 16
-            refresh = False
+            progressed = refresh = False
             for request in scan:  # line 18
-                turn = turns.of(request.client)  # lines 19-21, and CHECKREFILL (lines 3-8)
-                if turn is Turn.NOBODY:
-                    return
-                if turn is Turn.OTHERS:
-                    turns.pass_over(request.client, scan)
-                if turn is not Turn.GO:
+                if not turns.may_go(request.client, scan):  # lines 19-21: CHECKREFILL
+                    if turns.over:
+                        return
                     continue
                 if (yield request):  # lines 21-24; on_admitted charges
                     progressed = True
-                elif self.params.no_room == "stop":
+                elif not turns.no_room(request.client):
                     return
-                elif self.params.refill == "relaxed":
-                    turns.blocked.add(request.client)
-                if not turns.stand(request.client):
-                    scan.unskip_all()
+                turns.tried(request.client, scan)
             progressed = turns.take_refilled() or progressed
 
     def _turns(self, view: WaitingView) -> Turns:
-        if isinstance(self.credits, TreeCredits):
-            return TreeTurns(self.credits, view, self._may_refill)
-        return Turns(self.credits, view, self._may_refill)
+        """Return CHECKREFILL (lines 3-8) for one pass."""
+        return self._rule(self.credits, view, self._may_refill, stops=self.params.no_room == "stop")
 
     def _scan(self, view: WaitingView, now_s: float, refresh: bool) -> Scan:
         """Return the order among clients in credit (line 16)."""
@@ -127,14 +121,7 @@ class DLPM(FairScheduler):
         return True
 
     def service_bound(self) -> ServiceBound | NoBound:
-        params = self.params
-        if params.charge == GPU_TIME:
-            return NoBound(f"{self.name} charges GPU time, which service does not count")
-        if params.sharing is not None:
-            return NoBound(f"{self.name} charges by sharing, which is not the service of a client")
-        if params.tenants is not None:
-            return NoBound(f"{self.name} bounds the difference of siblings among its tenants")
-        if params.refill == "relaxed" or params.rejoin == "paper_zero" or params.charge_recompute:
+        bound = self._bound("actual", self.params.quantum, "DLPM Theorem 4.1", self.prices)
+        if isinstance(bound, ServiceBound) and not self._rule.bounded:
             return NoBound(f"{self.name} bounds no service difference in this form")
-        weights = ServiceWeights(params.extend_weight, params.output_weight)
-        return ServiceBound("actual", params.quantum, "DLPM Theorem 4.1", weights)
+        return bound

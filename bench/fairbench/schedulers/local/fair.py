@@ -1,37 +1,74 @@
-"""A fair scheduler: an order, made of an account and a charging.
+"""Fair schedulers by composition: an order, an account and a charging.
 
 The *account* knows what each client was given, the *charging* what an event costs. A policy decides
-whose request goes next, and nothing else.
+which client's request goes next, and nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from fairbench.core import Request
+from annotated_types import Gt
+from pydantic import FiniteFloat
+
+from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
+from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.base import LocalScheduler, Read, Setup, WaitingView
 from fairbench.schedulers.charging.charging import Charging
 from fairbench.schedulers.charging.gpu_time import TimeCharging
 from fairbench.schedulers.charging.tokens import Prices, TokenCharging
+from fairbench.schedulers.gpu_charges import GPU_TIME
 from fairbench.schedulers.sharing import Sharing
+from fairbench.tenants import Tenants
+
+
+@dataclass(frozen=True)
+class FairParams:
+    """The parameters of the charging and the account, for a scheduler to subclass.
+
+    ``charge``: ``gpu-time`` charges the time of iterations in place of tokens. ``sharing``: the
+    clients that pay for a shared prefix; the client that computes it by default. ``tenants``:
+    ``tree`` shares between tenants first. ``weights`` are laid over those of the experiment.
+    """
+
+    charge: Literal["gpu-time"] | None = None
+    sharing: Sharing | None = None
+    tenants: Tenants | None = None
+    weights: dict[str, Annotated[FiniteFloat, Gt(0)]] | None = None
+    input_weight: Annotated[int, Gt(0)] = 1
+    output_weight: Annotated[int, Gt(0)] = 2
 
 
 class FairScheduler(LocalScheduler):
-    """Pass what happens on to the charging; subclasses give both parts to ``_compose``."""
+    """A scheduler that charges by its parts; subclasses give them to ``_compose``."""
 
-    refunds_tokens = True
     account: Account
     charging: Charging
+    _weights: Mapping[str, float]
 
-    def _compose(self, account: Account, charging: Charging) -> None:
-        self.account, self.charging = account, charging
+    def _compose(
+        self, account: Account, charging: Charging, weights: Mapping[str, float] | None = None
+    ) -> None:
+        """Take both parts; ``weights`` of clients are laid over those of the experiment."""
+        self.account, self.charging, self._weights = account, charging, weights or {}
+        self.refunds_tokens = charging.refunds
+        self.account.prepare(self.setup.weighted("weights", weights))
         if isinstance(charging, TimeCharging):
             self.times_steps = self.wants_costs = True
 
+    def compose(self, account: Account, params: FairParams) -> None:
+        """Take an account, and the charging that the parameters ask for."""
+        prices = Prices(params.input_weight, params.output_weight)
+        by_time = params.charge == GPU_TIME
+        charging = charging_of(self.name, account, prices, params.sharing, by_time=by_time)
+        self._compose(account, charging, params.weights)
+
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
-        self.account.prepare(setup)
+        self.account.prepare(setup.weighted(f"{self.name}.weights", self._weights))
         self.charging.prepare(self.name, setup)
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
@@ -64,19 +101,45 @@ class FairScheduler(LocalScheduler):
     def on_finish(self, request: Request) -> None:
         self.charging.finished(request)
 
+    def _bound(
+        self, view: Literal["actual", "client"], quantum: int, theorem: str, prices: Prices
+    ) -> ServiceBound | NoBound:
+        """Return the bound of a theorem, unless it is not about what the parts count or charge."""
+        if reason := self.charging.no_bound or self.account.no_bound:
+            return NoBound(f"{self.name} {reason}")
+        if any(self.setup.weight(client) != weight for client, weight in self._weights.items()):
+            return NoBound(f"{self.name} counts by other weights than the clients are entitled to")
+        weights = ServiceWeights(prices.input_weight, prices.output_weight)
+        return ServiceBound(view, quantum, theorem, weights)
+
     def balances(self) -> Mapping[str, float]:
         return self.account.balances()
 
 
 def charging_of(
-    account: Account, prices: Prices, sharing: Sharing | None, *, by_time: bool
+    name: str,
+    account: Account,
+    prices: Prices,
+    sharing: Sharing | None,
+    *,
+    by_time: bool,
+    tokens: type[TokenCharging] = TokenCharging,
 ) -> Charging:
-    """Return the charging of a scheduler's parameters.
+    """Return the charging that a scheduler's parameters ask for.
 
     Args:
-        account: Whose balances are charged.
-        prices: What a token costs.
-        sharing: Who pays for a prefix that several clients share; None is who computes it.
+        name: The scheduler's name, for the message.
+        account: The account that is charged.
+        prices: The prices of tokens.
+        sharing: The clients that pay for a shared prefix; None is the client that computes it.
         by_time: Whether GPU time is charged in place of tokens.
+        tokens: The form in which tokens are charged.
+
+    Raises:
+        UsageError: If GPU time is to be charged with ``sharing``.
     """
-    return TimeCharging(account) if by_time else TokenCharging(account, prices, sharing)
+    if not by_time:
+        return tokens(account, prices, sharing)
+    if sharing is not None:
+        raise UsageError(f"{name}.charge = {GPU_TIME!r}: not with sharing")
+    return TimeCharging(account)

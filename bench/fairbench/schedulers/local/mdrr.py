@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import NoBound, Request, ServiceBound
-from fairbench.schedulers.base import LocalScheduler, Read, Selection, WaitingView
+from fairbench.schedulers.accounts.turn_credits import TurnCredits
+from fairbench.schedulers.base import Selection, Setup, WaitingView
+from fairbench.schedulers.charging.tokens import Prices
+from fairbench.schedulers.gpu_charges import GPU_TIME
+from fairbench.schedulers.local.fair import FairScheduler, charging_of
+from fairbench.schedulers.sharing import Sharing
 
-POOL_SHARES = 20  # a quantum is the KV pool over this
-QUANTUM_ANYWHERE = 10_000  # where the pool is not known, as at a gateway
 
-
-class MDRR(LocalScheduler):
+class MDRR(FairScheduler):
     """Clients take turns; in its turn a client sends requests as long as it is in credit.
 
     DRR asks before each packet whether the quantum covers it. An output's length is not known
@@ -28,31 +30,45 @@ class MDRR(LocalScheduler):
     """
 
     name = "mdrr"
-    refunds_tokens = True
 
     @dataclass(frozen=True)
     class Params:
         """``quantum`` in tokens of service, of a client of weight 1; 0 is a 20th of the KV pool.
 
-        ``charge`` as in VTC: ``extend`` books uncached input tokens, ``input`` the whole input.
+        ``charge`` as in VTC: ``extend`` charges uncached input tokens, ``input`` the whole input,
+        ``gpu-time`` the time of iterations. ``sharing`` and ``weights`` as in VTC.
         """
 
         quantum: Annotated[int, Ge(0)] = 0
-        charge: Literal["extend", "input"] = "extend"
+        charge: Literal["extend", "input", "gpu-time"] = "extend"
         input_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
+        sharing: Sharing | None = None
+        weights: dict[str, Annotated[FiniteFloat, Gt(0)]] | None = None
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self.credit: dict[str, float] = {}
-        self._turns: dict[str, None] = {}  # whose turn it is, in order
-        self._stuck: str | None = None  # the last whose request did not fit
+        self.credits = TurnCredits(params.quantum, params.output_weight)
+        prices = Prices(
+            params.input_weight, params.output_weight, whole_input=params.charge == "input"
+        )
+        by_time = params.charge == GPU_TIME
+        charging = charging_of(self.name, self.credits, prices, params.sharing, by_time=by_time)
+        self._compose(self.credits, charging, params.weights)
+        self.credit = self.credits.of
+        self._turns: dict[str, None] = {}  # the clients that have turns, in order
+        self._stuck: str | None = None  # the last client whose request did not fit
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup)
+        self.credits.unit_of_time = self.charging.token_ps
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.credit.setdefault(request.client, 0)
         self._turns.setdefault(request.client)
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
+        super().on_retract(request, view, now_s)
         self._turns.setdefault(request.client)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
@@ -61,8 +77,7 @@ class MDRR(LocalScheduler):
             if client == self._stuck and self.credit[client] < 0:
                 self._stuck = None
             else:
-                if self.credit[client] <= 0:
-                    self.credit[client] += self._quantum(client)
+                self.credits.begin_turn(client)
                 while self.credit[client] > 0 and client in view.clients():
                     if not (yield view.oldest(client)):
                         self._stuck = client
@@ -73,31 +88,6 @@ class MDRR(LocalScheduler):
         del self._turns[client]
         if waits or self.credit[client] < 0:
             self._turns[client] = None  # again, behind all others
-
-    def _quantum(self, client: str) -> float:
-        pool = self.setup.pool_tokens
-        usual = pool / POOL_SHARES if pool else QUANTUM_ANYWHERE
-        return (self.params.quantum or usual) * self.setup.weight(client)
-
-    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        if not recompute:
-            tokens = extend_tokens if self.params.charge == "extend" else request.input_tokens
-            self.credit[request.client] -= self.params.input_weight * tokens
-
-    def on_read(self, request: Request, read: Read) -> None:
-        cached = read.cached_tokens if self.params.charge == "extend" else 0
-        more = read.input_tokens - cached - request.input_tokens
-        self.credit[request.client] -= self.params.input_weight * more
-
-    def on_tokens(self, client: str, tokens: int) -> None:
-        credit = self.credit[client]
-        self.credit[client] -= self.params.output_weight * tokens
-        if tokens < 0:  # quanta were granted for what has not come: they are not to add up
-            most = max(credit, self._quantum(client))
-            self.credit[client] = min(self.credit[client], most)
-
-    def balances(self) -> Mapping[str, float]:
-        return self.credit
 
     def service_bound(self) -> ServiceBound | NoBound:
         return NoBound(f"{self.name} bounds no service difference")

@@ -10,7 +10,6 @@ from annotated_types import Ge, Le
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.errors import UsageError
 from fairbench.schedulers.charging.predicted import PredictedCharging
-from fairbench.schedulers.charging.tokens import Prices
 from fairbench.schedulers.costs import LINEAR, CostName, own_cost
 from fairbench.schedulers.gpu_charges import GPU_TIME
 from fairbench.schedulers.local.vtc import VTC
@@ -43,17 +42,13 @@ class PredictiveVTC(VTC):
 
     params: Params
 
-    def __init__(self, params: Params) -> None:
-        super().__init__(params)
-        self.refunds_tokens = False  # it charges ahead by itself
-
-    def _charging(self, prices: Prices) -> PredictedCharging:
+    def _charging(self) -> PredictedCharging:
         params = self.params
         if params.charge == GPU_TIME:
             raise UsageError(f"{self.name}.charge = {GPU_TIME!r}: it charges by its cost")
         return PredictedCharging(
             self.account,
-            prices,
+            self.prices,
             params.sharing,
             self._predict,
             own_cost(params.cost),

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Prompt, Request, Segment
 from fairbench.errors import UsageError
@@ -14,12 +15,7 @@ from fairbench.schedulers.accounts.worker_credit import WorkerCredit
 from fairbench.schedulers.accounts.worker_credits import TreeWorkerCredits, WorkerCredits
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree, RecentNode
-from fairbench.schedulers.charging.dispatch import (
-    DispatchCharging,
-    OutputsAhead,
-    SharedDispatchCharging,
-    TimeDispatchCharging,
-)
+from fairbench.schedulers.charging.dispatch import Charge, dispatch_charging
 from fairbench.schedulers.gpu_charges import GPU_TIME
 from fairbench.schedulers.routing.credit_exchange import CreditExchange
 from fairbench.schedulers.routing.fleet import Fleet
@@ -40,28 +36,21 @@ class D2LPM(CreditExchange, Router):
 
     @dataclass(frozen=True)
     class Params:
-        """``worker_quantum`` is Q^w in service units (an output token counts ``output_weight``).
+        """Parameters of the credits, the charging and the tree.
 
-        It is that of a client of weight 1; one of weight 2 gets twice as much.
-        It has to be many mean request costs, or clients leave their prefix at every request.
-        ``charge``: ``input`` deducts the full prompt (line 16), ``uncached`` only what the chosen
-        worker does not hold; ``split`` and ``owner`` deduct the latter from those who share a
-        prefix there, as in ``SharedCharges`` (``input`` is its ``each``, ``uncached`` its
-        ``first``); ``gpu-time`` deducts what the worker is expected to take for the latter, and at
-        the end what it really took for all of it in place of that; a quantum is then the time of so
-        many computed tokens. ``outputs``: ``ahead`` deducts a client's mean answer at dispatch and
-        the difference at the end; by default outputs are deducted when the request is over
-        (line 22), so that the worker that finishes least looks cheapest. Matches below
-        ``min_match_tokens`` are ignored, so that a system prompt shared by all need not make a
-        worker the favourite. ``insert_on_finish`` inserts prompt and output when the request ends,
-        so that a follow-up turn matches both (Algorithm 2 inserts prompts only, line 18).
-        ``tenants``: ``tree`` keeps credits at every level of ``org/team/user``.
-        ``max_tree_nodes``: of how many stretches of prompts the holders are remembered; a million
-        by default.
+        ``worker_quantum`` is Q^w of a client of weight 1, in service units; a client of weight 2
+        gets twice as much. Below many mean request costs, clients leave their prefix at every
+        request. ``charge`` and ``outputs``: as in ``dispatch_charging``. ``min_match_tokens``:
+        shorter matches are ignored, such as a system prompt that all share. ``insert_on_finish``
+        inserts prompt and output when a request ends, so that a follow-up turn matches both;
+        Algorithm 2 inserts prompts only (line 18). ``tenants``: ``tree`` keeps credits at every
+        level of ``org/team/user``. ``max_tree_nodes``: the stretches of prompts whose holders are
+        remembered, a million by default. ``weights`` of clients are laid over those of the
+        experiment.
         """
 
         worker_quantum: Annotated[int, Gt(0)] = 40_000
-        charge: Literal["input", "uncached", "split", "owner", "gpu-time"] = "input"
+        charge: Charge = "input"
         min_match_tokens: Annotated[int, Ge(0)] = 0
         insert_on_finish: bool = False
         tenants: Tenants | None = None
@@ -69,6 +58,7 @@ class D2LPM(CreditExchange, Router):
         outputs: Literal["ahead"] | None = None
         extend_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
+        weights: dict[str, Annotated[FiniteFloat, Gt(0)]] | None = None
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
@@ -76,7 +66,10 @@ class D2LPM(CreditExchange, Router):
         self._tree = BoundedTree(params.max_tree_nodes or MAX_NODES)
         form = WorkerCredits if params.tenants is None else TreeWorkerCredits
         self.credits = form(params.worker_quantum, self._fleet)
-        self._charging = charging_of(params)
+        self._charging = dispatch_charging(
+            *(params.extend_weight, params.output_weight, params.charge),
+            ahead=params.outputs == "ahead",
+        )
         self.credits.payers, self.credits.on_forget = self._charging.payers, self._charging.forget
         self._settle = self.credits.settle
         if params.outputs == "ahead":
@@ -88,10 +81,10 @@ class D2LPM(CreditExchange, Router):
         return self.credits.of
 
     def prepare(self, setup: Setup) -> None:
-        super().prepare(setup)
+        super().prepare(setup.weighted(f"{self.name}.weights", self.params.weights))
         if self.wants_gpu_time and self.params.outputs is not None:
             raise UsageError(f"{self.name}.outputs = 'ahead': not with charge = {GPU_TIME!r}")
-        self.credits.setup = setup
+        self.credits.setup = self.setup
         self._charging.prepare(self.name, setup)
         self.credits.unit_of_time = self._charging.token_ps
 
@@ -157,14 +150,3 @@ class D2LPM(CreditExchange, Router):
             self._tree.purge(worker)
             self._charging.left(worker)
             self.credits.leave(worker)
-
-
-def charging_of(params: D2LPM.Params) -> DispatchCharging:
-    """Return the charging of a router's parameters."""
-    weights = params.extend_weight, params.output_weight
-    charging = DispatchCharging(*weights)
-    if params.charge == GPU_TIME:
-        charging = TimeDispatchCharging(*weights)
-    elif params.charge == "split" or params.charge == "owner":
-        charging = SharedDispatchCharging(*weights, params.charge)
-    return OutputsAhead(charging) if params.outputs == "ahead" else charging

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
+from pydantic import FiniteFloat
 
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.base import Router, Setup
@@ -49,13 +50,14 @@ class FairFinish(Router):
         With 0 the least estimate always wins, with inf the longest match. ``tenants``: with
         ``tree`` fair sharing is between siblings at every level of ``org/team/user``.
         ``length_factor`` makes the expected outputs so many times as long: what does it cost to
-        expect wrongly? ``max_tree_nodes``: as in D2LPM.
+        expect wrongly? ``max_tree_nodes`` and ``weights``: as in D2LPM.
         """
 
         slack: Annotated[float, Ge(0)] = SLACK
         tenants: Tenants | None = None
         length_factor: Annotated[float, Gt(0), Le(1000)] | None = None
         max_tree_nodes: Annotated[int, Ge(1)] | None = None
+        weights: dict[str, Annotated[FiniteFloat, Gt(0)]] | None = None
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
@@ -75,7 +77,7 @@ class FairFinish(Router):
         return TenantBacklog(self._weight, lambda client: self.setup.lineage(client))
 
     def prepare(self, setup: Setup) -> None:
-        super().prepare(setup)
+        super().prepare(setup.weighted(f"{self.name}.weights", self.params.weights))
         self._work = RequestWork(setup.costs)
 
     def route(self, request: Request, now_s: float) -> int:

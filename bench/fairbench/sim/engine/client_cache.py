@@ -1,7 +1,7 @@
 """A KV cache that knows which clients hold what, and evicts by a policy.
 
 Each client *claims* the paths that its requests have used. A client's claims form a tree of their
-own, since a claim on a node is also one on what is above it. A policy with ``by_client`` ends
+own, since a claim on a node is also one on what is above it. A ``ClientEviction`` ends
 claims one by one, and a token leaves the cache when nobody claims it; any other policy drops leaves
 as they are, with all claims on them.
 """
@@ -13,9 +13,16 @@ from heapq import heappop, heappush, heapreplace
 from typing import Self, cast
 
 from fairbench.core import PS_PER_S, Prompt, Request
-from fairbench.schedulers.eviction.policy import Claimant, EvictionPolicy, Leaf, Rank
+from fairbench.schedulers.eviction.policy import (
+    Claimant,
+    ClientEviction,
+    EvictionPolicy,
+    Leaf,
+    Rank,
+)
 from fairbench.schedulers.prefix_tree import Edge
-from fairbench.sim.engine.kv_cache import KVCache, KVNode, Waiter
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.kv_node import KVNode, Waiter
 from fairbench.sim.engine.residency import Residency
 from fairbench.sim.records.memory_log import WorkerMemoryLog
 
@@ -54,6 +61,7 @@ class ClientCache(KVCache):
     ) -> None:
         super().__init__(capacity, on_evict, ClaimedNode)
         self.policy = policy
+        self.by_client = policy if isinstance(policy, ClientEviction) else None
         self.residency = Residency(policy.setup.clients, log)
         self._log = log
         self._queues: dict[str, list[tuple[Rank, int, ClaimedNode]]] = {EVERYONE: []}
@@ -142,7 +150,7 @@ class ClientCache(KVCache):
             by = max(blamed, key=blamed.__getitem__, default=None)
             if by is not None:
                 blamed[by] -= leaf.length
-            if self.policy.by_client:
+            if self.by_client is not None:
                 self._end_claim(leaf, queue, by)
                 continue
             self.residency.drop(leaf.holders, leaf.length, by)
@@ -152,7 +160,7 @@ class ClientCache(KVCache):
             self._drop(leaf)
 
     def _next_queue(self, wanted: Mapping[str, int]) -> str | None:
-        if not self.policy.by_client:
+        if self.by_client is None:
             return EVERYONE
         residency = self.residency
         claimants = [
@@ -160,7 +168,7 @@ class ClientCache(KVCache):
             for client in residency.clients
             if (unpinned := residency.unpinned(client)) > 0
         ]
-        return self.policy.choose(claimants) if claimants else None
+        return self.by_client.choose(claimants) if claimants else None
 
     def _keep_within_limit(self, client: str, tokens: int) -> None:
         """End claims of the client beyond the policy's limit, with ``tokens`` more to come."""
@@ -206,7 +214,7 @@ class ClientCache(KVCache):
                 self._enter(queue, mine)
 
     def _queues_of(self, node: ClaimedNode) -> Iterable[str]:
-        return node.holders if self.policy.by_client else (EVERYONE,)
+        return node.holders if self.by_client is not None else (EVERYONE,)
 
     def _enter(self, queue: str, node: ClaimedNode) -> None:
         least = self.policy.rank(Leaf(node.last_access, node.uses, node.keep_s, awaited=False))

@@ -10,47 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
-from typing import Self
 
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Request
-from fairbench.schedulers.prefix_tree import Edge, Node, Place, PrefixTree, path, place_at
-from fairbench.sim.engine.prefix_cache import Waiter as AnyWaiter
-
-# When a node was last used: a stamp, and for the touch that every waiting request gives its prefix
-# at a refresh, whose single stamp they share, the request's place in the list (SGLang touches them
-# one by one in that order).
-Access = tuple[int, int, int]
-
-
-class KVNode(Node):
-    """A cached stretch of some prompt.
-
-    What is said of a path is kept at its end, so that nobody walks it: ``locks`` are those of the
-    node itself, and one for each child that has any; ``last_access`` is when the node was the end
-    of what was used, or of what has since been dropped below it. Of a leaf both are the whole.
-    """
-
-    __slots__ = ("last_access", "listed", "locks", "number", "waiters")
-
-    def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
-        # As in Node, without the call: they are many.
-        self.parent = parent
-        self.edge = edge
-        self.start = 0
-        self.length = length
-        self.depth = length if parent is None else parent.depth + length
-        self.children = {}
-        self.locks = 0
-        self.last_access: Access = (0, 0, 0)
-        self.number = 0  # creation order, breaks LRU ties
-        self.listed = False  # has an entry in the eviction heap
-        self.waiters: Waiters | None = None
-
-
-Waiter = AnyWaiter[KVNode]
-# By the key of the child that would extend their match (None: all of the prompt is matched).
-Waiters = dict[tuple[str, int] | None, dict[Waiter, None]]
+from fairbench.schedulers.prefix_tree import Place, PrefixTree, path, place_at
+from fairbench.sim.engine.kv_node import Access, KVNode, Waiter, Waiters, next_key
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -307,14 +271,14 @@ class KVCache(PrefixTree[KVNode]):
     def _file(self, waiter: Waiter, node: KVNode) -> None:
         if node.waiters is None:
             node.waiters = {}
-        key = _next_key(waiter)
+        key = next_key(waiter)
         if (group := node.waiters.get(key)) is None:
             group = node.waiters[key] = {}
         group[waiter] = None
 
     def _unfile(self, waiter: Waiter, node: KVNode) -> None:
         assert node.waiters is not None
-        key = _next_key(waiter)
+        key = next_key(waiter)
         group = node.waiters[key]
         del group[waiter]
         if not group:
@@ -337,11 +301,3 @@ class KVCache(PrefixTree[KVNode]):
     def _moved(self, waiter: Waiter) -> None:
         if self.on_moved is not None:
             self.on_moved(waiter)
-
-
-def _next_key(waiter: Waiter) -> tuple[str, int] | None:
-    """What a child must be called to extend the waiter's match; None if all of it is matched."""
-    index, offset = waiter.place
-    if index == len(waiter.prompt):
-        return None
-    return waiter.prompt[index].key, offset

@@ -11,7 +11,7 @@ from annotated_types import Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import Request
-from fairbench.schedulers.base import Read, WaitingView
+from fairbench.schedulers.base import Read, Setup, WaitingView
 from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.price import PriceParams
 
@@ -30,9 +30,13 @@ class DRR(FlowPolicy):
 
     @dataclass(frozen=True)
     class Params(PriceParams):
-        """As ``PriceParams``. ``quantum`` is what a turn grants a client of weight 1, in tokens."""
+        """As ``PriceParams``. ``quantum`` is what a turn grants a client of weight 1, in tokens.
+
+        ``weights`` of clients are laid over those of the experiment.
+        """
 
         quantum: Annotated[FiniteFloat, Gt(0)] = 2_000.0
+        weights: dict[str, Annotated[FiniteFloat, Gt(0)]] | None = None
 
     def __init__(self, params: Params) -> None:
         self.params = params
@@ -40,6 +44,9 @@ class DRR(FlowPolicy):
         self._rotation: list[str] = []  # the clients that wait, whose turn comes next first
         self._turn: str | None = None  # whose it is now; the first of the rotation, if anybody's
         self._waiting: Collection[str] = ()
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup.weighted(f"{self.name}.weights", self.params.weights))
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         client, self._waiting = request.client, view.clients()

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt
+from pydantic import FiniteFloat
 
 from fairbench.core import Request
-from fairbench.schedulers.base import Read, WaitingView
+from fairbench.schedulers.base import Read, Setup, WaitingView
 from fairbench.schedulers.gateway.policy import FlowPolicy, earliest
 from fairbench.schedulers.gateway.price import PriceParams
 from fairbench.tenants import ROOT, Tenants, parent_of
@@ -27,9 +31,13 @@ class WFQ(FlowPolicy):
 
     @dataclass(frozen=True)
     class Params(PriceParams):
-        """As ``PriceParams``. ``tenants``: with ``tree`` siblings share, level by level."""
+        """As ``PriceParams``. ``tenants``: with ``tree`` siblings share, level by level.
+
+        ``weights`` of clients are laid over those of the experiment.
+        """
 
         tenants: Tenants | None = None
+        weights: dict[str, Annotated[FiniteFloat, Gt(0)]] | None = None
 
     def __init__(self, params: Params) -> None:
         self.params = params
@@ -42,6 +50,9 @@ class WFQ(FlowPolicy):
             yield ROOT, client
         else:
             yield from ((parent_of(node), node) for node in self.setup.lineage(client))
+
+    def prepare(self, setup: Setup) -> None:
+        super().prepare(setup.weighted(f"{self.name}.weights", self.params.weights))
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         for tenant, node in self._nodes(request.client):

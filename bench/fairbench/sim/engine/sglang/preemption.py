@@ -9,7 +9,7 @@ from fairbench.schedulers.drive import Preempt
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.host_memory import HostMemory
-from fairbench.sim.engine.kv_cache import KVNode
+from fairbench.sim.engine.kv_node import KVNode
 from fairbench.sim.engine.sglang.admission import PrefillPass
 from fairbench.sim.engine.sglang.retraction import Retraction
 from fairbench.sim.engine.sglang.token_ratio import NewTokenRatio

@@ -18,7 +18,8 @@ from fairbench.sim.clock import END, Clock
 from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.decode_run import DecodeRun
 from fairbench.sim.engine.host_memory import HostMemory
-from fairbench.sim.engine.kv_cache import KVCache, KVNode
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.kv_node import KVNode
 from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.prefill import Prefill, report_prompts
 from fairbench.sim.engine.running_view import BatchView

@@ -1,0 +1,56 @@
+"""Rules by which idle clients leave the client list of [DLPM] Alg. 1, which keeps them for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Rejoin = Literal["keep", "min0", "paper_zero"]
+
+
+@dataclass(slots=True)
+class KeepDebtors:
+    """An idle client leaves once it is in credit: going away erases no debt and saves no credit."""
+
+    bounded = True
+
+    def leaves(self, client: str, credit: float) -> bool:
+        """Tell whether an idle client with this credit leaves the list."""
+        return credit > 0
+
+    def returns(self, client: str) -> float:
+        """Return the credit with which a client joins the list."""
+        return 0
+
+
+@dataclass(slots=True)
+class RememberDebts(KeepDebtors):
+    """An idle client leaves at once; its credit is forgotten, its debt waits for its return."""
+
+    _debts: dict[str, float] = field(default_factory=dict)
+
+    def leaves(self, client: str, credit: float) -> bool:
+        if credit < 0:
+            self._debts[client] = credit
+        return True
+
+    def returns(self, client: str) -> float:
+        return self._debts.pop(client, 0)
+
+
+@dataclass(slots=True)
+class ForgetAll(KeepDebtors):
+    """An idle client leaves at once, and credit and debt are forgotten. No theorem holds."""
+
+    bounded = False
+
+    def leaves(self, client: str, credit: float) -> bool:
+        return True
+
+
+RULES: Mapping[Rejoin, type[KeepDebtors]] = {
+    "keep": KeepDebtors,
+    "min0": RememberDebts,
+    "paper_zero": ForgetAll,
+}

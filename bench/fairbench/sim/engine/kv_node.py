@@ -1,0 +1,51 @@
+"""Nodes of the KV cache's radix tree, and the waiting requests attached to them."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from fairbench.schedulers.prefix_tree import Edge, Node
+from fairbench.sim.engine.prefix_cache import Waiter as AnyWaiter
+
+# When a node was last used: a stamp, and for the touch that every waiting request gives its prefix
+# at a refresh, whose single stamp they share, the request's place in the list (SGLang touches them
+# one by one in that order).
+Access = tuple[int, int, int]
+
+
+class KVNode(Node):
+    """A cached stretch of some prompt.
+
+    Facts of a path are kept at its end, so that nobody walks it. ``locks`` counts the locks of the
+    node itself, and one for each child that has any. ``last_access`` is when the node was the end
+    of a use, or of one that has since been dropped below it. For a leaf both are complete.
+    """
+
+    __slots__ = ("last_access", "listed", "locks", "number", "waiters")
+
+    def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
+        # As in Node, without the call: they are many.
+        self.parent = parent
+        self.edge = edge
+        self.start = 0
+        self.length = length
+        self.depth = length if parent is None else parent.depth + length
+        self.children = {}
+        self.locks = 0
+        self.last_access: Access = (0, 0, 0)
+        self.number = 0  # creation order, breaks LRU ties
+        self.listed = False  # has an entry in the eviction heap
+        self.waiters: Waiters | None = None
+
+
+Waiter = AnyWaiter[KVNode]
+# By the key of the child that would extend their match (None: all of the prompt is matched).
+Waiters = dict[tuple[str, int] | None, dict[Waiter, None]]
+
+
+def next_key(waiter: Waiter) -> tuple[str, int] | None:
+    """Return the key of a child that would extend the match; None if all of it is matched."""
+    index, offset = waiter.place
+    if index == len(waiter.prompt):
+        return None
+    return waiter.prompt[index].key, offset

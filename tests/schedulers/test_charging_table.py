@@ -1,0 +1,48 @@
+"""The table of charging in docs/reference/schedulers.md says which parameters each scheduler has."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+from fairbench.schedulers.gateway.registry import POLICIES, policy_class
+from fairbench.schedulers.registry import LOCALS, ROUTERS, local_class, router_class
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "schedulers.md"
+HEADER = [
+    "| scheduler | kind | `charge` | `sharing` | `tenants` | `weights` |",
+    "|---|---|---|---|---|---|",
+]
+FORMS = ("charge", "sharing", "tenants", "weights")
+
+
+def literals(hint):
+    """The texts that a parameter's type allows."""
+    found = [hint] if isinstance(hint, str) else []
+    return found + [text for part in get_args(hint) for text in literals(part)]
+
+
+def row(name, kind, params):
+    names = {field.name for field in fields(params)}
+    if not names & set(FORMS):
+        return None
+    hints = get_type_hints(params)
+    charges = literals(hints["charge"]) if "charge" in names else []
+    cells = [", ".join(f"`{one}`" for one in charges) or "-"]
+    cells += ["yes" if form in names else "-" for form in FORMS[1:]]
+    return f"| `{name}` | {kind} | " + " | ".join(cells) + " |"
+
+
+def table():
+    rows = [row(name, "local", local_class(name).Params) for name in LOCALS]
+    rows += [row(name, "router", router_class(name).Params) for name in ROUTERS]
+    rows += [row(name, "gateway", policy_class(name).Params) for name in POLICIES]
+    return "\n".join([*HEADER, *(one for one in rows if one is not None)])
+
+
+def test_the_page_has_the_table_of_today():
+    """Where it fails: python tests/schedulers/test_charging_table.py prints the table."""
+    assert table() in PAGE.read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    print(table())
