@@ -1,4 +1,4 @@
-"""The table of charging in docs/reference/schedulers.md says which parameters each scheduler has."""
+"""The table of charging in the page of schedulers says which parameters each scheduler has."""
 
 from dataclasses import fields
 from pathlib import Path
