@@ -1,12 +1,12 @@
 """How soon a worker that was away serves again: python tests/benchmarks/worker_back.py
 
 Simulated: sixteen clients whose requests each begin with their client's own 2,048 tokens, before
-four workers under ``d2lpm``. Worker 1 gets nothing more at half time; 20 s later it is back, and
-the router knows of nothing in its cache. Each row is a value of ``d2lpm.fill_below``; 0 is Algorithm 2
-as published. Columns: the number of requests that were dispatched in the 60 s after the return, the
-part of them that worker 1 got (a quarter is its share), requests a second over the whole run, and
-the mean end-to-end latency of requests that arrived in those 60 s. The second table has the same
-loads with no worker lost: what the rule costs where nothing is wrong.
+four workers under ``d2lpm``. Worker 1 gets nothing more at half time. After 20 s it is back, and
+the router knows of nothing in its cache. Each row is a value of ``d2lpm.fill_below``; 0 is
+Algorithm 2 as published. Columns: the number of requests that were dispatched in the 60 s after
+the return, the part of them that worker 1 got (a quarter is its share), requests a second over the
+whole run, and the mean end-to-end latency of requests that arrived in those 60 s. The second table
+has the same loads with no worker lost: what the rule costs where nothing is wrong.
 """
 
 import json

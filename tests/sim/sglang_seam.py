@@ -1,4 +1,4 @@
-"""SGLang 0.5.23's own scheduling classes on a CPU, without a model: one engine iteration a call.
+"""SGLang's own scheduling classes on a CPU, without a model: one engine iteration a call.
 
 The scheduler, batch, policy, adder, radix cache and allocator are SGLang's. Only what surrounds
 them is replaced: no process, no model, no tokenizer, no metrics. Overlap scheduling is off.
@@ -6,7 +6,6 @@ them is replaced: no process, no model, no tokenizer, no metrics. Overlap schedu
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import os
 import types
@@ -19,7 +18,10 @@ from importlib import import_module
 from pkgutil import resolve_name
 from unittest import mock
 
-VERSION = "0.5.23"
+from fairbench.live.plugins.releases import installed
+from fairbench.live.plugins.sglang.release import DISTRIBUTIONS, SUPPORTED
+
+VERSION = installed(DISTRIBUTIONS) or SUPPORTED[-1]
 
 MODULES = {
     "torch": "torch",
@@ -78,11 +80,9 @@ OFF = (
 
 def why_absent():
     """Why SGLang cannot be driven here, or "" if it can. Imports nothing."""
-    try:
-        found = importlib.metadata.version("sglang")
-    except importlib.metadata.PackageNotFoundError:
+    if not installed(DISTRIBUTIONS):
         return f"sglang {VERSION} is not installed"
-    return "" if found == VERSION else f"sglang is {found}, not {VERSION}"
+    return "" if VERSION in SUPPORTED else f"sglang is {VERSION}, not {' or '.join(SUPPORTED)}"
 
 
 class Absent:
