@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from fairbench.errors import UsageError
 
-UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"  # what --allow-untested-release tells a server
+UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"  # 1: a newer release is tried
 
 
 def installed(distributions: Sequence[str]) -> str:
@@ -46,7 +46,7 @@ def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
     if os.environ.get(UNTESTED) != "1":
         raise UsageError(
             f"{engine} {found} is not supported: {window}; "
-            f"--allow-untested-release ({UNTESTED}=1) tries a newer one"
+            f"{UNTESTED}=1 in the server's environment tries a newer one"
         )
     return False
 

@@ -24,10 +24,10 @@ def check_target(target: str, expected: tuple[str, ...]) -> None:
     """Raise UsageError unless SGLang has this method and its parameters begin with those."""
     try:
         function = pkgutil.resolve_name(target)
-    except ImportError as error:
-        raise UsageError(f"SGLang cannot be imported: {_cause(error)}") from None
     except AttributeError as error:
         raise UsageError(f"SGLang has no {target}: {error}") from None
+    except Exception as error:  # whatever a broken dependency raises when it is imported
+        raise UsageError(f"SGLang cannot be imported: {_cause(error)}") from None
     found = tuple(inspect.signature(function).parameters)
     if found[: len(expected)] != expected:
         raise UsageError(f"SGLang's {target} takes {', '.join(found)}, not {', '.join(expected)}")
