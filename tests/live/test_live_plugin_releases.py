@@ -1,10 +1,16 @@
 """Releases of engines: the window, an unknown newer one, and why a target cannot be looked at."""
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+import fairbench
+from fairbench.cli.app import app
 from fairbench.errors import UsageError
+from fairbench.live.backends.sglang import SERVER_PYTHON
 from fairbench.live.plugins.releases import UNTESTED, check_release, installed
 from fairbench.live.plugins.sglang.release import check_target
 
@@ -56,3 +62,24 @@ def test_a_broken_import_is_named_by_its_cause(tmp_path, monkeypatch):
             check_target(f"{module}.Scheduler.start", ())
         assert str(refused.value).startswith("SGLang cannot be imported: ModuleNotFoundError")
         sys.modules.pop(module, None)
+
+
+def test_a_release_that_the_plugin_does_not_fit_is_refused_before_a_server_is_started(
+    tmp_path, monkeypatch
+):
+    metadata = tmp_path / "sglang-0.5.16.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.16\n")
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang/__init__.py").write_text("raise AssertionError('SGLang was imported')\n")
+    bench = Path(fairbench.__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{bench}")
+    with pytest.raises(UsageError, match=r"SGLang 0\.5\.16 is not supported"):
+        SERVER_PYTHON.find(sys.executable)
+    replace(SERVER_PYTHON, release="").find(sys.executable)  # its own policies need no plugin
+
+
+def test_a_model_path_that_is_not_there_is_one_line():
+    told = CliRunner().invoke(app, ["serve", "--dp", "1", "--model", "./no-such-model"])
+    assert told.exit_code == 2
+    assert told.stderr.strip() == "fairbench: model = './no-such-model': there is no such folder"
