@@ -51,12 +51,12 @@ def test_a_wrong_configuration_ends_the_process(local, settings, message, monkey
 
 def test_another_release_of_sglang_ends_the_process(monkeypatch, capsys):
     monkeypatch.setenv("FAIRBENCH_LOCAL", "vtc")
-    monkeypatch.setattr(release, "version", lambda name: "0.5.20")
+    monkeypatch.setattr(release, "installed", lambda names: "0.5.16")
     with pytest.raises(SystemExit) as ended:
         plugin.register()
     assert ended.value.code == 2
-    assert "SGLang 0.5.20 is not supported" in (told := capsys.readouterr().err)
-    assert "0.5.17 and 0.5.23" in told
+    assert "SGLang 0.5.16 is not supported" in (told := capsys.readouterr().err)
+    assert "0.5.17 to 0.5.23" in told
 
 
 def test_the_environment_carries_the_schedulers_own_settings():

@@ -358,6 +358,8 @@ def test_a_dry_run_says_what_would_be_done_and_shows_no_key(tmp_path):
     assert settings["gateway.outputs"] == "ahead"
     assert settings["vtc.charge"] == "extend"
     assert settings["d2lpm.worker_quantum"] > 0
+    assert settings["d2lpm.fill_below"] == 2
+    assert planned(*GATEWAY, "--set", "d2lpm.fill_below=0")["settings"]["d2lpm.fill_below"] == 0
     explicit = planned(*GATEWAY, *AT_MOST)["settings"]
     assert explicit["concurrency.requests"] == 9
     assert "concurrency.headroom" not in explicit

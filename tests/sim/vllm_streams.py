@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from sglang_streams import STEP_PS, Arrival, Tokens, random_prompt
 from vllm_invariants import watch_vllm
-from vllm_seam import RealEngine
+from vllm_seam import VERSION, RealEngine
 
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.hardware.timing import Frontend
@@ -77,6 +77,7 @@ def random_stream(seed):
             scheduler_reserve_full_isl=draw.random() < 0.7,
             watermark=draw.choice([0.0, 0.0, 0.0, 0.05, 0.2]),
             step_by_step=draw.random() < 0.3,
+            goes_on_after_self=VERSION.startswith("0.33."),
         ),
         policy=draw.choice(["fcfs", "fcfs", "priority"]),
     )

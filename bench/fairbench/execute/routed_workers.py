@@ -22,7 +22,7 @@ from fairbench.live.backends.workers import running_workers
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.live.router.worker_keys import WorkerKeys
 from fairbench.schedulers.gateway.admission.control import ADMISSION
-from fairbench.schedulers.registry import split_pair
+from fairbench.schedulers.registry import router_class, split_pair
 from fairbench.schedulers.setup import checked_weights
 
 NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
@@ -72,7 +72,9 @@ def named_workers(
             raise UsageError(f"--worker-url {worker.url}: named twice")
     if all_named:  # nobody will be added
         keys.check_named([worker.url for worker in workers])
-    return Routed(name, settings, weights, [keys.signed(worker) for worker in workers], local)
+    return Routed(
+        name, _served(name, settings), weights, [keys.signed(worker) for worker in workers], local
+    )
 
 
 def planned_workers(
@@ -96,7 +98,8 @@ def planned_workers(
     entitled = checked_weights(moved | dict(weights))
     # Not resolved: they are not of a workload's clients.
     spec = spec.model_copy(update={"weights": entitled or None})
-    return Routed(spec.router, {**settings, **spec.settings}, entitled, (), spec=spec)
+    given = {**settings, **spec.settings}
+    return Routed(spec.router, _served(spec.router, given), entitled, (), spec=spec)
 
 
 @contextmanager
@@ -134,6 +137,12 @@ def started_workers(
         if interrupted():  # since the last look of those who started them
             raise KeyboardInterrupt
         yield planned._replace(workers=workers.addresses)
+
+
+def _served(router: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings over what the router defaults to when it serves."""
+    served = router_class(router).served_params.items()
+    return {f"{router}.{name}": value for name, value in served} | dict(settings)
 
 
 def _check_settings(settings: Mapping[str, Any], *owners: str) -> None:

@@ -15,7 +15,9 @@ class VLLMLimits:
     ``max_num_batched_tokens``: 8,192 for the API server on GPUs of 70 GiB and more but the A100,
     with ``max_num_seqs`` 1,024. ``scheduler_reserve_full_isl``: admission wants the blocks of the
     whole prompt, not of its first chunk. ``watermark`` is the share of all blocks that admission
-    leaves free while something runs. ``host_tokens`` is the host's memory for what is swapped,
+    leaves free while something runs. ``goes_on_after_self``: a running request that was preempted
+    for want of its own memory does not end the loop over those after it (0.33.0 on, under a
+    retraction order). ``host_tokens`` is the host's memory for what is swapped,
     ``load_cap`` as in ``EngineParams``.
     Raises ValueError for what vLLM does not start with.
     """
@@ -29,6 +31,7 @@ class VLLMLimits:
     watermark: float = 0.0
     step_by_step: bool = False
     host_tokens: int = 0
+    goes_on_after_self: bool = False
     load_cap: LoadCapSetting = None
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -24,7 +24,9 @@ class VLLMParams:
     blocks that admission leaves free. ``step_by_step`` advances one step at a time instead of in
     closed form; the records are the same. ``swap_space``: GiB of the host's memory, per GPU, for
     what a scheduler preempts with ``swap``; by default 4, as in vLLM's V0 engine. ``load_cap``
-    as in ``EngineParams``.
+    as in ``EngineParams``. ``release`` is the release whose contract is followed: from 0.33 on a
+    request that a retraction order preempts for its own memory does not end the loop; the default
+    is that of 0.31 and 0.32.
     """
 
     max_num_batched_tokens: Annotated[int, Ge(0)] = 0
@@ -37,6 +39,7 @@ class VLLMParams:
     step_by_step: bool = False
     swap_space: Annotated[float, Ge(0), Le(10**6)] | None = None
     load_cap: LoadCapSetting = None
+    release: Literal["0.31", "0.32", "0.33"] | None = None
 
 
 class _Batch(NamedTuple):
@@ -67,6 +70,7 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
             step_by_step=params.step_by_step,
             host_tokens=pool.host_tokens(swap_gib(params.swap_space)),
             load_cap=params.load_cap,
+            goes_on_after_self=params.release == "0.33",
         )
     except ValueError as error:
         raise UsageError(f"settings of vllm: {error}") from None

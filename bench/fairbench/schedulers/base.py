@@ -192,6 +192,9 @@ class Router(ABC):
     # By which theorem the workers' bounds, added up, bound the cluster: a local scheduler's
     # theorem -> the cluster's.
     cluster_theorems: ClassVar[Mapping[str, str]] = {}
+    served_params: ClassVar[
+        Mapping[str, Any]
+    ] = {}  # defaults of ``fairbench serve``, not of Params
     Params: ClassVar[Any]
 
     setup: Setup = Setup()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from fairbench.config.backend import RealServers
+from fairbench.errors import UsageError
 from fairbench.live.backends.base import LiveOptions, WorkerBackend
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Wanted
+from fairbench.live.launchers.local import LocalLauncher
 from fairbench.live.plugins.config import LOCAL, plugin_environment
 from fairbench.live.processes.server_python import ServerPython
 from fairbench.live.sent_names import sent_weights
@@ -40,7 +44,12 @@ class RealServerBackend(WorkerBackend[R]):
         return plugin_environment(self.spec.local, self.spec.settings, sent_weights(self.spec))
 
     def _wanted(self, python: ServerPython, options: LiveOptions, *, on_cpu: bool) -> Wanted:
-        config = self.config
+        config, model = self.config, self.spec.model
+        here = isinstance(options.launcher, LocalLauncher)
+        if here and model.startswith(("/", ".")) and not Path(model).exists():
+            raise UsageError(f"model = {model!r}: there is no such folder")
+        if config.schedule_policy is not None:
+            python = replace(python, release="")  # no plugin has to fit
         return Wanted(
             self.spec.dp,
             python,

@@ -22,7 +22,12 @@ from fairbench.schedulers.params import make_params, own_settings
 
 PYTHON = "FAIRBENCH_SGLANG_PYTHON"
 # SGLang loads our plugin.
-SERVER_PYTHON = ServerPython(("sglang", "fairbench"), "sglang==0.5.23", PYTHON)
+SERVER_PYTHON = ServerPython(
+    ("sglang", "fairbench"),
+    "sglang==0.5.23",
+    PYTHON,
+    release="fairbench.live.plugins.sglang.release",
+)
 # What SGLang calls by the same name on its command line.
 ENGINE_FLAGS = (
     "chunked_prefill_size",

@@ -44,7 +44,13 @@ class VLLMBackend(RealServerBackend[VLLM]):
 
     def wanted(self, options: LiveOptions) -> Wanted:
         check_given(self.config.server_args)
-        python = ServerPython(("vllm", "fairbench"), RELEASE, PYTHON, BUILT_FOR_CPU)
+        python = ServerPython(
+            ("vllm", "fairbench"),
+            RELEASE,
+            PYTHON,
+            BUILT_FOR_CPU,
+            "fairbench.live.plugins.vllm.release",
+        )
         return self._wanted(python, options, on_cpu=False)
 
     def recipe(self, number: int, place: Place) -> Recipe:

@@ -15,6 +15,19 @@ from importlib.util import find_spec
 print(*[name for name in sys.argv[1:] if not find_spec(name)])
 """
 
+REFUSED = """
+import sys
+from importlib import import_module
+from fairbench.errors import UsageError
+from fairbench.live.plugins.releases import installed
+module = import_module(sys.argv[1])
+try:
+    if installed(module.DISTRIBUTIONS):
+        module.check_version()
+except UsageError as error:
+    print(error)
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerPython:
@@ -22,12 +35,15 @@ class ServerPython:
 
     ``variable`` of the environment names it where nobody chose one, ``install`` is what provides
     the first of ``modules``. ``for_cpu`` is a program that prints True where no GPU is needed.
+    ``release`` is a module of ours whose ``check_version`` refuses releases of the engine that the
+    plugin does not fit.
     """
 
     modules: tuple[str, ...] = ()
     install: str = ""
     variable: str = ""
     for_cpu: str | None = None
+    release: str = ""
 
     def named(self, chosen: str | None) -> str:
         """As chosen, or as the variable says, or this one."""
@@ -47,6 +63,8 @@ class ServerPython:
                 f"{self.install} and fairbench-llm in one environment and name its Python "
                 f"(--server-python, {self.variable})"
             )
+        if self.release and (refused := ask_python(python, REFUSED, self.release).strip()):
+            raise UsageError(f"server_python {python}: {refused}")
         return python
 
     def needs_no_gpu(self, python: str) -> bool:

@@ -118,10 +118,10 @@ class WorkerCredits:
         if self.shared is not None:
             self.shared.spend(node, worker, before - credit[worker])
 
-    def join(self, worker: int) -> None:
-        """Take in a worker: nobody has credit or debt there."""
-        for credit in self.of.values():
-            credit[worker] = 0.0
+    def join(self, worker: int, *, with_quantum: bool = False) -> None:
+        """Take in a worker: nobody has debt there, and a quantum of credit if so asked."""
+        for node, credit in self.of.items():
+            credit[worker] = self.quantum_of(node) if with_quantum else 0.0
 
     def leave(self, worker: int) -> None:
         """Forget a worker."""

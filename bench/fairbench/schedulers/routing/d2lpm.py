@@ -18,6 +18,7 @@ from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree, RecentNode
 from fairbench.schedulers.charging.dispatch import Charge, dispatch_charging
 from fairbench.schedulers.gpu_charges import GPU_TIME
 from fairbench.schedulers.routing.credit_exchange import CreditExchange
+from fairbench.schedulers.routing.filling import Filling
 from fairbench.schedulers.routing.fleet import Fleet
 from fairbench.tenants import Tenants
 
@@ -33,6 +34,7 @@ class D2LPM(CreditExchange, Router):
     name = "d2lpm"
     cluster_theorems = MappingProxyType({"DLPM Theorem 4.1": "D2LPM Theorem 5.1"})
     wants_evictions = True
+    served_params = MappingProxyType({"fill_below": 2})
 
     @dataclass(frozen=True)
     class Params:
@@ -46,7 +48,7 @@ class D2LPM(CreditExchange, Router):
         Algorithm 2 inserts prompts only (line 18). ``tenants``: ``tree`` keeps credits at every
         level of ``org/team/user``. ``max_tree_nodes``: the stretches of prompts whose holders are
         remembered, a million by default. ``weights`` of clients are laid over those of the
-        experiment.
+        experiment. ``fill_below``: see ``Filling``; None or 0 is Algorithm 2 as published.
         """
 
         worker_quantum: Annotated[int, Gt(0)] = 40_000
@@ -56,6 +58,7 @@ class D2LPM(CreditExchange, Router):
         tenants: Tenants | None = None
         max_tree_nodes: Annotated[int, Ge(1)] | None = None
         outputs: Literal["ahead"] | None = None
+        fill_below: Annotated[int, Ge(0)] | None = None
         extend_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
         weights: dict[str, Annotated[FiniteFloat, Gt(0)]] | None = None
@@ -63,6 +66,7 @@ class D2LPM(CreditExchange, Router):
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
         self._fleet = Fleet(workers)
+        self._filling = Filling(self._fleet, params.fill_below) if params.fill_below else None
         self._tree = BoundedTree(params.max_tree_nodes or MAX_NODES)
         form = WorkerCredits if params.tenants is None else TreeWorkerCredits
         self.credits = form(params.worker_quantum, self._fleet)
@@ -100,8 +104,9 @@ class D2LPM(CreditExchange, Router):
         return worker
 
     def _select(self, available: int, preferred: int) -> int:
-        """SELECTWORKER (lines 7-8)."""
-        return self._fleet.least_loaded(available & preferred or available)
+        """Run SELECTWORKER (lines 7-8), then fill a worker that idles, if that is on."""
+        worker = self._fleet.least_loaded(available & preferred or available)
+        return worker if self._filling is None else self._filling.instead_of(worker, available)
 
     def _preferred(self, node: RecentNode) -> int:
         """Return G of line 13 as bits: the workers with the longest match."""
@@ -142,7 +147,7 @@ class D2LPM(CreditExchange, Router):
     def on_worker_join(self, worker: int, now_s: float) -> None:
         self.on_worker_leave(worker, now_s)
         self._fleet.join(worker)
-        self.credits.join(worker)
+        self.credits.join(worker, with_quantum=self._filling is not None)
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
         if worker in self._fleet:

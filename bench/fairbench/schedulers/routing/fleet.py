@@ -37,6 +37,14 @@ class Fleet:
         """The workers with nothing in flight, as bits."""
         return self._with.get(0, 0)
 
+    def below(self, requests: int) -> int:
+        """Return the workers with fewer requests in flight than ``requests``, as bits."""
+        found = 0
+        for number, workers in self._with.items():
+            if number < requests:
+                found |= workers
+        return found
+
     def join(self, worker: int) -> None:
         """Add a worker with nothing in flight. One that never left is taken to have restarted."""
         self.leave(worker)

@@ -90,12 +90,14 @@ class Hooks:
             f"{SCHEDULER}.get_internal_state": Hook(self.internal_state),
         }
 
-    def start(self, original: Original, scheduler: Any, server_args: Any, *args: Any) -> None:
+    def start(
+        self, original: Original, scheduler: Any, server_args: Any, *args: Any, **named: Any
+    ) -> None:
         """Around ``__init__``. Raises UsageError if this server is not one for us."""
         require_applied(self.by_target())
         measures = self.home.costs is not None
         check_server(server_args, self.home.scheduler, measures=measures)
-        original(scheduler, server_args, *args)
+        original(scheduler, server_args, *args, **named)
         self._vocab_size = getattr(getattr(scheduler, "model_config", None), "vocab_size", None)
         context = scheduler.metrics_reporter.metrics_collector_context
         if context.enable_metrics and context.is_stats_logging_rank:
@@ -104,11 +106,13 @@ class Hooks:
 
     # Requests come.
 
-    def refuse(self, original: Original, scheduler: Any, req: Req) -> bool:
+    def refuse(
+        self, original: Original, scheduler: Any, req: Req, *args: Any, **named: Any
+    ) -> bool:
         """Around ``_abort_on_queued_limit``: also turn away what the scheduler does not accept."""
         if req in self.preemption.taken:
             return False  # SGLang would abort it, were the queue at its limit
-        if original(scheduler, req):
+        if original(scheduler, req, *args, **named):
             return True
         if self.home.accepts(req, time.monotonic()):
             return False
@@ -125,10 +129,16 @@ class Hooks:
         return True
 
     def enqueue(
-        self, original: Original, scheduler: Any, req: Req, is_retracted: bool = False
+        self,
+        original: Original,
+        scheduler: Any,
+        req: Req,
+        is_retracted: bool = False,
+        *args: Any,
+        **named: Any,
     ) -> None:
         """Around ``_add_request_to_queue``."""
-        original(scheduler, req, is_retracted)
+        original(scheduler, req, is_retracted, *args, **named)
         if scheduler.waiting_queue and scheduler.waiting_queue[-1] is req:
             self.home.queued(req, is_retracted, time.monotonic())
 
@@ -188,7 +198,7 @@ class Hooks:
                 return result
             req.init_next_round_input(adder.tree_cache)
 
-    def make_way(self, original: Original, adder: Any, req: Req, *args: Any) -> bool:
+    def make_way(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> bool:
         """Around ``preempt_to_schedule``: there is no slot for the candidate. Whether to go on.
 
         SGLang would preempt by priority. Here the scheduler says who goes, or names another
@@ -205,9 +215,11 @@ class Hooks:
 
     # Requests run and end.
 
-    def results(self, original: Original, scheduler: Any, batch: Any, *args: Any) -> Any:
+    def results(
+        self, original: Original, scheduler: Any, batch: Any, *args: Any, **named: Any
+    ) -> Any:
         """Around ``process_batch_result``."""
-        result = original(scheduler, batch, *args)
+        result = original(scheduler, batch, *args, **named)
         if self.home.costs is not None:
             self._observe(self.home, self.home.costs, batch, time.monotonic())
         self.home.produced(batch.reqs)
@@ -230,19 +242,21 @@ class Hooks:
             costs.observe_prefill([chunk[1:] for chunk in chunks], now_s - started_s)
             home.took(started_s, now_s, prompts=chunks)
 
-    def retract(self, original: Original, batch: Any, *args: Any) -> Any:
+    def retract(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
         """Around ``retract_decode``: what it has to abort is never heard of again."""
         self.home.batch.look(batch)
-        result = original(batch, *args)
+        result = original(batch, *args, **named)
         for req in result[2]:
             self.home.gone(req)
         return result
 
-    def order_retraction(self, original: Original, reqs: list[Req], *args: Any) -> list[int]:
+    def order_retraction(
+        self, original: Original, reqs: list[Req], *args: Any, **named: Any
+    ) -> list[int]:
         """Around ``_get_decode_retraction_order``: the last of the list loses its memory first."""
         order = self.home.retraction_order(reqs, time.monotonic())
         if order is None:
-            return list(original(reqs, *args))
+            return list(original(reqs, *args, **named))
         at = {req: index for index, req in enumerate(reqs)}
         return [at[req] for req in reversed(order)]
 
@@ -256,9 +270,9 @@ class Hooks:
 
     # The report.
 
-    def internal_state(self, original: Original, scheduler: Any, *args: Any) -> Any:
+    def internal_state(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
         """Around ``get_internal_state``, which answers ``GET /server_info``."""
-        answer = original(scheduler, *args)
+        answer = original(scheduler, *args, **named)
         answer.internal_state["fairbench"] = self.report()
         return answer
 

@@ -5,23 +5,18 @@ from __future__ import annotations
 import inspect
 import pkgutil
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 
 from fairbench.errors import RunFailed, UsageError
+from fairbench.live.plugins.releases import check_release, installed
 
-SUPPORTED = ("0.5.17", "0.5.23")
+SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")  # oldest first
+DISTRIBUTIONS = ("sglang",)
 
 
 def check_version() -> str:
-    """The installed SGLang's version. Raises UsageError unless it is supported."""
-    try:
-        found = version("sglang")
-    except PackageNotFoundError:
-        raise UsageError("SGLang is not installed in this Python") from None
-    if found not in SUPPORTED:
-        raise UsageError(
-            f"SGLang {found} is not supported: the schedulers run inside {' and '.join(SUPPORTED)}"
-        )
+    """Return the installed SGLang's version. Raises UsageError unless it is supported."""
+    found = installed(DISTRIBUTIONS)
+    check_release("SGLang", found, SUPPORTED)
     return found
 
 
@@ -29,11 +24,20 @@ def check_target(target: str, expected: tuple[str, ...]) -> None:
     """Raise UsageError unless SGLang has this method and its parameters begin with those."""
     try:
         function = pkgutil.resolve_name(target)
-    except (ImportError, AttributeError) as error:
+    except AttributeError as error:
         raise UsageError(f"SGLang has no {target}: {error}") from None
+    except Exception as error:  # whatever a broken dependency raises when it is imported
+        raise UsageError(f"SGLang cannot be imported: {_cause(error)}") from None
     found = tuple(inspect.signature(function).parameters)
     if found[: len(expected)] != expected:
         raise UsageError(f"SGLang's {target} takes {', '.join(found)}, not {', '.join(expected)}")
+
+
+def _cause(error: BaseException) -> str:
+    """Return the first line of what an import failed of, at the bottom of its chain of causes."""
+    while (deeper := error.__cause__ or error.__context__) is not None:
+        error = deeper
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def require_applied(targets: Iterable[str]) -> None:

@@ -50,6 +50,7 @@ class RunningList:
             reserve_full=limits.scheduler_reserve_full_isl,
             watermark_blocks=limits.watermark_blocks,
         )
+        self._goes_on = limits.goes_on_after_self
         self._cache = cache
         self._phases = Phases(cache.block_size)
         self._seats: dict[Sequence, int] = {}
@@ -152,8 +153,11 @@ class RunningList:
                 step.budget += scheduled.pop(victim, 0)
                 if victim is sequence:
                     break
+                index = self.sequences.index(sequence)
             if sequence not in self._seats:
-                break
+                if not self._goes_on:
+                    break
+                continue  # the next one has moved into its place
             scheduled[sequence] = tokens
             step.budget -= tokens
             index = self.sequences.index(sequence) + 1

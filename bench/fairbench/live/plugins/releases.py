@@ -1,0 +1,61 @@
+"""Releases of an engine: which are supported, and whether an unknown newer one is tried."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from fairbench.errors import UsageError
+
+UNTESTED = "FAIRBENCH_ALLOW_UNTESTED_RELEASE"  # 1: a newer release is tried
+
+
+def installed(distributions: Sequence[str]) -> str:
+    """Return the version of the first distribution that is installed, "" if none is.
+
+    The version is read from the distribution's metadata: the engine is not imported.
+    """
+    for name in distributions:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return ""
+
+
+def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
+    """Return whether a release is supported; False for a newer one that is to be tried.
+
+    Args:
+        engine: The engine's name in messages.
+        found: The installed version, "" if there is none.
+        supported: The supported releases, oldest first.
+
+    Raises UsageError for any other release.
+    """
+    if not found:
+        raise UsageError(f"{engine} is not installed in this Python")
+    release = found.partition("+")[0]
+    if release in supported:
+        return True
+    oldest, newest = supported[0], supported[-1]
+    window = f"the schedulers run inside {oldest} to {newest}"
+    if _numbers(release) <= _numbers(newest):
+        raise UsageError(f"{engine} {found} is not supported: {window}")
+    if os.environ.get(UNTESTED) != "1":
+        raise UsageError(
+            f"{engine} {found} is not supported: {window}; "
+            f"{UNTESTED}=1 in the server's environment tries a newer one"
+        )
+    return False
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """Return the leading numbers of a release, to be compared with those of others."""
+    numbers = []
+    for part in release.split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)

@@ -1,0 +1,85 @@
+"""Releases of engines: the window, an unknown newer one, and why a target cannot be looked at."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import fairbench
+from fairbench.cli.app import app
+from fairbench.errors import UsageError
+from fairbench.live.backends.sglang import SERVER_PYTHON
+from fairbench.live.plugins.releases import UNTESTED, check_release, installed
+from fairbench.live.plugins.sglang.release import check_target
+
+WINDOW = ("0.5.17", "0.5.23")
+
+
+@pytest.mark.parametrize("found", ["0.5.17", "0.5.23", "0.5.23+cpu"])
+def test_a_release_of_the_window_is_supported(found):
+    assert check_release("SGLang", found, WINDOW)
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        ("", "SGLang is not installed in this Python"),
+        ("0.5.16", "SGLang 0.5.16 is not supported: the schedulers run inside 0.5.17 to 0.5.23"),
+        ("0.5.24", f"inside 0.5.17 to 0.5.23; {UNTESTED}=1 in the server's environment tries"),
+    ],
+)
+def test_another_is_refused_with_the_window(found, says, monkeypatch):
+    monkeypatch.delenv(UNTESTED, raising=False)
+    with pytest.raises(UsageError) as refused:
+        check_release("SGLang", found, WINDOW)
+    assert says in str(refused.value)
+
+
+def test_an_unknown_newer_release_is_tried_if_so_asked_and_an_older_one_never(monkeypatch):
+    monkeypatch.setenv(UNTESTED, "1")
+    assert not check_release("SGLang", "0.6.0", WINDOW)
+    assert not check_release("SGLang", "0.5.100", WINDOW)
+    with pytest.raises(UsageError, match=r"0\.5\.16 is not supported"):
+        check_release("SGLang", "0.5.16", WINDOW)
+
+
+def test_the_version_is_read_from_metadata_of_the_first_that_is_there():
+    assert installed(("no-such-distribution", "pytest")) == pytest.__version__
+    assert installed(("no-such-distribution",)) == ""
+
+
+def test_a_broken_import_is_named_by_its_cause(tmp_path, monkeypatch):
+    (tmp_path / "broken_engine.py").write_text(
+        "try:\n    import no_such_dependency\n"
+        "except ImportError as error:\n    raise RuntimeError('wrapped') from error\n"
+    )
+    (tmp_path / "missing_part.py").write_text("import no_such_dependency\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("broken_engine", "missing_part"):
+        with pytest.raises(UsageError, match="No module named 'no_such_dependency'") as refused:
+            check_target(f"{module}.Scheduler.start", ())
+        assert str(refused.value).startswith("SGLang cannot be imported: ModuleNotFoundError")
+        sys.modules.pop(module, None)
+
+
+def test_a_release_that_the_plugin_does_not_fit_is_refused_before_a_server_is_started(
+    tmp_path, monkeypatch
+):
+    metadata = tmp_path / "sglang-0.5.16.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.16\n")
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang/__init__.py").write_text("raise AssertionError('SGLang was imported')\n")
+    bench = Path(fairbench.__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{bench}")
+    with pytest.raises(UsageError, match=r"SGLang 0\.5\.16 is not supported"):
+        SERVER_PYTHON.find(sys.executable)
+    replace(SERVER_PYTHON, release="").find(sys.executable)  # its own policies need no plugin
+
+
+def test_a_model_path_that_is_not_there_is_one_line():
+    told = CliRunner().invoke(app, ["serve", "--dp", "1", "--model", "./no-such-model"])
+    assert told.exit_code == 2
+    assert told.stderr.strip() == "fairbench: model = './no-such-model': there is no such folder"

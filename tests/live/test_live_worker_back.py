@@ -1,0 +1,101 @@
+"""A worker that was killed and is back: ``serve`` gives it work at once, Algorithm 2 does not."""
+
+import asyncio
+import json
+import socket
+import urllib.request
+from contextlib import ExitStack
+
+import pytest
+from aiohttp import ClientSession
+from live_cluster import server
+
+CLIENTS, STREAMS = 8, 6
+BEFORE_S, AFTER_S = 6.0, 12.0
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+async def converse(session, url, client, until):
+    """Request after request of one client, which all begin with its own 3,000 tokens."""
+    ids = [16 + client * 3_000 + n for n in range(3_000)]
+    number = 0
+    while not until.is_set():
+        number += 1
+        body = {
+            "input_ids": [*ids, 16 + number % 30_000],
+            "sampling_params": {"max_new_tokens": 60, "ignore_eos": True},
+        }
+        headers = {"x-fairbench-client": f"client-{client}"}
+        async with session.post(f"{url}/generate", json=body, headers=headers) as answer:
+            await answer.read()
+
+
+async def traffic(url, events):
+    """All clients' requests, while the events (after so many seconds) happen one by one."""
+    until = asyncio.Event()
+    async with ClientSession() as session:
+        tasks = [
+            asyncio.create_task(converse(session, url, client, until))
+            for client in range(CLIENTS)
+            for _ in range(STREAMS)
+        ]
+        for wait_s, happens in events:
+            await asyncio.sleep(wait_s)
+            await asyncio.to_thread(happens)
+        until.set()
+        await asyncio.gather(*tasks)
+
+
+def finished(address):
+    with urllib.request.urlopen(f"{address}/server_info", timeout=10) as answer:
+        return json.load(answer)["fairbench"]["counters"]["finished"]
+
+
+def shares_after_a_restart(fill_below):
+    """(requests that the restarted worker finished, what another did meanwhile)."""
+    port, counts = free_port(), {}
+    with ExitStack() as stack:
+        lost = ("emulate", "--port", port, "--gpu", "a100", "--local", "dlpm")
+        workers = [stack.enter_context(server(*lost))]
+        workers += [
+            stack.enter_context(server("emulate", "--port", 0, *lost[3:])) for _ in range(2)
+        ]
+        urls = [part for one in workers for part in ("--worker-url", one.address.split(",")[0])]
+        flags = [] if fill_below is None else ["--set", f"d2lpm.fill_below={fill_below}"]
+        flags += ["--set", "d2lpm.worker_quantum=400000"]  # as if there were ten times the clients
+        router = stack.enter_context(server("serve", "--port", 0, *urls, *flags))
+
+        def restart():
+            workers[0].process.kill()
+            workers[0].process.wait()
+            stack.enter_context(server(*lost))
+
+        def count(when):
+            for number, url in enumerate(urls[1::2]):
+                counts[when, number] = finished(url)
+
+        asyncio.run(
+            traffic(
+                router.address,
+                [
+                    (BEFORE_S, restart),
+                    (7.0, lambda: count("back")),  # the router looks every 5 s
+                    (AFTER_S, lambda: count("end")),
+                ],
+            )
+        )
+    return [counts["end", number] - counts["back", number] for number in range(3)]
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_worker_that_is_back_gets_its_share_at_once():
+    back, *others = shares_after_a_restart(None)
+    assert back > max(others) / 5
+    back, *others = shares_after_a_restart(0)
+    assert back < max(others) / 10  # Algorithm 2 as published

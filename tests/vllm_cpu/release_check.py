@@ -1,0 +1,41 @@
+"""Checks the vLLM that is first on the path; ``release.sh`` calls it, with a seed count."""
+
+import sys
+
+from vllm_plugin_streams import SCHEDULERS, SETTINGS, ask_ours, ask_plugin
+from vllm_seam import VERSION
+from vllm_streams import assert_alike, random_stream
+
+from release_record import record, seen_in
+
+OVERRIDDEN = ("schedule", "_preempt_request", "update_from_output", "_free_request")
+
+
+def play(local, seed):
+    """Whether a stream was served with nothing lost, and whether the simulator did the same."""
+    settings, stream = SETTINGS.get(local, {}), random_stream(seed)
+    stream.policy = "fcfs"
+    theirs = ask_plugin(stream, local, settings)
+    finished = sorted(number for step in theirs.values() for number in step.finished)
+    served = finished == list(range(len(stream.arrivals)))
+    try:
+        assert_alike(theirs, ask_ours(stream, local, settings), stream)
+    except AssertionError:
+        return served, False
+    return served, True
+
+
+def main(seeds):
+    """Play the streams; print and record what was seen."""
+    from vllm_seam import vllm
+
+    scheduler = vllm().scheduler.Scheduler
+    targets = sum(hasattr(scheduler, name) for name in OVERRIDDEN)
+    row = {"release": VERSION, "targets": targets, **seen_in(SCHEDULERS, range(seeds), play)}
+    print(row)
+    record("vLLM", row)
+    sys.exit(row["served"] != row["streams"])
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)
