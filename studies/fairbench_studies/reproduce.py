@@ -9,29 +9,29 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.claims_map import MAP, MapFiles, draw_claims_map
 from fairbench.cli.executor_flags import ExecutorName, RayAddress
 from fairbench.cli.flags import DEFAULT_RESULT_DIR
 from fairbench.cli.plot import DEFAULT_PLOT_DIR, QUICK, read_formats
 from fairbench.cli.progress import shown_progress
-from fairbench.cli.reproduce_frontier import FRONTIER, FrontierSize, reproduce_frontier
-from fairbench.cli.reproduce_preble import PREBLE, reproduce_preble
-from fairbench.cli.reproduce_textbook import TEXTBOOK, reproduce_textbook
-from fairbench.cli.reproduce_vtc import VTC, reproduce_vtc
 from fairbench.errors import RunFailed, UsageError, unknown_name
 from fairbench.execute.context import run_context
 from fairbench.execute.executor import Executor
 from fairbench.execute.executors import LOCAL, executor_named
-from fairbench.execute.figure_stores import fill_store
-from fairbench.figures.catalogue import (
+from fairbench.figures.style import check_drawable
+from fairbench_studies.dlpm.catalogue import (
     FIGURES,
     PaperFigure,
-    check_drawable,
     figure_named,
     figures_of,
 )
-from fairbench.figures.central.store import fill_timings
-from fairbench.figures.claims.table import Setting, claims_markdown, judge_all, write
+from fairbench_studies.dlpm.central.store import fill_timings
+from fairbench_studies.dlpm.claims.map_command import MAP, MapFiles, draw_claims_map
+from fairbench_studies.dlpm.claims.table import Setting, claims_markdown, judge_all, write
+from fairbench_studies.frontier.command import FRONTIER, FrontierSize, reproduce_frontier
+from fairbench_studies.kit.store import fill_store
+from fairbench_studies.preble.command import PREBLE, reproduce_preble
+from fairbench_studies.textbook.command import TEXTBOOK, reproduce_textbook
+from fairbench_studies.vtc.command import VTC, reproduce_vtc
 
 ALL, CLAIMS = "all", "claims"
 AUTHORS = "dlpm-paper"  # the preset beside which claims are judged unless another is named

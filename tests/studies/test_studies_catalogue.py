@@ -9,9 +9,10 @@ from figure_helpers import PROFILE
 from fairbench.config.sweep import read_sweep
 from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, UsageError
-from fairbench.figures import catalogue
-from fairbench.figures.catalogue import FIGURES, figure_named, write_rows
 from fairbench.results.store import write_json
+from fairbench_studies.dlpm import catalogue
+from fairbench_studies.dlpm.catalogue import FIGURES, figure_named
+from fairbench_studies.kit.rows import write_rows
 
 POINT = {
     "workers": 8, "waiting": 200, "synchronisation_ms": 1.0, "match_ms": 2.0, "dispatch_ms": 1.0,
@@ -103,8 +104,6 @@ def test_timings_of_another_shape_are_an_error(tmp_path):
 
 
 def test_without_seaborn_it_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "fairbench.figures.catalogue.find_spec", lambda name: name != "seaborn" or None
-    )
+    monkeypatch.setattr("fairbench.figures.style.find_spec", lambda name: name != "seaborn" or None)
     with pytest.raises(UsageError, match=r"figures need seaborn: pip install '.\[plot\]'"):
         FIGURES["fig4"].plot(tmp_path, tmp_path, ["svg"])

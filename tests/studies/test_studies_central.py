@@ -11,13 +11,13 @@ from random import Random
 import pytest
 
 from fairbench.core import Segment
-from fairbench.figures.central.arrivals import LEVELS, TreeOfThoughtArrivals
-from fairbench.figures.central.timing import RoundCost, time_rounds
-from fairbench.figures.central.workers import CentralWorkers
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.schedulers.local.dlpm import DLPM
-from fairbench.schedulers.routing.central_dlpm import CentralDLPM
 from fairbench.sim.engine.kv_cache import KVCache
+from fairbench_studies.dlpm.central.arrivals import LEVELS, TreeOfThoughtArrivals
+from fairbench_studies.dlpm.central.central_dlpm import CentralDLPM
+from fairbench_studies.dlpm.central.timing import RoundCost, time_rounds
+from fairbench_studies.dlpm.central.workers import CentralWorkers
 
 
 def cached(cache, request):
@@ -86,7 +86,7 @@ def test_every_part_of_a_round_is_timed():
 
 PARENT = """
 import multiprocessing, sys, time
-from fairbench.figures.central.workers import CentralWorkers
+from fairbench_studies.dlpm.central.workers import CentralWorkers
 if __name__ == "__main__":
     workers = CentralWorkers(2, 1000)
     workers.wait()

@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 from figure_helpers import cell
 
-from fairbench.figures.claims import fairness, quanta, scaling, throughput
-from fairbench.figures.claims.pairs import Outcome
-from fairbench.figures.claims.parts import Claim, Part, in_every, number, score
-from fairbench.figures.claims.table import (
+from fairbench_studies.dlpm.claims import fairness, quanta, scaling, throughput
+from fairbench_studies.dlpm.claims.pairs import Outcome
+from fairbench_studies.dlpm.claims.parts import Claim, Part, in_every, number, score
+from fairbench_studies.dlpm.claims.table import (
     CLAIMS,
     Judged,
     Setting,
@@ -17,7 +17,7 @@ from fairbench.figures.claims.table import (
     judge_all,
     write,
 )
-from fairbench.figures.fig4 import Timings
+from fairbench_studies.dlpm.fig4 import Timings
 
 HOLDS, REVERSED, UNCLEAR, UNCONTENDED, OFF, UNTESTABLE = Outcome
 
@@ -364,7 +364,9 @@ def page():
 
 
 def test_the_page_opens_with_what_comes_out(monkeypatch):
-    monkeypatch.setattr("fairbench.figures.claims.table._basis", lambda source: f"basis {source}")
+    monkeypatch.setattr(
+        "fairbench_studies.dlpm.claims.table._basis", lambda source: f"basis {source}"
+    )
     lines = claims_markdown(*page()).splitlines()
     assert lines[2].startswith(
         "At the authors' settings 2 of 2 parts hold (0 reversed, 0 off, 0 inconclusive); at "
@@ -387,7 +389,7 @@ def test_the_page_opens_with_what_comes_out(monkeypatch):
 
 
 def test_the_page_as_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("fairbench.figures.claims.table._basis", str)
+    monkeypatch.setattr("fairbench_studies.dlpm.claims.table._basis", str)
     markdown, table = write(*page(), tmp_path / "results")
     assert markdown.read_text() == claims_markdown(*page())
     with table.open() as file:

@@ -10,8 +10,8 @@ from figure_helpers import cell
 from fairbench.config import identity
 from fairbench.config.sweep_points import points
 from fairbench.execute.context import RunContext
-from fairbench.execute.figure_stores import filling
-from fairbench.figures.claims.map_axes import (
+from fairbench.results.store import StoredRun
+from fairbench_studies.dlpm.claims.map_axes import (
     AXES,
     LOAD,
     POOL,
@@ -23,7 +23,7 @@ from fairbench.figures.claims.map_axes import (
     spec_of,
     steps_round,
 )
-from fairbench.figures.claims.map_points import (
+from fairbench_studies.dlpm.claims.map_points import (
     IN_FIGURE_7,
     MAPPED,
     Chart,
@@ -32,10 +32,10 @@ from fairbench.figures.claims.map_points import (
     groups,
     map_sweep,
 )
-from fairbench.figures.claims.map_table import map_markdown, write_map
-from fairbench.figures.claims.places import Place, by_seed
-from fairbench.figures.claims.table import CLAIMS
-from fairbench.results.store import StoredRun
+from fairbench_studies.dlpm.claims.map_table import map_markdown, write_map
+from fairbench_studies.dlpm.claims.places import Place, by_seed
+from fairbench_studies.dlpm.claims.table import CLAIMS
+from fairbench_studies.kit.store import filling
 from one_by_one import OneByOne
 from slow_params import slow
 
@@ -149,7 +149,7 @@ def test_the_table_counts_contended_cells(tmp_path):
 
 def test_a_picture_has_a_line_where_the_sign_flips():
     pytest.importorskip("seaborn", reason="figures need the plot extra")
-    from fairbench.figures.claims.map_picture import draw_map
+    from fairbench_studies.dlpm.claims.map_picture import draw_map
 
     figure = draw_map(MAPPED[0], "Claim 1", two_cells(), "simulated on x")
     panels = figure.get_axes()

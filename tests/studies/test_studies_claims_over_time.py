@@ -3,8 +3,8 @@
 import pytest
 from figure_helpers import cell, stored_run
 
-from fairbench.figures.claims import conversations, mix, trees
-from fairbench.figures.claims.pairs import Outcome
+from fairbench_studies.dlpm.claims import conversations, mix, trees
+from fairbench_studies.dlpm.claims.pairs import Outcome
 
 HOLDS, REVERSED, UNCLEAR, _, OFF, _ = Outcome
 

@@ -7,9 +7,9 @@ from figure_helpers import cell
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.figures.claims.pairs import All, Outcome, Pair, Seen, joined
-from fairbench.figures.claims.places import by_place, by_seed, contended
-from fairbench.figures.claims.tally import Tally, tally
+from fairbench_studies.dlpm.claims.pairs import All, Outcome, Pair, Seen, joined
+from fairbench_studies.dlpm.claims.places import by_place, by_seed, contended
+from fairbench_studies.dlpm.claims.tally import Tally, tally
 
 HOLDS, REVERSED, INCONCLUSIVE, UNCONTENDED, *_ = Outcome
 FASTER = Pair("rate", "service_rate_tok_s", "d2lpm", "vtc")

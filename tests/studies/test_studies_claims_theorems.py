@@ -7,11 +7,11 @@ import pytest
 from figure_helpers import cell, stored_run
 
 import fairbench
-from fairbench.figures.claims import theorems
-from fairbench.figures.claims.pairs import Outcome
-from fairbench.figures.claims.theorems import judge_bound, largest_lead, service_gap, shortfall
 from fairbench.metrics.records import Requests, Service
 from fairbench.results.store import read_run
+from fairbench_studies.dlpm.claims import theorems
+from fairbench_studies.dlpm.claims.pairs import Outcome
+from fairbench_studies.dlpm.claims.theorems import judge_bound, largest_lead, service_gap, shortfall
 
 NEVER = float("nan")
 

@@ -6,9 +6,9 @@ from figure_helpers import PROFILE, cell, stored_run
 
 pytest.importorskip("seaborn", reason="figures need the plot extra")
 
-from fairbench.figures import fig1, fig4, fig7, fig8, fig9, fig10, fig11, fig12
-from fairbench.figures.over_time import INTERVALS
 from fairbench.figures.style import paper_style
+from fairbench_studies.dlpm import fig1, fig4, fig7, fig8, fig9, fig10, fig11, fig12
+from fairbench_studies.dlpm.over_time import INTERVALS
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairbench.figures.frontier.compare import Mark, Relation, compare, gain, relation
-from fairbench.figures.frontier.frozen import (
+from fairbench.metrics.latency import Sample
+from fairbench.schedulers.registry import split_pair
+from fairbench_studies.frontier.compare import Mark, Relation, compare, gain, relation
+from fairbench_studies.frontier.frozen import (
     CAPPED,
     PUBLISHED,
     TUNED,
@@ -17,13 +19,11 @@ from fairbench.figures.frontier.frozen import (
     digest,
     frozen,
 )
-from fairbench.figures.frontier.headline import headline
-from fairbench.figures.frontier.measures import Measured, Outcome, bounds, measured
-from fairbench.figures.frontier.paired_tests import estimate, holm
-from fairbench.figures.frontier.runs import Plan
-from fairbench.figures.frontier.table import against, markdown, rows, summary_lines, write
-from fairbench.metrics.latency import Sample
-from fairbench.schedulers.registry import split_pair
+from fairbench_studies.frontier.headline import headline
+from fairbench_studies.frontier.measures import Measured, Outcome, bounds, measured
+from fairbench_studies.frontier.paired_tests import estimate, holm
+from fairbench_studies.frontier.runs import Plan
+from fairbench_studies.frontier.table import against, markdown, rows, summary_lines, write
 
 FROZEN = "61d065ab6ac023482560d0c7b9adf9a9faffd39cc36eabd7417bd722b831ae95"
 TRIALS = Path(__file__).resolve().parents[2] / "results/frontier-tuning.csv"
@@ -319,7 +319,7 @@ class TestTable:
 
 def test_the_picture_shows_each_cell_twice(tmp_path):
     pytest.importorskip("seaborn")
-    from fairbench.figures.frontier.draw import plot
+    from fairbench_studies.frontier.draw import plot
 
     settings = frozen().model_copy(update={"pairs": ["d2lpm", "preble", "fair-finish"]})
     (picture,) = plot(FOUND, settings, "simulated", tmp_path, ["svg"])

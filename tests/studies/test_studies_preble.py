@@ -6,9 +6,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fairbench.figures.claims.claim import Verdict
-from fairbench.figures.preble import draw
-from fairbench.figures.preble.claims import (
+from fairbench.metrics.records import Requests
+from fairbench_studies.kit.claim import Verdict
+from fairbench_studies.preble import draw
+from fairbench_studies.preble.claims import (
     CLAIMS,
     judge_ablation,
     judge_baselines,
@@ -16,11 +17,10 @@ from fairbench.figures.preble.claims import (
     judge_speed,
     judge_window,
 )
-from fairbench.figures.preble.experiments import ABLATION, RATES, WARMUP_S, Key, experiments
-from fairbench.figures.preble.speed import Speed
-from fairbench.figures.preble.store import Latency, Results, latencies_of
-from fairbench.figures.preble.table import judge_preble, preble_markdown, write_preble
-from fairbench.metrics.records import Requests
+from fairbench_studies.preble.experiments import ABLATION, RATES, WARMUP_S, Key, experiments
+from fairbench_studies.preble.speed import Speed
+from fairbench_studies.preble.store import Latency, Results, latencies_of
+from fairbench_studies.preble.table import judge_preble, preble_markdown, write_preble
 
 SPEEDS = (Speed("tool-use", 300.0), Speed("video-qa", 3000.0))
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli import reproduce_frontier
 from fairbench.cli.app import app
-from fairbench.figures.frontier.frozen import Cell, frozen
+from fairbench_studies.frontier.frozen import Cell, frozen
 
 pytest.importorskip("seaborn", reason="figures need the plot extra")
 

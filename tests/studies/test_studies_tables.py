@@ -5,17 +5,17 @@ import json
 from pathlib import Path
 
 import pytest
-import table_store
-import tables
-from table_runs import fig7, headline, incentive
-from table_text import as_markdown, bounded
 from typer.testing import CliRunner
 
+from fairbench_studies.kit import table_store
+import fairbench_studies.pages.tables as tables
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.sim.run import simulate
+from fairbench_studies.kit.table_text import as_markdown, bounded
+from fairbench_studies.pages.runs import fig7, headline, incentive
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("path", tables.DOCUMENTS, ids=lambda path: path.name)

@@ -9,15 +9,15 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import DataError
 from fairbench.execute.context import RunContext
-from fairbench.figures.claims.claim import Verdict
-from fairbench.figures.vtc import arena, experiments, synthetic
-from fairbench.figures.vtc.claims import CLAIMS
-from fairbench.figures.vtc.curves import FIGURES, panels_of, rows
-from fairbench.figures.vtc.experiments import ARENA, EXPERIMENTS, Experiment, possible
-from fairbench.figures.vtc.store import Results, fill, read
-from fairbench.figures.vtc.table import judge_vtc, missing, vtc_markdown, write_vtc
 from fairbench.metrics.trace import Trace
 from fairbench.workloads.spec import load_workload
+from fairbench_studies.kit.claim import Verdict
+from fairbench_studies.vtc import arena, experiments, synthetic
+from fairbench_studies.vtc.claims import CLAIMS
+from fairbench_studies.vtc.curves import FIGURES, panels_of, rows
+from fairbench_studies.vtc.experiments import ARENA, EXPERIMENTS, Experiment, possible
+from fairbench_studies.vtc.store import Results, fill, read
+from fairbench_studies.vtc.table import judge_vtc, missing, vtc_markdown, write_vtc
 
 NO_TRACE = {name: one for name, one in EXPERIMENTS.items() if one.workload != ARENA}
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.artifact import (
+from fairbench.metrics.trace import Trace
+from fairbench_studies.vtc.artifact import (
     accumulated,
     accumulated_difference,
     demand_rates,
@@ -17,7 +18,6 @@ from fairbench.metrics.artifact import (
     table_points,
     windowed_difference,
 )
-from fairbench.metrics.trace import Trace
 
 
 def trace(rows):

@@ -22,11 +22,11 @@ from fairbench.attack.store import Plan, SearchStore
 from fairbench.attack.table import attack_text, processors_text
 from fairbench.attack.workload import HONEST as HONESTLY
 from fairbench.attack.workload import Stakes, attack_workload
-from fairbench.cli.attack_rediscovery import sought_all
 from fairbench.cli.executor_flags import ExecutorName, RayAddress
 from fairbench.cli.flags import DEFAULT_RESULT_DIR, assigned, given
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
+from fairbench.cli.studies import study
 from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import check_size
 from fairbench.errors import UsageError, unknown_name
@@ -167,6 +167,7 @@ def attack(
             raise UsageError(
                 "--rediscover: says itself what is sought and under which scheduler: give none"
             )
+        sought_all = study("attacks.rediscover", "--rediscover").sought_all
         with run_context(shown_progress(not disable_tqdm), runs_on) as context:
             sought_all({**flags, "trials": trials, "seeds": num_runs}, result_dir, context, as_json)
         return

@@ -9,8 +9,9 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import DEFAULT_RESULT_DIR, split_commas
+from fairbench.cli.studies import study
 from fairbench.errors import UsageError, unknown_name
-from fairbench.figures.catalogue import FIGURES, FORMATS, figure_named, figures_of
+from fairbench.figures.style import FORMATS
 
 DEFAULT_PLOT_DIR = Path("plots")
 QUICK = "-quick"  # ends the name of a store that holds one seed of each point
@@ -40,12 +41,14 @@ def plot(
     The numbers in it are saved as CSV. Runs nothing; `fairbench reproduce FIGURE` does.
     """
     suffixes = read_formats(formats)
+    catalogue = study("dlpm.catalogue", f"plot {figure}")
     if figure == "all":
         if source is not None:
             raise UsageError(f"--from {source}: holds the runs of one figure, so name it")
-        wanted = list((FIGURES if preset is None else figures_of(preset)).values())
+        known = catalogue.FIGURES if preset is None else catalogue.figures_of(preset)
+        wanted = list(known.values())
     else:
-        wanted = [figure_named(figure, preset)]
+        wanted = [catalogue.figure_named(figure, preset)]
     for one in wanted:
         folder = source or stored(one.sweep)
         if not folder.is_dir():

@@ -1,6 +1,6 @@
 """The loads of the bundled workloads, chosen by one rule from runs under lpm and vtc alone.
 
-    python plots/loads.py [--gpu GPU] [--model MODEL] [WORKLOAD.SCENARIO ...]
+    python studies loads [--gpu GPU] [--model MODEL] [WORKLOAD.SCENARIO ...]
 
 Writes results/tables/default-loads.csv (of a GPU of its own: default-loads-GPU.csv). Half an hour
 on two cores. The rule, and why, is in docs/results/assumptions.md. The files' own rates only say
@@ -10,18 +10,16 @@ where to begin: three times as much has to overload a replica.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from math import floor, log10
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import fairbench
 from fairbench.config.resolve import resolve
+from fairbench_studies.kit.rows import TABLES, write_rows
 
-TABLES = Path(__file__).resolve().parents[1] / "results" / "tables"
 CELLS = (
     *("tot.s1", "tot.s2", "judge.s1", "judge.s2", "long-qa.s1", "long-qa.s2", "chat.s1"),
     *("tool-use.s1", "agent.s1", "programming.s1", "video-qa.s1", "loogle.s1", "preble-mix.s1"),
@@ -128,22 +126,13 @@ def choose(cell: str, machine: Machine) -> Choice:
     return Choice(cell, lpm, vtc, MULTIPLES[low], rate, p99_s, window_s)
 
 
-def write(path: Path, choices: Iterable[Choice]) -> None:
-    """The choices as CSV, three digits of what was measured."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(Choice._fields)
-        for choice in choices:
-            writer.writerow([f"{x:.3g}" if isinstance(x, float) else x for x in choice])
-
-
-def main() -> None:
+def main(*arguments: str) -> None:
     """Choose and write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpu", default="a100")
     parser.add_argument("--model", default="llama-3.1-8b")
     parser.add_argument("cells", nargs="*", default=CELLS)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     machine = Machine(given.gpu, given.model)
     with ProcessPoolExecutor(2) as pool:
         choices = []
@@ -151,8 +140,8 @@ def main() -> None:
             sys.stdout.write(f"{choice}\n")
             choices.append(choice)
     own = "" if given.gpu == "a100" else f"-{given.gpu}"
-    write(TABLES / f"default-loads{own}.csv", choices)
-
-
-if __name__ == "__main__":
-    main()
+    rows = [
+        {k: f"{x:.3g}" if isinstance(x, float) else x for k, x in one._asdict().items()}
+        for one in choices
+    ]
+    write_rows(TABLES / f"default-loads{own}.csv", rows)

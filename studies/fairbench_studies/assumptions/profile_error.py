@@ -1,7 +1,7 @@
 """Which headline conclusions survive an error of the timing profile, and the other profile.
 
     fairbench sweep results/tables/profile-error.toml
-    python plots/profile_error.py results/runs/profile-error
+    python studies profile-error results/runs/profile-error
 
 Writes results/tables/profile-error.csv. A conclusion is asked of each run against the others with
 its seed, so that all schedulers are under the same draw of the error.
@@ -9,19 +9,17 @@ its seed, so that all schedulers are under the same draw of the error.
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fairbench.config.sweep import read_sweep
-from fairbench.figures.claims.pairs import Outcome, Pair, Seen
-from fairbench.figures.claims.places import contended
 from fairbench.hardware.catalogue import MEASURED
 from fairbench.results.store import Summary, runs_in
+from fairbench_studies.dlpm.claims.pairs import Outcome, Pair, Seen
+from fairbench_studies.dlpm.claims.places import contended
+from fairbench_studies.kit.rows import ROOT, write_rows
 
-ROOT = Path(__file__).resolve().parents[1]
 SWEEP = ROOT / "results/tables/profile-error.toml"
 TABLE = SWEEP.with_suffix(".csv")
 CONCLUSIONS = (
@@ -94,10 +92,10 @@ def table(summaries: Iterable[Summary]) -> list[dict[str, str]]:
     """A row for each cell and conclusion."""
     cells: dict[str, dict[str, dict[str, dict[int, Summary]]]] = {}
     for summary in summaries:
-        cell = cells.setdefault(f"{summary['workload']} {summary['scenario']}", {})
-        of = cell.setdefault(column_of(summary), {}).setdefault(summary["scheduler"], {})
+        of_cell = cells.setdefault(f"{summary['workload']} {summary['scenario']}", {})
+        of = of_cell.setdefault(column_of(summary), {}).setdefault(summary["scheduler"], {})
         of[summary["seed"]] = summary
-    rows = []
+    rows: list[dict[str, str]] = []
     for cell, columns in cells.items():
         for pair in CONCLUSIONS:
             found = {column: asked(pair, columns[column]) for column in COLUMNS}
@@ -111,18 +109,9 @@ def table(summaries: Iterable[Summary]) -> list[dict[str, str]]:
     return rows
 
 
-def main() -> None:
+def main(folder: str) -> None:
     """Read the store, write the table."""
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
     order = [grid["workload"] for grid in read_sweep(str(SWEEP)).grid]
-    summaries = [run.summary for run in runs_in(Path(sys.argv[1]) / "runs")]
+    summaries = [run.summary for run in runs_in(Path(folder) / "runs")]
     rows = table(sorted(summaries, key=lambda one: order.index(one["workload"])))
-    with TABLE.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-if __name__ == "__main__":
-    main()
+    write_rows(TABLE, rows)

@@ -1,7 +1,7 @@
 """What limits of clients cost when nobody cheats: the table of docs/results/attacks.md.
 
-    python plots/client_limits.py            # about ten minutes of CPU
-    python plots/client_limits.py NAME...    # these rows alone, the others as they are
+    python studies client-limits            # about ten minutes of CPU
+    python studies client-limits NAME...    # these rows alone, the others as they are
 
 Beside an honest client that sends four times as much, and among four clients alike: with limits
 over without, at the same seeds. Of judges, but where a row names another workload. Writes
@@ -14,25 +14,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from defences import (
-    D2LPM_TENANTS,
-    DEFENDED,
-    LIMITED_SEED,
-    LIMITING,
-    LIMITS,
-    LOWER,
-    PAGE,
-    REQUESTS,
-    RESERVE,
-    ROOT,
-    SEEDS,
-    cell,
-    interval_columns,
-    put_table,
-    read_rows,
-    write_rows,
-)
-
 from fairbench.attack.behaviour import HONEST
 from fairbench.attack.measure import replayed, seen_in
 from fairbench.attack.workload import HONEST as HONESTLY
@@ -44,6 +25,22 @@ from fairbench.metrics.parties import party
 from fairbench.metrics.records import PLAIN
 from fairbench.results.intervals import t_interval
 from fairbench.sim.tables_only import simulate_tables
+from fairbench_studies.attacks.defences import (
+    D2LPM_TENANTS,
+    DEFENDED,
+    LIMITED_SEED,
+    LIMITING,
+    LIMITS,
+    LOWER,
+    PAGE,
+    REQUESTS,
+    RESERVE,
+    SEEDS,
+    cell,
+    interval_columns,
+)
+from fairbench_studies.kit.rows import ROOT, read_rows, write_rows
+from fairbench_studies.kit.table_text import put_table
 
 TABLE = ROOT / "results/client-limits.csv"
 DURATION_S = 120.0
@@ -169,12 +166,8 @@ def read() -> list[dict[str, str]]:
     return read_rows(TABLE)
 
 
-def main(names: Sequence[str]) -> None:
+def main(*names: str) -> None:
     """Simulate, and write the file and the page."""
     rows = simulate(names or list(ROWS))
     write_rows(TABLE, rows)
     PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 
-ROOT = Path(__file__).resolve().parents[1]
+from fairbench_studies.kit.rows import ROOT
+
 PAGE = ROOT / "docs/results/attacks.md"
 SEEDS = 5
 LIMITED_SEED = 105  # first of what has limits, which were made after the other rows were known
@@ -21,12 +19,6 @@ REQUESTS = "gateway.client_requests=64"  # as many as a worker runs
 LOWER = "gateway.client_limit=420000"  # in place of auto: three units here, not five
 RESERVE = "gateway.client_reserve=2"  # as if two more clients were there
 LIMITING = {"gateway": "fcfs", "saturation": "none"}  # which does nothing else
-
-
-def put_table(page: str, name: str, table: str) -> str:
-    """The page with a table in its place."""
-    block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-    return block.sub(lambda found: f"{found[1]}{table}\n{found[2]}", page)
 
 
 def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
@@ -52,17 +44,3 @@ def interval_columns(
         f"{measure}_{part}": "" if value is None else f"{value:.4f}"
         for part, value in shown.items()
     }
-
-
-def read_rows(table: Path) -> list[dict[str, str]]:
-    """The rows of a file of results."""
-    with table.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def write_rows(table: Path, rows: Sequence[Mapping[str, str]]) -> None:
-    """Write them, with the columns of the first."""
-    with table.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)

@@ -8,7 +8,6 @@ from typing import Any
 
 import typer
 
-from fairbench.attack.rediscovery import by_scheduler, rediscover
 from fairbench.attack.search import Search
 from fairbench.attack.store import Plan, SearchStore
 from fairbench.attack.table import processors_text
@@ -18,6 +17,7 @@ from fairbench.cli.flags import given
 from fairbench.cli.output import print_json
 from fairbench.execute.context import RunContext
 from fairbench.execute.requests import experiment
+from fairbench_studies.attacks.rediscovery import by_scheduler, rediscover
 
 TRIALS, DURATION_S = 192, 120.0  # which holds whole periods of the known bursts
 

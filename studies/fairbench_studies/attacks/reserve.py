@@ -1,7 +1,7 @@
 """What a reserve of limits does among sixteen clients: a table of docs/results/attacks.md.
 
-    python plots/attack_reserve.py            # about ten minutes of CPU
-    python plots/attack_reserve.py --table    # the table again, of results/attack-reserve.csv
+    python studies attacks-reserve            # about ten minutes of CPU
+    python studies attacks-reserve --table    # the table again, of results/attack-reserve.csv
 
 The known attacks of judges and five found ones, in place of three victims by fifteen that each send
 a fifth as much, so that victims and attacker ask each replica for the same as on the rest of the
@@ -13,23 +13,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from defences import (
-    DEFENDED,
-    LIMITING,
-    LIMITS,
-    LOWER,
-    PAGE,
-    REQUESTS,
-    ROOT,
-    SEEDS,
-    cell,
-    interval_columns,
-    p95_sign,
-    put_table,
-    read_rows,
-    write_rows,
-)
 
 from fairbench.attack.behaviour import HONEST, Behaviour
 from fairbench.attack.known import KNOWN
@@ -43,6 +26,20 @@ from fairbench.metrics.records import PLAIN
 from fairbench.results.intervals import t_interval
 from fairbench.sim.tables_only import simulate_tables
 from fairbench.workloads.model import WorkloadSpec
+from fairbench_studies.attacks.defences import (
+    DEFENDED,
+    LIMITING,
+    LIMITS,
+    LOWER,
+    PAGE,
+    REQUESTS,
+    SEEDS,
+    cell,
+    interval_columns,
+    p95_sign,
+)
+from fairbench_studies.kit.rows import ROOT, read_rows, write_rows
+from fairbench_studies.kit.table_text import put_table
 
 TABLE = ROOT / "results/attack-reserve.csv"
 FIRST_SEED = 115  # a reserve of a half of all was chosen at 110 to 112
@@ -52,7 +49,7 @@ STAKES = Stakes(VICTIMS, multiple=4.0 * TIMES_FEWER)
 RESERVES = (0, 2, 8)
 TWIN = "honest twin"
 MEASURES = ("kept", "p95", "service")
-LONG_BURSTS = {"on_share": 0.1, "output_multiple": 16}
+LONG_BURSTS: Mapping[str, Any] = {"on_share": 0.1, "output_multiple": 16}
 ATTACKS: Mapping[str, Behaviour] = {
     **KNOWN,
     "found 1": Behaviour(
@@ -145,13 +142,9 @@ def read() -> list[dict[str, str]]:
     return read_rows(TABLE)
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(*flags: str) -> None:
     """Simulate, and write the file and the page."""
-    if "--table" not in arguments:
+    if "--table" not in flags:
         rows = simulate()
         write_rows(TABLE, rows)
     PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), read()), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

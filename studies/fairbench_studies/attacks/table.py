@@ -1,7 +1,7 @@
 """The known attacks under many schedulers: tables, and a picture.
 
-    python plots/attacks.py DIR    # simulates what DIR has not yet, about two minutes of CPU a row
-    python plots/attacks.py        # picture and tables again, of results/attacks.csv
+    python studies attacks DIR    # simulates what DIR has not yet, about two minutes of CPU a row
+    python studies attacks        # picture and tables again, of results/attacks.csv
 
 Writes results/attacks.csv, plots/attacks.svg, and the tables of docs/results/attacks.md.
 """
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from defences import (
+from fairbench_studies.attacks.defences import (
     D2LPM_TENANTS,
     DEFENDED,
     LIMITED_SEED,
@@ -25,15 +25,13 @@ from defences import (
     PAGE,
     REQUESTS,
     RESERVE,
-    ROOT,
     SEEDS,
     cell,
     interval_columns,
     p95_sign,
-    put_table,
-    read_rows,
-    write_rows,
 )
+from fairbench_studies.kit.rows import ROOT, read_rows, write_rows
+from fairbench_studies.kit.table_text import put_table
 
 TABLE = ROOT / "results/attacks.csv"
 FIGURE = ROOT / "plots/attacks.svg"
@@ -195,7 +193,7 @@ def read() -> list[dict[str, str]]:
     return read_rows(TABLE)
 
 
-def main(folders: Sequence[str]) -> None:
+def main(*folders: str) -> None:
     """Write the table if there is a folder, then picture and page."""
     if folders:
         rows = simulate(Path(folders[0]))
@@ -203,7 +201,3 @@ def main(folders: Sequence[str]) -> None:
     rows = read()
     draw(rows)
     PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,7 +1,7 @@
 """What deadlines cost the fair share, and the reverse: a table and a figure of one sweep.
 
     fairbench sweep results/tables/deadlines.toml
-    python plots/deadlines.py results/runs/deadlines [SWEEP.toml]
+    python studies deadlines results/runs/deadlines [SWEEP.toml]
 
 Of whichever schedulers the sweep has: another sweep of the same load may name any. Writes
 results/tables/deadlines.csv (means over seeds) and plots/deadlines.svg, one panel a
@@ -11,8 +11,6 @@ the load, the other schedulers in grey.
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -26,8 +24,8 @@ from fairbench.config import ExperimentSpec, identity
 from fairbench.config.sweep import read_sweep
 from fairbench.config.sweep_points import points
 from fairbench.results.store import runs_in
+from fairbench_studies.kit.rows import ROOT, write_rows
 
-ROOT = Path(__file__).resolve().parents[1]
 SWEEP = ROOT / "results/tables/deadlines.toml"
 TABLE = ROOT / "results/tables/deadlines.csv"
 FIGURE = ROOT / "plots/deadlines.svg"
@@ -117,14 +115,18 @@ def collapse(curve: Mapping[float, Mapping[str, float]]) -> str:
 
 def write(found: Curves) -> None:
     """A row for each scheduler and number, a column for each load."""
-    with TABLE.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        loads = next(iter(found.values()))
-        writer.writerow(["scheduler", "collapses at", "", *(f"{load:g}" for load in loads)])
-        for name, curve in found.items():
-            for key, (what, form) in SHOWN.items():
-                shown = [format(curve[load][key], form) for load in loads]
-                writer.writerow([f"`{name}`", collapse(curve), what, *shown])
+    loads = next(iter(found.values()))
+    rows = [
+        {
+            "scheduler": f"`{name}`",
+            "collapses at": collapse(curve),
+            "": what,
+            **{f"{load:g}": format(curve[load][key], form) for load in loads},
+        }
+        for name, curve in found.items()
+        for key, (what, form) in SHOWN.items()
+    ]
+    write_rows(TABLE, rows)
 
 
 def draw(found: Curves) -> None:
@@ -164,14 +166,8 @@ def _loads(axes: Axes, curve: Mapping[float, Mapping[str, float]]) -> None:
         last = (x, y)
 
 
-def main() -> None:
+def main(folder: str, sweep: str = str(SWEEP)) -> None:
     """Read the store, write the table, draw the figure."""
-    if len(sys.argv) not in (2, 3):
-        raise SystemExit(__doc__)
-    found = curves(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) == 3 else SWEEP)
+    found = curves(Path(folder), Path(sweep))
     write(found)
     draw(found)
-
-
-if __name__ == "__main__":
-    main()

@@ -5,12 +5,10 @@ To add one, write its module and its sweep, both of its name: nothing is to be l
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +16,10 @@ from fairbench.config.preset import read_preset
 from fairbench.config.sweep import overridden, read_sweep, sweep_names
 from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.figures.fig4 import read_timings
-from fairbench.figures.style import paper_style, save
+from fairbench.figures.style import check_drawable, paper_style, save
 from fairbench.results.comparison import SchedulerResults, compare_sweep
-
-FORMATS = ("svg", "png", "pdf")
+from fairbench_studies.dlpm.fig4 import read_timings
+from fairbench_studies.kit.rows import write_rows
 
 
 def read_cells(folder: Path) -> Any:
@@ -72,7 +69,7 @@ class PaperFigure:
         cannot be written.
         """
         check_drawable()
-        module = import_module(f"fairbench.figures.{self.name}")
+        module = import_module(f"fairbench_studies.dlpm.{self.name}")
         source = self.read(folder)
         if self.read is read_cells:
             check_own(source, self.sweep, folder)
@@ -124,23 +121,3 @@ def figures_of(preset: str) -> Mapping[str, PaperFigure]:
     read_preset(preset)
     known = [replace(one, preset=preset) for one in FIGURES.values()]
     return {one.name: one for one in known if one.sweep in sweep_names()}
-
-
-def check_drawable() -> None:
-    """Raise UsageError unless the libraries that draw are installed."""
-    for library in ("matplotlib", "seaborn"):
-        if find_spec(library) is None:
-            raise UsageError(f"figures need {library}: pip install '.[plot]'")
-
-
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Rows of equal keys as CSV; numbers with 6 significant digits, empty where undefined."""
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(rows[0])
-        for row in rows:
-            writer.writerow([_cell(value) for value in row.values()])
-
-
-def _cell(value: Any) -> Any:
-    return f"{value:.6g}" if isinstance(value, float) else value

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairbench.figures.provenance import provenance
 from fairbench.figures.style import caption, panels, scheduler_style
-from fairbench.figures.values import row_of, setting_of
 from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.kit.values import row_of, setting_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from fairbench.figures.provenance import provenance
 from fairbench.figures.style import caption, panels
-from fairbench.figures.values import in_units, plot_rows, row_of
 from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.kit.values import in_units, plot_rows, row_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

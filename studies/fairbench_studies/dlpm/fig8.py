@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fairbench.figures.over_time import draw_over_time, rows_over_time
 from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.dlpm.over_time import draw_over_time, rows_over_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,9 +7,9 @@ from enum import StrEnum
 from math import log
 from typing import NamedTuple
 
-from fairbench.figures.frontier.frozen import Cell, Configuration
-from fairbench.figures.frontier.measures import Measured, Outcome
-from fairbench.figures.frontier.paired_tests import Estimate, estimate, holm, non_inferior_gain
+from fairbench_studies.frontier.frozen import Cell, Configuration
+from fairbench_studies.frontier.measures import Measured, Outcome
+from fairbench_studies.frontier.paired_tests import Estimate, estimate, holm, non_inferior_gain
 
 Outcomes = Mapping[Cell, Mapping[Configuration, Outcome]]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import UsageError
-from fairbench.figures.frontier.compare import Outcomes, Relation, relation
-from fairbench.figures.frontier.frozen import CAPPED, NAME, PUBLISHED, TUNED, Configuration, Frozen
-from fairbench.figures.frontier.measures import Outcome
 from fairbench.figures.style import caption, log_y, panels, paper_style, save
+from fairbench_studies.frontier.compare import Outcomes, Relation, relation
+from fairbench_studies.frontier.frozen import CAPPED, NAME, PUBLISHED, TUNED, Configuration, Frozen
+from fairbench_studies.frontier.measures import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

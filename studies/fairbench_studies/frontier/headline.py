@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import log
 from typing import NamedTuple
 
-from fairbench.figures.frontier.compare import Outcomes, seed_gains
-from fairbench.figures.frontier.frozen import PUBLISHED, Cell, Configuration
-from fairbench.figures.frontier.measures import Outcome
-from fairbench.figures.frontier.paired_tests import Estimate, estimate, holm, non_inferior_gain
+from fairbench_studies.frontier.compare import Outcomes, seed_gains
+from fairbench_studies.frontier.frozen import PUBLISHED, Cell, Configuration
+from fairbench_studies.frontier.measures import Outcome
+from fairbench_studies.frontier.paired_tests import Estimate, estimate, holm, non_inferior_gain
 
 CLAIMED = (("tot", "s1"), ("judge", "s1"), ("long-qa", "s2"))
 RIVALS = tuple(Configuration(pair, PUBLISHED) for pair in ("d2lpm", "preble"))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from fairbench.figures.frontier.compare import Outcomes
-from fairbench.figures.frontier.frozen import Cell, Configuration
-from fairbench.figures.frontier.measures import (
+from fairbench.results.store import StoredRun
+from fairbench_studies.frontier.compare import Outcomes
+from fairbench_studies.frontier.frozen import Cell, Configuration
+from fairbench_studies.frontier.measures import (
     Measured,
     Outcome,
     Samples,
@@ -15,8 +16,7 @@ from fairbench.figures.frontier.measures import (
     measured,
     victims,
 )
-from fairbench.figures.frontier.runs import Point
-from fairbench.results.store import StoredRun
+from fairbench_studies.frontier.runs import Point
 
 
 def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:

@@ -1,7 +1,7 @@
 """How fair finish holds away from the default, and what each of its levers is worth.
 
     fairbench sweep results/tables/frontier-robustness.toml
-    python plots/frontier_robustness.py results/runs/frontier-robustness
+    python studies frontier-robustness results/runs/frontier-robustness
 
 Writes results/frontier-robustness.csv, a row a configuration and cell, and two tables of geometric
 means over the cells: results/tables/frontier-robustness.csv, by what factor fair finish is better
@@ -11,8 +11,6 @@ whole is better than itself without a lever. Incomplete stores give what they ha
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp
 from pathlib import Path
@@ -23,15 +21,15 @@ from fairbench.config import identity
 from fairbench.config.spec import ExperimentSpec
 from fairbench.config.sweep import read_sweep
 from fairbench.config.sweep_points import points
-from fairbench.figures.frontier.compare import Outcomes, gain
-from fairbench.figures.frontier.frozen import PUBLISHED, Cell, Configuration, frozen
-from fairbench.figures.frontier.measures import Outcome
-from fairbench.figures.frontier.outcomes import outcomes
-from fairbench.figures.frontier.runs import Point
 from fairbench.results.store import StoredRun
 from fairbench.results.sweep_store import SweepStore
+from fairbench_studies.frontier.compare import Outcomes, gain
+from fairbench_studies.frontier.frozen import PUBLISHED, Cell, Configuration, frozen
+from fairbench_studies.frontier.measures import Outcome
+from fairbench_studies.frontier.outcomes import outcomes
+from fairbench_studies.frontier.runs import Point
+from fairbench_studies.kit.rows import ROOT, write_rows
 
-ROOT = Path(__file__).resolve().parents[1]
 SWEEP = ROOT / "results/tables/frontier-robustness.toml"
 RUNS = ROOT / "results/frontier-robustness.csv"
 AXES = SWEEP.with_suffix(".csv")
@@ -51,7 +49,7 @@ def ours() -> Configuration:
 
 def found(folder: Path) -> Tagged:
     """What came out, by tag."""
-    stored = SweepStore(folder).finished()
+    stored = SweepStore(Path(folder)).finished()
     by_tag: dict[str, dict[Point, StoredRun]] = {}
     for spec in points(read_sweep(str(SWEEP))):
         if (run := stored.get(identity(spec))) is not None:
@@ -115,20 +113,14 @@ def run_rows(tagged: Tagged) -> Iterable[dict[str, Any]]:
                 yield place | {"seeds": len(outcome.runs)} | means
 
 
-def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    columns = dict.fromkeys(name for row in rows for name in row)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(columns), restval="-", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    columns = dict.fromkeys((name for row in rows for name in row), "-")
+    write_rows(path, [{**columns, **row} for row in rows])
 
 
-def main(folder: Path) -> None:
-    tagged = found(folder)
-    write(RUNS, list(run_rows(tagged)))
-    write(AXES, list(axis_rows(tagged)))
-    write(LEVERS, list(lever_rows(tagged)))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+def main(folder: str) -> None:
+    """Read the store, write the tables."""
+    tagged = found(Path(folder))
+    _write(RUNS, list(run_rows(tagged)))
+    _write(AXES, list(axis_rows(tagged)))
+    _write(LEVERS, list(lever_rows(tagged)))

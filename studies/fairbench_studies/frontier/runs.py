@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.sweep import Sweep, make_sweep
 from fairbench.config.sweep_points import points
-from fairbench.execute.figure_stores import Filling, filling
-from fairbench.figures.frontier.frozen import NAME, Cell, Configuration, Frozen
 from fairbench.results.store import StoredRun
+from fairbench_studies.frontier.frozen import NAME, Cell, Configuration, Frozen
+from fairbench_studies.kit.store import Filling, filling
 
 
 class Point(NamedTuple):

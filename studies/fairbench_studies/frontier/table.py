@@ -8,9 +8,8 @@ from textwrap import wrap
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.figures.catalogue import write_rows
-from fairbench.figures.frontier.compare import Compared, Outcomes, Relation, compare
-from fairbench.figures.frontier.frozen import (
+from fairbench_studies.frontier.compare import Compared, Outcomes, Relation, compare
+from fairbench_studies.frontier.frozen import (
     CAPPED,
     NAME,
     PUBLISHED,
@@ -19,9 +18,10 @@ from fairbench.figures.frontier.frozen import (
     Frozen,
     digest,
 )
-from fairbench.figures.frontier.headline import Claimed, headline
-from fairbench.figures.frontier.measures import Outcome
-from fairbench.figures.frontier.outcomes import of_part
+from fairbench_studies.frontier.headline import Claimed, headline
+from fairbench_studies.frontier.measures import Outcome
+from fairbench_studies.frontier.outcomes import of_part
+from fairbench_studies.kit.rows import write_rows
 
 WIDTH = 100
 COLUMNS = {  # of Measured: what it is called in the table of ratios

@@ -1,7 +1,7 @@
 """What the frontier's tuned configurations were chosen from, and by which rule.
 
     fairbench sweep results/tables/frontier-tuning.toml
-    python plots/frontier_tuning.py results/runs/frontier-tuning
+    python studies frontier-tuning results/runs/frontier-tuning
 
 Writes results/frontier-tuning.csv, a row a trial: geometric means over the development cells
 of the time to 90% of the programs and of the P95 of the well-behaved. Of a pair's trials whose time
@@ -10,8 +10,6 @@ is within the margin of its best the one with the least P95 is chosen; it is wha
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections import defaultdict
 from pathlib import Path
 from statistics import geometric_mean
@@ -20,10 +18,10 @@ from typing import Any, NamedTuple
 from fairbench.config import identity
 from fairbench.config.sweep import read_sweep
 from fairbench.config.sweep_points import points
-from fairbench.figures.frontier.frozen import frozen
 from fairbench.results.sweep_store import SweepStore
+from fairbench_studies.frontier.frozen import frozen
+from fairbench_studies.kit.rows import ROOT, write_rows
 
-ROOT = Path(__file__).resolve().parents[1]
 SWEEP = ROOT / "results/tables/frontier-tuning.toml"
 TABLE = ROOT / "results/frontier-tuning.csv"
 
@@ -45,7 +43,7 @@ class Means(NamedTuple):
 
 def trials(folder: Path) -> dict[Trial, Means]:
     """Of the sweep's grids, each a trial for every value of the running limit."""
-    sweep, stored = read_sweep(str(SWEEP)), SweepStore(folder).finished()
+    sweep, stored = read_sweep(str(SWEEP)), SweepStore(Path(folder)).finished()
     found: dict[Trial, list[Any]] = defaultdict(list)
     for grid in sweep.grid:
         quantum = grid.get("dlpm.quantum") or grid.get("dlpm-hold.quantum") or 0
@@ -73,16 +71,16 @@ def chosen(found: dict[Trial, Means], margin: float) -> dict[str, Trial]:
     return best
 
 
-def main(folder: Path) -> None:
-    found = trials(folder)
+def main(folder: str) -> None:
+    """Read the store, write the tables."""
+    found = trials(Path(folder))
     picked = chosen(found, frozen().margin)
-    with TABLE.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*Trial._fields, *Means._fields, "chosen"])
-        for trial, means in found.items():
-            numbers = [f"{value:.5g}" for value in means]
-            writer.writerow([*trial, *numbers, int(picked[trial.pair] == trial)])
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    rows = [
+        {
+            **trial._asdict(),
+            **{name: f"{value:.5g}" for name, value in means._asdict().items()},
+            "chosen": int(picked[trial.pair] == trial),
+        }
+        for trial, means in found.items()
+    ]
+    write_rows(TABLE, rows)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairbench.errors import UsageError
-from fairbench.figures.catalogue import write_rows
-from fairbench.figures.claims.claim import Claim, Finding, Verdict
+from fairbench_studies.kit.claim import Claim, Finding, Verdict
+from fairbench_studies.kit.rows import write_rows
 
 UNCONTENDED = "under some scheduler queues were empty, or no client was short of service"
 

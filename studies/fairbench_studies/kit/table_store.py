@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-TABLES = ROOT / "results" / "tables"
+from fairbench_studies.kit.rows import TABLES, Row, read_rows, write_rows
 
-Row = Mapping[str, str]
 # Their order in a table, and what is kept of a run: who ran what, then the numbers.
 WORKLOADS = ("tot", "judge", "long-qa", "chat")
 SCHEDULERS = ("fcfs", "lpm", "vtc", "preble", "dlpm", "d2lpm", "preble-dlpm", "fair-finish")
@@ -91,19 +88,9 @@ def _place(row: Row) -> tuple[int, str, int]:
 def write(name: str, rows: Sequence[Mapping[str, str]]) -> None:
     """``results/tables/NAME.csv``."""
     TABLES.mkdir(parents=True, exist_ok=True)
-    with (TABLES / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def cells(name: str) -> list[list[str]]:
-    """The cells of ``results/tables/NAME.csv``, its header first."""
-    with (TABLES / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.reader(file))
+    write_rows(TABLES / f"{name}.csv", rows)
 
 
 def read(name: str) -> list[dict[str, str]]:
     """The rows of ``results/tables/NAME.csv``."""
-    with (TABLES / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    return read_rows(TABLES / f"{name}.csv")

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from math import floor
 
-from table_store import Row
-
 from fairbench.metrics.tail import shown_tail
+from fairbench_studies.kit.rows import Row
 
 
 def as_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -82,3 +81,9 @@ def limited(row: Row) -> str:
 
 def index(row: Row, name: str) -> str:
     return f"{float(row[name]):.3f}"
+
+
+def put_table(page: str, name: str, table: str) -> str:
+    """Return the page with a table between the comments of a name."""
+    block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    return block.sub(lambda found: f"{found[1]}{table}\n{found[2]}", page)

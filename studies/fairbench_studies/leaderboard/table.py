@@ -1,8 +1,8 @@
 """The leaderboard: its runs in one file, a picture, and a table by place.
 
     fairbench sweep results/tables/leaderboard.toml
-    python plots/leaderboard.py results/runs/leaderboard [MORE ...]
-    python plots/leaderboard.py     # picture and tables again, of results/leaderboard.csv
+    python studies leaderboard results/runs/leaderboard [MORE ...]
+    python studies leaderboard     # picture and tables again, of results/leaderboard.csv
 
 Writes results/leaderboard.csv, a line a run, plots/leaderboard.svg, and the tables of
 docs/results/leaderboard.md.
@@ -14,12 +14,12 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from csv import DictReader
-from pathlib import Path
+from collections.abc import Mapping
 from statistics import fmean, geometric_mean
 
-ROOT = Path(__file__).resolve().parents[1]
+from fairbench_studies.kit.rows import ROOT, read_rows
+from fairbench_studies.kit.table_text import put_table
+
 TABLE = ROOT / "results/leaderboard.csv"
 FIGURE = ROOT / "plots/leaderboard.svg"
 PAGE = ROOT / "docs/results/leaderboard.md"
@@ -70,11 +70,10 @@ def values(name: str) -> Values:
     """A metric of each row at each place, the mean over its seeds; without what is undefined."""
     found: defaultdict[str, defaultdict[str, list[float]]]
     found = defaultdict(lambda: defaultdict(list))
-    with TABLE.open(encoding="utf-8", newline="") as file:
-        for row in DictReader(file):
-            seen = found[row["cell"]][row["place"].rpartition(" dp ")[0]]
-            if row[name]:
-                seen.append(float(row[name]))
+    for row in read_rows(TABLE):
+        seen = found[row["cell"]][row["place"].rpartition(" dp ")[0]]
+        if row[name]:
+            seen.append(float(row[name]))
     return {
         cell: {place: fmean(seen) if seen else float("nan") for place, seen in of.items()}
         for cell, of in found.items()
@@ -97,8 +96,9 @@ def draw(shares: Values, services: Values) -> None:
     figure, axes = pyplot.subplots(figsize=(8.5, 5.6))
     for which, (colour, marker) in KINDS.items():
         rows = [row for row in shares if kind(row) == which and row != LEFT_OUT]
-        at = [(_ratio(services, row), fmean(shares[row].values())) for row in rows]
-        axes.scatter(*zip(*at, strict=True), s=36, c=colour, marker=marker, label=which)
+        xs = [_ratio(services, row) for row in rows]
+        ys = [fmean(shares[row].values()) for row in rows]
+        axes.scatter(xs, ys, s=36, c=colour, marker=marker, label=which)
     for row, place in NAMED.items():
         if row in shares:
             at = _ratio(services, row), fmean(shares[row].values())
@@ -148,12 +148,11 @@ def ranks() -> str:
 def put(page: str, tables: Mapping[str, str]) -> str:
     """The page with each table in its place."""
     for name, table in tables.items():
-        block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        page = block.sub(lambda found, table=table: f"{found[1]}{table}\n{found[2]}", page)
+        page = put_table(page, name, table)
     return page
 
 
-def main(stores: Sequence[str]) -> None:
+def main(*stores: str) -> None:
     """Write the file if there are stores, then picture and page."""
     if stores:
         command = [sys.executable, "-m", "fairbench", "leaderboard", *stores, "--format", "csv"]
@@ -162,7 +161,3 @@ def main(stores: Sequence[str]) -> None:
     draw(shares, services)
     tables = {"ranks": ranks(), "places": by_place(shares, services, latencies)}
     PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), tables), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Callable
 
-from table_store import ROOT, Row, read
-from table_text import as_markdown, bounded
+from fairbench_studies.kit.rows import ROOT, Row, read_rows
+from fairbench_studies.kit.table_store import read
+from fairbench_studies.kit.table_text import as_markdown, bounded
 
 
 def claims() -> str:
     """Render how many parts of the paper's claims have each outcome at each setting."""
-    with (ROOT / "results" / "claims.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(ROOT / "results" / "claims.csv")
     outcomes = ("holds", "reversed", "off", "inconclusive", "not contended", "not testable")
     settings = dict.fromkeys(row["setting"] for row in rows)
     found = Counter((row["setting"], row["outcome"]) for row in rows)

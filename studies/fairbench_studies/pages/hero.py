@@ -1,4 +1,4 @@
-"""Draw the README's chart from results/tables/cells.csv: python plots/hero.py
+"""Draw the README's chart from results/tables/cells.csv: python studies hero
 
 P95 of the well-behaved clients against throughput, one mark a scheduler, in two workloads.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from table_store import ROOT, Row, read
-
 from fairbench.figures.style import log_y, panels, paper_style, save, scheduler_style
+from fairbench_studies.kit.rows import ROOT, Row
+from fairbench_studies.kit.table_store import read
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ OFFSETS = {
 }
 
 
-def draw() -> None:
+def main() -> None:
     """Write plots/hero.svg."""
     with paper_style():
         figure, axes = panels(1, len(CELLS), 7.2, 3.0)
@@ -63,7 +63,3 @@ def _mark(panel: Axes, row: Row) -> None:
     panel.annotate(
         row["scheduler"], (x, y), offset, textcoords="offset points", fontsize=8, color=style.colour
     )
-
-
-if __name__ == "__main__":
-    draw()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-
-from table_store import ROOT, Row
-from table_text import as_markdown
+from fairbench_studies.kit.rows import ROOT, Row, read_rows
+from fairbench_studies.kit.table_text import as_markdown
 
 REPLICAS = "4"
 PLACES = (("tot", "s1"), ("tot", "s2"), ("judge", "s1"), ("judge", "s2"))
@@ -14,12 +12,11 @@ RIVALS = {"vtc": "VTC", "lpm": "LPM", "preble-code": "Preble"}
 
 def paper() -> str:
     """Render D2LPM beside its rivals: throughput, latency of the well-behaved, Jain's index."""
-    with (ROOT / "plots" / "fig7-dlpm-paper.csv").open(encoding="utf-8", newline="") as file:
-        rows = {
-            (row["workload"], row["scenario"], row["scheduler"]): row
-            for row in csv.DictReader(file)
-            if row["dp"] == REPLICAS
-        }
+    rows: dict[tuple[str, str, str], Row] = {
+        (row["workload"], row["scenario"], row["scheduler"]): row
+        for row in read_rows(ROOT / "plots" / "fig7-dlpm-paper.csv")
+        if row["dp"] == REPLICAS
+    }
     return as_markdown(
         ("workload", *(f"{name}, tok/s" for name in RIVALS.values()), "P50, s", "Jain's index"),
         [_row(rows, place) for place in PLACES],

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from table_text import as_markdown
-
 from fairbench.config.preset import read_preset
 from fairbench.config.toml import toml_value
+from fairbench_studies.kit.table_text import as_markdown
 
 
 def preset_table(name: str) -> str:

@@ -1,7 +1,8 @@
-"""Photograph the top of a stored run's report: python plots/report.py RUN_DIR OUT.png"""
+"""Photograph the top of a stored run's report: report-picture RUN_DIR OUT.png"""
+
+from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,9 +12,13 @@ from fairbench.results.store import read_run
 
 SIZE = "1100,1450"  # down to the end of the figures
 
-with TemporaryDirectory() as folder:
-    page = Path(folder, "report.html")
-    page.write_text(as_html(run_page(read_run(Path(sys.argv[1])))), encoding="utf-8")
-    command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-    looks = ["--blink-settings=preferredColorScheme=1", f"--window-size={SIZE}"]  # light
-    subprocess.run([*command, *looks, f"--screenshot={sys.argv[2]}", page.as_uri()], check=True)
+
+def main(run: str, picture: str) -> None:
+    """Write the picture; needs Chromium."""
+    with TemporaryDirectory() as folder:
+        page = Path(folder, "report.html")
+        page.write_text(as_html(run_page(read_run(Path(run)))), encoding="utf-8")
+        command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu"]
+        looks = ["--hide-scrollbars", f"--window-size={SIZE}"]
+        looks += ["--blink-settings=preferredColorScheme=1"]  # light
+        subprocess.run([*command, *looks, f"--screenshot={picture}", page.as_uri()], check=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from math import floor
 
-from table_store import ROOT, Row, read
-from table_text import (
+from fairbench_studies.kit.rows import ROOT, Row, read_rows
+from fairbench_studies.kit.table_store import read
+from fairbench_studies.kit.table_text import (
     as_markdown,
     bounded,
     index,
@@ -180,8 +180,7 @@ def fig7() -> str:
 
 def fig4() -> str:
     """What a centralised DLPM costs, of the figure's own CSV."""
-    with (ROOT / "plots" / "fig4.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(ROOT / "plots" / "fig4.csv")
     parts = ("synchronisation_ms", "update_ms", "match_ms", "dispatch_ms")
     return as_markdown(
         (
@@ -206,7 +205,7 @@ def fig4() -> str:
 
 
 def default_loads(name: str) -> str:
-    """How the default loads follow from capacities, of ``plots/loads.py``."""
+    """How the default loads follow from capacities, of ``python studies loads``."""
     header = ("cell", "capacity under lpm", "under vtc", "multiple", "rate", "P99 under vtc",
               "window")  # fmt: skip
     return as_markdown(

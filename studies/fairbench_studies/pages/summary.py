@@ -1,7 +1,8 @@
-"""Draw what a terminal shows of a run or sweep: python plots/summary.py DIR OUT.svg COMMAND"""
+"""Draw what a terminal shows of a run or sweep: summary DIR OUT.svg COMMAND"""
+
+from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -19,11 +20,12 @@ def shown(folder: Path) -> RenderableType:
     return table.render(read_run(folder).summary, path=Path("results/runs") / folder.name)
 
 
-folder, picture, command = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-with Path("/dev/null").open("w") as nowhere:
-    console = Console(record=True, width=table.MAX_WIDTH, file=nowhere, force_terminal=True)
-    console.print(shown(folder))
-svg = console.export_svg(title=command)
-# The theme asks a web server for its font; any monospace font of the reader's will do.
-svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
-picture.write_text(svg.replace("Fira Code", "DejaVu Sans Mono"), encoding="utf-8")
+def main(folder: str, picture: str, command: str) -> None:
+    """Write the picture under the title of the command."""
+    with Path("/dev/null").open("w") as nowhere:
+        console = Console(record=True, width=table.MAX_WIDTH, file=nowhere, force_terminal=True)
+        console.print(shown(Path(folder)))
+    svg = console.export_svg(title=command)
+    # The theme asks a web server for its font; any monospace font of the reader's will do.
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+    Path(picture).write_text(svg.replace("Fira Code", "DejaVu Sans Mono"), encoding="utf-8")

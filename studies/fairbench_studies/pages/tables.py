@@ -1,8 +1,8 @@
 """The tables of README.md and docs/results/, rendered from results/tables/*.csv.
 
-    python plots/tables.py                                   writes every marked block anew
-    python plots/tables.py collect NAME [LABEL::]RUN_DIR ... results/tables/NAME.csv of stored runs
-    python plots/tables.py collect-sweep NAME SWEEP_DIR      the same of a stored sweep, as fig7
+    python studies tables                                   writes every marked block anew
+    python studies tables collect NAME [LABEL::]RUN_DIR ... results/tables/NAME.csv of stored runs
+    python studies tables collect-sweep NAME SWEEP_DIR      the same of a stored sweep, as fig7
 
 A block stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
 """
@@ -11,16 +11,25 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from table_claims import claims, claims_on_cells
-from table_paper import paper
-from table_presets import preset_table
-from table_runs import default_loads, fig4, fig7, gaps, headline, quantum, runs_table
-from table_store import ROOT, cells, collect, collect_sweep, read, write
-from table_text import as_markdown
-from table_validation import measured, serving, serving_fitted
+from fairbench_studies.kit.rows import ROOT
+from fairbench_studies.kit.table_store import collect, collect_sweep, read, write
+from fairbench_studies.kit.table_text import as_markdown
+from fairbench_studies.pages.claims import claims, claims_on_cells
+from fairbench_studies.pages.paper import paper
+from fairbench_studies.pages.presets import preset_table
+from fairbench_studies.pages.runs import (
+    default_loads,
+    fig4,
+    fig7,
+    gaps,
+    headline,
+    quantum,
+    runs_table,
+)
+from fairbench_studies.pages.validation import measured, serving, serving_fitted
 
 DOCUMENTS = (
     ROOT / "README.md",
@@ -59,8 +68,8 @@ def render(name: str) -> str:
         return preset_table(which)
     if kind == "real":
         return runs_table(row for row in read("real-input") if row["of"] == which)
-    header, *body = cells(name)
-    return as_markdown(header, body)
+    rows = read(name)
+    return as_markdown([*rows[0]], ([*row.values()] for row in rows))
 
 
 def rendered(text: str) -> str:
@@ -68,7 +77,7 @@ def rendered(text: str) -> str:
     return BLOCK.sub(lambda block: block[1] + render(block[2]) + block[4], text)
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(*arguments: str) -> None:
     match arguments:
         case []:
             for document in DOCUMENTS:
@@ -82,7 +91,3 @@ def main(arguments: Sequence[str]) -> None:
             write(name, collect_sweep(Path(folder)))
         case _:
             raise SystemExit(__doc__)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

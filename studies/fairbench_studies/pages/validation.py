@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 
-from table_store import ROOT, Row
-from table_text import as_markdown
-
 from fairbench.validate.serving.compare import LONG_TTFT_S
+from fairbench_studies.kit.rows import ROOT, Row, read_rows
+from fairbench_studies.kit.table_text import as_markdown
 
 
 def measured(fitted: str) -> str:
@@ -31,10 +29,9 @@ def measured(fitted: str) -> str:
 def _validation(name: str, fitted: str) -> dict[str, dict[str, Row]]:
     """Run -> number -> row of ``results/validation/NAME.csv``, of fitted or of other runs."""
     found: dict[str, dict[str, Row]] = {}
-    with (ROOT / "results" / "validation" / f"{name}.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["fitted"] == fitted:
-                found.setdefault(row["run"], {})[row["number"]] = row
+    for row in read_rows(ROOT / "results" / "validation" / f"{name}.csv"):
+        if row["fitted"] == fitted:
+            found.setdefault(row["run"], {})[row["number"]] = row
     return found
 
 
@@ -76,10 +73,8 @@ def _serving(fitted: str) -> str:
     """Errors with the measured profile, and on an A100 with the operator profile beside them."""
     columns = {}
     for name in ("validation", "operator-profile"):
-        path = ROOT / "results" / "serving" / f"{name}.csv"
-        with path.open(newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                columns[name, row["run"], row["number"].split("/")[0]] = row
+        for row in read_rows(ROOT / "results" / "serving" / f"{name}.csv"):
+            columns[name, row["run"], row["number"].split("/")[0]] = row
     body = []
     runs = {row["run"]: row["fitted"] for row in columns.values()}
     for run in (run for run in runs if runs[run] == fitted):

@@ -7,8 +7,8 @@ from itertools import pairwise
 from statistics import geometric_mean
 from typing import Any
 
-from fairbench.figures.claims.claim import Claim, Finding, verdict
-from fairbench.figures.preble.experiments import (
+from fairbench_studies.kit.claim import Claim, Finding, verdict
+from fairbench_studies.preble.experiments import (
     ABLATION,
     GPUS,
     MEMSERVE,
@@ -19,7 +19,7 @@ from fairbench.figures.preble.experiments import (
     WINDOWS_S,
     Key,
 )
-from fairbench.figures.preble.store import Latency, Results
+from fairbench_studies.preble.store import Latency, Results
 
 NEAR = 1.02  # within this ratio two latencies are alike
 

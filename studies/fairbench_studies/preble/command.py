@@ -7,11 +7,11 @@ from pathlib import Path
 
 import typer
 
-from fairbench.cli.paper_runs import filled
 from fairbench.execute.executor import Executor
-from fairbench.figures.preble.draw import plot
-from fairbench.figures.preble.store import fill, read
-from fairbench.figures.preble.table import judge_preble, preble_markdown, write_preble
+from fairbench_studies.kit.paper_runs import filled
+from fairbench_studies.preble.draw import plot
+from fairbench_studies.preble.store import fill, read
+from fairbench_studies.preble.table import judge_preble, preble_markdown, write_preble
 
 PREBLE = "preble"
 

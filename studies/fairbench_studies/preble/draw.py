@@ -8,10 +8,10 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import UsageError
-from fairbench.figures.catalogue import write_rows
-from fairbench.figures.preble.experiments import Key
-from fairbench.figures.preble.store import Latency, Results
 from fairbench.figures.style import client_style, panels, paper_style, save
+from fairbench_studies.kit.rows import write_rows
+from fairbench_studies.preble.experiments import Key
+from fairbench_studies.preble.store import Latency, Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,12 +12,12 @@ import numpy as np
 from fairbench.config.spec import identity
 from fairbench.execute.context import RunContext
 from fairbench.execute.repeats import simulate_all
-from fairbench.figures.preble.experiments import WARMUP_S, Key, experiments
-from fairbench.figures.preble.speed import Speed, measure
 from fairbench.metrics.records import FINISHED, Requests
 from fairbench.report.heading import basis
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import StoredRun, runs_in
+from fairbench_studies.preble.experiments import WARMUP_S, Key, experiments
+from fairbench_studies.preble.speed import Speed, measure
 
 
 class Latency(NamedTuple):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairbench.figures.claims.judged import Judged, table_lines, write_claims
-from fairbench.figures.preble.claims import CLAIMS
-from fairbench.figures.preble.store import Results
+from fairbench_studies.kit.judged import Judged, table_lines, write_claims
+from fairbench_studies.preble.claims import CLAIMS
+from fairbench_studies.preble.store import Results
 
 
 def judge_preble(results: Results) -> list[Judged]:

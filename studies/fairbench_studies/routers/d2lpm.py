@@ -1,6 +1,6 @@
 """What several D2LPM routers cost: locality, fairness, and how far charges drift apart.
 
-    python plots/routers_of_d2lpm.py
+    python studies routers-d2lpm
 
 Simulated, about four minutes of CPU. Writes results/tables/router-scaling.csv,
 results/tables/routers-d2lpm.csv and plots/routers-d2lpm.svg, which docs/results/routers.md shows.
@@ -8,23 +8,21 @@ results/tables/routers-d2lpm.csv and plots/routers-d2lpm.svg, which docs/results
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import pyplot
 from numpy.typing import NDArray
-from routers import Case, case, exchange
 
 from fairbench.config.resolve import resolve
 from fairbench.results.run_result import RunResult
 from fairbench.sim.routers.doors import Doors
 from fairbench.sim.run import Simulation
+from fairbench_studies.kit.rows import ROOT, write_rows
+from fairbench_studies.routers.table import Case, case, exchange
 
-ROOT = Path(__file__).resolve().parents[1]
 TABLES = ROOT / "results/tables"
 FIGURE = ROOT / "plots/routers-d2lpm.svg"
 COLOURS = ("#0072b2", "#e69f00", "#d55e00")  # of Okabe and Ito
@@ -40,7 +38,10 @@ GATHERED = "exchange, each client at one"
 FORMS = ("independent", DIVIDED, "sticky", "exchange", GATHERED)
 
 # Drift: one worker's charges of a client against another's.
-DRIFT = {"workload": "tot", "scenario": "s1", "scheduler": "d2lpm", "dp": 4, "duration_s": 60.0}
+REPLICAS = 4
+DRIFT: Mapping[str, Any] = {
+    "workload": "tot", "scenario": "s1", "scheduler": "d2lpm", "dp": REPLICAS, "duration_s": 60.0,
+}  # fmt: skip
 SKEWS = (1.0, 3.0, 10.0)
 INTERVALS_S = (0.01, 0.1, 1.0, 10.0)
 
@@ -64,7 +65,7 @@ class Drift(NamedTuple):
 
     def changes(self, alone: Drift) -> NDArray[Any]:
         """By how many percentage points the share is another than alone, by seed."""
-        return 100 * (np.array(self.shares) - np.array(alone.shares))
+        return np.asarray(100 * (np.array(self.shares) - np.array(alone.shares)))
 
 
 def simulated(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[RunResult, float]:
@@ -130,7 +131,7 @@ def drift(one: Case) -> Drift:
 
 def _drift(one: Case, seed: int) -> Drift:
     settings = {f"routers.{key}": value for key, value in one}
-    result, unheard = simulated(DRIFT | {"routers": 2 if one else 1, "seed": seed}, settings)
+    result, unheard = simulated({**DRIFT, "routers": 2 if one else 1, "seed": seed}, settings)
     summary = result.summary
     rates = [row["service_rate_tok_s"] for row in summary["clients"]]
     behaved = [row["service_rate_tok_s"] for row in summary["clients"] if not row["misbehaving"]]
@@ -173,7 +174,7 @@ def charges(result: RunResult) -> tuple[float, float]:
 
 def peaks(events: Sequence[tuple[float, int, float]], *, difference: bool) -> float:
     """The most that sums by worker ever differ, or that one of them ever is."""
-    sums, peak = dict.fromkeys(range(DRIFT["dp"]), 0.0), 0.0
+    sums, peak = dict.fromkeys(range(REPLICAS), 0.0), 0.0
     for _, worker, tokens in sorted(events):
         sums[worker] += tokens
         least = min(sums.values()) if difference else 0.0
@@ -246,13 +247,12 @@ def draw(found: Mapping[Case, Drift]) -> None:
 
 
 def write(name: str, head: Sequence[str], rows: Iterator[list[str]]) -> None:
-    """A table, a row at a time."""
-    with (TABLES / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(head)
-        for row in rows:
-            sys.stderr.write(f"{row}\n")
-            writer.writerow(row)
+    """Write a table, telling each row as it comes."""
+    found = []
+    for row in rows:
+        sys.stderr.write(f"{row}\n")
+        found.append(dict(zip(head, row, strict=True)))
+    write_rows(TABLES / f"{name}.csv", found)
 
 
 def main() -> None:
@@ -266,7 +266,3 @@ def main() -> None:
     draw(found)
     head = ["workload", "workers", "routers", "form", "hit rate", "service, tok/s"]
     write("router-scaling", [*head, "Jain (actual)", "worst share", "victim P99, s"], scaling())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """What several routers cost the fair share, and what it helps to let them hear of each other.
 
-    python plots/routers.py
+    python studies routers
 
 Runs examples/two-routers.toml over forms, skews and intervals: about two minutes of CPU. Writes
 results/tables/routers.csv and plots/routers.svg, which docs/results/routers.md shows.
@@ -8,10 +8,8 @@ results/tables/routers.csv and plots/routers.svg, which docs/results/routers.md 
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +22,8 @@ from fairbench.results.run_result import RunResult
 from fairbench.schedulers.gateway.bands import Gateway
 from fairbench.sim.routers.doors import Doors
 from fairbench.sim.run import Simulation
+from fairbench_studies.kit.rows import ROOT, write_rows
 
-ROOT = Path(__file__).resolve().parents[1]
 CASE = ROOT / "examples/two-routers.toml"
 TABLE = ROOT / "results/tables/routers.csv"
 FIGURE = ROOT / "plots/routers.svg"
@@ -149,23 +147,20 @@ def write(found: Mapping[Case, Outcome]) -> None:
     """A row for each case."""
     alone = next(iter(found.values())).share
     rows = [
-        [
-            name_of(case),
-            f"{dict(case)['skew']:g}:1" if "skew" in dict(case) else "",
-            f"{one.share:.1%}",
-            f"{100 * abs(one.share - alone):.1f}",
-            f"{one.service_tok_s:,.0f}",
-            f"{one.gap:,.0f}",
-            "-" if one.bound is None else f"{one.bound:,.0f}",
-            f"{one.unheard:,.0f}",
-            f"{one.ahead:,.0f}",
-        ]
+        {
+            "routers": name_of(case),
+            "skew": f"{dict(case)['skew']:g}:1" if "skew" in dict(case) else "",
+            "premium's share": f"{one.share:.1%}",
+            "error, points": f"{100 * abs(one.share - alone):.1f}",
+            "service, tok/s": f"{one.service_tok_s:,.0f}",
+            "gap, tokens": f"{one.gap:,.0f}",
+            "bound": "-" if one.bound is None else f"{one.bound:,.0f}",
+            "unheard": f"{one.unheard:,.0f}",
+            "ahead": f"{one.ahead:,.0f}",
+        }
         for case, one in found.items()
-    ]  # fmt: skip
-    head = ["routers", "skew", "premium's share", "error, points", "service, tok/s"]
-    head += ["gap, tokens", "bound", "unheard", "ahead"]
-    with TABLE.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([head, *rows])
+    ]
+    write_rows(TABLE, rows)
 
 
 def draw(found: Mapping[Case, Outcome]) -> None:
@@ -211,7 +206,3 @@ def main() -> None:
         sys.stderr.write(f"{name_of(one)}: {found[one]}\n")
     write(found)
     draw(found)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """Who pays for a shared prefix: what each rule does to the shares and to the incentive to share.
 
     fairbench sweep results/tables/sharing.toml
-    python plots/sharing.py results/runs/sharing
+    python studies sharing results/runs/sharing
 
 Writes results/tables/sharing.csv. In s1 all clients describe their tools with the same words; in s2
 the last client has words of its own, and shares nothing.
@@ -9,15 +9,13 @@ the last client has words of its own, and shares nothing.
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
-from tables import write
-
 from fairbench.results.store import StoredRun, Summary, runs_in
+from fairbench_studies.kit.table_store import write
 
 SCHEDULERS = ("lpm", "vtc", "dlpm", "d2lpm")
 RULES = {
@@ -89,12 +87,6 @@ def _by_seed(of: Mapping[int, Summary]) -> Seeds:
     return [of[seed] for seed in sorted(of)]
 
 
-def main() -> None:
+def main(folder: str) -> None:
     """Read the store, write the table."""
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    write("sharing", table(runs_in(Path(sys.argv[1]) / "runs")))
-
-
-if __name__ == "__main__":
-    main()
+    write("sharing", table(runs_in(Path(folder) / "runs")))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairbench.figures.claims.claim import Claim, Finding, verdict
-from fairbench.figures.claims.judged import Judged, table_lines, write_claims
-from fairbench.figures.textbook.replica import (
+from fairbench.schedulers.local.edf_textbook import TextbookEDF
+from fairbench_studies.kit.claim import Claim, Finding, verdict
+from fairbench_studies.kit.judged import Judged, table_lines, write_claims
+from fairbench_studies.textbook.replica import (
     BUDGET_BLOCKS,
     InOrder,
     Outcome,
     Replica,
     printed_load,
 )
-from fairbench.schedulers.local.edf_textbook import TextbookEDF
 
 PRINTED = {"fcfs": (80, 34, "46%", 814), "slo": (80, 65, "100%", 948)}
 BASIS = "the listing's own replica, 120 blocks of 16 tokens and batches of 24; nothing is timed"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from fairbench.figures.textbook.claims import judge_textbook, textbook_markdown, write_textbook
+from fairbench_studies.textbook.claims import judge_textbook, textbook_markdown, write_textbook
 
 TEXTBOOK = "textbook"
 

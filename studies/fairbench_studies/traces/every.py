@@ -1,7 +1,7 @@
 """Public traces under everything that has a name: one line each.
 
     fairbench sweep examples/traces/every-scheduler.toml
-    python plots/traces_every.py results/runs/every-scheduler
+    python studies traces-every results/runs/every-scheduler
 
 Writes results/tables/traces-every.csv: of each trace service (k tok/s), the worst share, the P99 of
 the first token in seconds, and what was on time where requests have deadlines. How many requests
@@ -10,15 +10,13 @@ were refused or unfinished comes last.
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from table_store import write
-from traces import TRACES
-
 from fairbench.results.store import Summary, runs_in
+from fairbench_studies.kit.table_store import write
+from fairbench_studies.traces.table import TRACES
 
 
 def cell(summary: Summary) -> str:
@@ -51,15 +49,9 @@ def table(summaries: Iterable[Summary], order: Iterable[str]) -> list[dict[str, 
     ]
 
 
-def main() -> None:
+def main(folder: str) -> None:
     """Read the store, write the table."""
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    summaries = [run.summary for run in runs_in(Path(sys.argv[1]) / "runs")]
+    summaries = [run.summary for run in runs_in(Path(folder) / "runs")]
     names = set(map(name, summaries))
     order = sorted(names, key=lambda one: (one.startswith("gateway"), "+" in one, one))
     write("traces-every", table(summaries, order))
-
-
-if __name__ == "__main__":
-    main()

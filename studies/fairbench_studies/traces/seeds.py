@@ -2,22 +2,20 @@
 
     fairbench sweep examples/traces/sweep.toml --name seeds --num-runs 3 \\
         --workloads examples/traces/reasoning-clients.toml,examples/traces/small-model-clients.toml
-    python plots/traces_seeds.py results/runs/seeds
+    python studies traces-seeds results/runs/seeds
 
 Writes results/tables/traces-seeds.csv.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-from table_store import write
-from traces import SCHEDULERS, TRACES
-
 from fairbench.results.store import Summary, runs_in
+from fairbench_studies.kit.table_store import write
+from fairbench_studies.traces.table import SCHEDULERS, TRACES
 
 METRICS = {
     "k tok/s": ("service_rate_tok_s", 1e-3, 1),
@@ -48,10 +46,6 @@ def _spread(summaries: list[Summary], key: str, factor: float, digits: int) -> s
     return f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-def main() -> None:
+def main(folder: str) -> None:
     """Write the table of a sweep's directory."""
-    write("traces-seeds", rows(run.summary for run in runs_in(Path(sys.argv[1]) / "runs")))
-
-
-if __name__ == "__main__":
-    main()
+    write("traces-seeds", rows(run.summary for run in runs_in(Path(folder) / "runs")))

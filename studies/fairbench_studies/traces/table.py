@@ -1,7 +1,7 @@
 """Public traces under a handful of schedulers: what an operator would compare.
 
     fairbench sweep examples/traces/sweep.toml
-    python plots/traces.py results/runs/traces
+    python studies traces results/runs/traces
 
 Writes results/tables/traces.csv. The traces themselves are not part of this project: the
 workload files say which they are.
@@ -9,13 +9,11 @@ workload files say which they are.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from tables import write
-
 from fairbench.results.store import StoredRun, Summary, runs_in
+from fairbench_studies.kit.table_store import write
 
 TRACES = ("mooncake", "azure", "arena", "agents", "reasoning-clients", "small-model-clients")
 SCHEDULERS = ("fcfs", "lpm", "vtc", "dlpm", "d2lpm", "preble")
@@ -55,12 +53,6 @@ def table(runs: Iterable[StoredRun]) -> list[dict[str, str]]:
     )
 
 
-def main() -> None:
+def main(folder: str) -> None:
     """Read the store, write the table."""
-    if len(sys.argv) != 2:
-        raise SystemExit(__doc__)
-    write("traces", table(runs_in(Path(sys.argv[1]) / "runs")))
-
-
-if __name__ == "__main__":
-    main()
+    write("traces", table(runs_in(Path(folder) / "runs")))

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.figures.claims.claim import Finding, verdict
-from fairbench.figures.vtc.curves import output_rate
-from fairbench.figures.vtc.experiments import ARENA, RPM_LIMITS
-from fairbench.figures.vtc.measures import listed
-from fairbench.figures.vtc.store import Results
-from fairbench.metrics.artifact import differences
 from fairbench.metrics.trace import throughput_tok_s
+from fairbench_studies.kit.claim import Finding, verdict
+from fairbench_studies.vtc.artifact import differences
+from fairbench_studies.vtc.curves import output_rate
+from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
+from fairbench_studies.vtc.measures import listed
+from fairbench_studies.vtc.store import Results
 
 MEASURED_RPM = {5: 340, 10: 532, 15: 626, 20: 694, 30: 747}
 MEASURED_VTC = 779

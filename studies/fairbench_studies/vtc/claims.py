@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fairbench.figures.claims.claim import Claim, Finding
-from fairbench.figures.vtc.arena import MEASURED_RPM, MEASURED_VTC, TABLE, judge_arena, judge_limits
-from fairbench.figures.vtc.measures import listed
-from fairbench.figures.vtc.synthetic import (
+from fairbench_studies.kit.claim import Claim, Finding
+from fairbench_studies.vtc.arena import MEASURED_RPM, MEASURED_VTC, TABLE, judge_arena, judge_limits
+from fairbench_studies.vtc.measures import listed
+from fairbench_studies.vtc.synthetic import (
     judge_isolation,
     judge_on_off,
     judge_overload,

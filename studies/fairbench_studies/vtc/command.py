@@ -7,11 +7,11 @@ from pathlib import Path
 
 import typer
 
-from fairbench.cli.paper_runs import filled
 from fairbench.execute.executor import Executor
-from fairbench.figures.vtc.draw import plot
-from fairbench.figures.vtc.store import fill, read
-from fairbench.figures.vtc.table import judge_vtc, missing, vtc_markdown, write_vtc
+from fairbench_studies.kit.paper_runs import filled
+from fairbench_studies.vtc.draw import plot
+from fairbench_studies.vtc.store import fill, read
+from fairbench_studies.vtc.table import judge_vtc, missing, vtc_markdown, write_vtc
 
 VTC = "vtc"
 

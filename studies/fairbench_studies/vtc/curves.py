@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairbench.figures.vtc.experiments import ARENA, RPM_LIMITS
-from fairbench.metrics.artifact import (
+from fairbench.metrics.records import Floats
+from fairbench.metrics.trace import Trace
+from fairbench_studies.vtc.artifact import (
     accumulated_difference,
     even_points,
     response_times,
     service_rates,
 )
-from fairbench.metrics.records import Floats
-from fairbench.metrics.trace import Trace
+from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS
 
 POINTS = 60  # of a curve
 ARENA_RANKS = (12, 13, 25, 26)  # clients by their number of requests, as [VTC] §5.3 shows them

@@ -8,11 +8,11 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from fairbench.errors import UsageError
-from fairbench.figures.catalogue import write_rows
 from fairbench.figures.style import client_style, panels, paper_style, save
-from fairbench.figures.vtc.curves import FIGURES, Panel, panels_of, rows
-from fairbench.figures.vtc.store import Results
 from fairbench.metrics.trace import Trace
+from fairbench_studies.kit.rows import write_rows
+from fairbench_studies.vtc.curves import FIGURES, Panel, panels_of, rows
+from fairbench_studies.vtc.store import Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fairbench.metrics.artifact import accumulated, accumulated_difference, even_points
 from fairbench.metrics.records import Floats
 from fairbench.metrics.trace import Trace
+from fairbench_studies.vtc.artifact import accumulated, accumulated_difference, even_points
 
 
 def difference_of(trace: Trace) -> float:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairbench.figures.claims.claim import Finding, verdict
-from fairbench.figures.vtc.experiments import SHORT
-from fairbench.figures.vtc.measures import difference_of, listed, mean_ttft_s, rates
-from fairbench.figures.vtc.store import Results
-from fairbench.metrics.artifact import differences
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.trace import ttft_s
+from fairbench_studies.kit.claim import Finding, verdict
+from fairbench_studies.vtc.artifact import differences
+from fairbench_studies.vtc.experiments import SHORT
+from fairbench_studies.vtc.measures import difference_of, listed, mean_ttft_s, rates
+from fairbench_studies.vtc.store import Results
 
 
 def judge_overload(results: Results) -> Finding:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fairbench.figures.claims.judged import Judged, table_lines, write_claims
-from fairbench.figures.vtc.claims import CLAIMS
-from fairbench.figures.vtc.store import Results
+from fairbench_studies.kit.judged import Judged, table_lines, write_claims
+from fairbench_studies.vtc.claims import CLAIMS
+from fairbench_studies.vtc.store import Results
 
 
 def judge_vtc(results: Results, others: Sequence[Results] = ()) -> list[Judged]:

@@ -10,11 +10,11 @@ from typing import Any
 
 from fairbench.errors import UsageError
 from fairbench.execute.context import RunContext
-from fairbench.figures.central.timing import time_rounds
-from fairbench.figures.fig4 import FILE, read_timings
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.results.directories import check_writable
 from fairbench.results.store import write_json
+from fairbench_studies.dlpm.central.timing import time_rounds
+from fairbench_studies.dlpm.fig4 import FILE, read_timings
 
 TIMED_WORKERS = (1, 2, 4, 8)
 TIMED_QUEUES = (50, 100, 200, 400)

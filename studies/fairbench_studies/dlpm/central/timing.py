@@ -14,12 +14,16 @@ from time import perf_counter, process_time
 from typing import NamedTuple
 
 from fairbench.core import Request
-from fairbench.figures.central.arrivals import CONTEXT_TOKENS, OUTPUT_TOKENS, TreeOfThoughtArrivals
-from fairbench.figures.central.workers import CentralWorkers
 from fairbench.hardware.step_time import PS_PER_MS
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.local.dlpm import DLPM
-from fairbench.schedulers.routing.central_dlpm import CentralDLPM
+from fairbench_studies.dlpm.central.arrivals import (
+    CONTEXT_TOKENS,
+    OUTPUT_TOKENS,
+    TreeOfThoughtArrivals,
+)
+from fairbench_studies.dlpm.central.central_dlpm import CentralDLPM
+from fairbench_studies.dlpm.central.workers import CentralWorkers
 
 BATCH_SIZE = 25  # of the decode step in Fig. 4
 POOL_TOKENS = 100_000  # a worker's cache

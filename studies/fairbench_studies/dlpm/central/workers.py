@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Self
 
 from fairbench.core import Prompt, prompt_tokens
-from fairbench.schedulers.routing.central_dlpm import TreeDelta
 from fairbench.sim.engine.kv_cache import KVCache
+from fairbench_studies.dlpm.central.central_dlpm import TreeDelta
 
 JOIN_TIMEOUT_S = 5.0
 

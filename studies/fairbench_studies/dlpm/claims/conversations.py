@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.figures.claims.parts import Claim, Part, in_every, number
-from fairbench.figures.claims.seeds import INTERVALS, Runs, over_seeds, responses
 from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.dlpm.claims.parts import Claim, Part, in_every, number
+from fairbench_studies.dlpm.claims.seeds import INTERVALS, Runs, over_seeds, responses
 
 
 class Chat(NamedTuple):

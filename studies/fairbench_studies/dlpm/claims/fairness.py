@@ -7,12 +7,12 @@ from itertools import pairwise
 from math import exp, isnan, log, nan
 from statistics import fmean, median
 
-from fairbench.figures.claims.pairs import All, Outcome, Pair
-from fairbench.figures.claims.parts import Claim, Part, number
-from fairbench.figures.claims.places import CALLED, PREBLES, by_place
-from fairbench.figures.claims.tally import Tally, part_of, tally
-from fairbench.figures.claims.throughput import run_of
 from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.dlpm.claims.pairs import All, Outcome, Pair
+from fairbench_studies.dlpm.claims.parts import Claim, Part, number
+from fairbench_studies.dlpm.claims.places import CALLED, PREBLES, by_place
+from fairbench_studies.dlpm.claims.tally import Tally, part_of, tally
+from fairbench_studies.dlpm.claims.throughput import run_of
 
 FAIREST_FIRST = ("vtc", "d2lpm", "preble", "lpm")
 SAME = 0.005  # of Jain's index counts as equal

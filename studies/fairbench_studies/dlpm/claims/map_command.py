@@ -12,10 +12,10 @@ from fairbench.cli.progress import shown_progress
 from fairbench.errors import RunFailed
 from fairbench.execute.context import run_context
 from fairbench.execute.executor import Executor
-from fairbench.execute.figure_stores import filling
-from fairbench.figures.catalogue import check_drawable
-from fairbench.figures.claims.map_picture import draw_maps
-from fairbench.figures.claims.map_points import (
+from fairbench.figures.provenance import origin_of
+from fairbench.figures.style import check_drawable
+from fairbench_studies.dlpm.claims.map_picture import draw_maps
+from fairbench_studies.dlpm.claims.map_points import (
     MAPPED,
     QUICK_SEEDS,
     SEEDS,
@@ -23,9 +23,9 @@ from fairbench.figures.claims.map_points import (
     groups,
     map_sweep,
 )
-from fairbench.figures.claims.map_table import NAME, write_map
-from fairbench.figures.claims.table import CLAIMS
-from fairbench.figures.provenance import origin_of
+from fairbench_studies.dlpm.claims.map_table import NAME, write_map
+from fairbench_studies.dlpm.claims.table import CLAIMS
+from fairbench_studies.kit.store import filling
 
 MAP = NAME  # the folder of its runs
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairbench.errors import UsageError
-from fairbench.figures.claims.map_axes import AXES, QUANTUM, WORKER_QUANTUM
-from fairbench.figures.claims.map_points import Mapped, Reading
-from fairbench.figures.claims.map_table import NAME
-from fairbench.figures.claims.pairs import Outcome, Pair
 from fairbench.figures.style import caption, log_y, panels, paper_style, save
 from fairbench.report.palette import SERIES, Swatch
+from fairbench_studies.dlpm.claims.map_axes import AXES, QUANTUM, WORKER_QUANTUM
+from fairbench_studies.dlpm.claims.map_points import Mapped, Reading
+from fairbench_studies.dlpm.claims.map_table import NAME
+from fairbench_studies.dlpm.claims.pairs import Outcome, Pair
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

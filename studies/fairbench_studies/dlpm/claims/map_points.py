@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from fairbench.config import identity
 from fairbench.config.sweep import Sweep, make_sweep, read_sweep
 from fairbench.config.sweep_points import points
-from fairbench.figures.claims.fairness import ORDERS, WAITS
-from fairbench.figures.claims.map_axes import Draft, Step, steps_round
-from fairbench.figures.claims.pairs import Measure, Pair, Seen
-from fairbench.figures.claims.places import At, Place
-from fairbench.figures.claims.scaling import LOWEST, NEAR
-from fairbench.figures.claims.throughput import OVER_LPM, OVER_PREBLE, OVER_VTC
-from fairbench.figures.claims.trees import SOONER
 from fairbench.results.store import StoredRun, Summary
+from fairbench_studies.dlpm.claims.fairness import ORDERS, WAITS
+from fairbench_studies.dlpm.claims.map_axes import Draft, Step, steps_round
+from fairbench_studies.dlpm.claims.pairs import Measure, Pair, Seen
+from fairbench_studies.dlpm.claims.places import At, Place
+from fairbench_studies.dlpm.claims.scaling import LOWEST, NEAR
+from fairbench_studies.dlpm.claims.throughput import OVER_LPM, OVER_PREBLE, OVER_VTC
+from fairbench_studies.dlpm.claims.trees import SOONER
 
 
 class Mapped(NamedTuple):

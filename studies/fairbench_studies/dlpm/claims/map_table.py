@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.figures.catalogue import write_rows
-from fairbench.figures.claims.map_axes import AXES
-from fairbench.figures.claims.map_points import Reading
-from fairbench.figures.claims.tally import Tally
+from fairbench_studies.dlpm.claims.map_axes import AXES
+from fairbench_studies.dlpm.claims.map_points import Reading
+from fairbench_studies.dlpm.claims.tally import Tally
+from fairbench_studies.kit.rows import write_rows
 
 NAME = "claims-map"
 EXPLANATION = (

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.figures.claims.parts import Claim, Part, in_every
-from fairbench.figures.claims.places import CALLED
-from fairbench.figures.claims.seeds import Runs, over_seeds, responses
 from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.dlpm.claims.parts import Claim, Part, in_every
+from fairbench_studies.dlpm.claims.places import CALLED
+from fairbench_studies.dlpm.claims.seeds import Runs, over_seeds, responses
 
 
 class Mix(NamedTuple):

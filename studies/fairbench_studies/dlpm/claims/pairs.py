@@ -14,10 +14,10 @@ from enum import StrEnum
 from math import exp, log
 from typing import NamedTuple
 
-from fairbench.figures.claims.places import At, contended
 from fairbench.results.paired import difference
 from fairbench.results.store import Summary
 from fairbench.results.values import Value, value_of
+from fairbench_studies.dlpm.claims.places import At, contended
 
 MAKESPAN = "time_to_100pct_s"  # until all programs of the window were done
 LENGTH = "duration"  # until all programs of the run were, unless it was cut off

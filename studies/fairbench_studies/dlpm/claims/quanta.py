@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import isnan
 
-from fairbench.figures import fig1, fig10
-from fairbench.figures.claims.pairs import Outcome, Pair, Seen
-from fairbench.figures.claims.parts import Claim, Part, number
-from fairbench.figures.claims.places import CALLED, At, BySeed, by_seed, mean_over
-from fairbench.figures.claims.tally import MOST
-from fairbench.figures.claims.throughput import gains
-from fairbench.figures.values import chosen
 from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.dlpm import fig1, fig10
+from fairbench_studies.dlpm.claims.pairs import Outcome, Pair, Seen
+from fairbench_studies.dlpm.claims.parts import Claim, Part, number
+from fairbench_studies.dlpm.claims.places import CALLED, At, BySeed, by_seed, mean_over
+from fairbench_studies.dlpm.claims.tally import MOST
+from fairbench_studies.dlpm.claims.throughput import gains
+from fairbench_studies.kit.values import chosen
 
 SAME_RATE = 0.02  # of a throughput counts as equal
 PAPER_QUANTA = (2000, 40000)

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from math import nan
 from typing import Any
 
-from fairbench.figures.claims.pairs import All, Outcome, Pair
-from fairbench.figures.claims.parts import Claim, Part, number
-from fairbench.figures.claims.places import by_seed
-from fairbench.figures.claims.tally import part_of, tally
-from fairbench.figures.fig4 import QUEUE, REPLICAS, Timings, overhead_pct
-from fairbench.figures.fig11 import clients_of
-from fairbench.figures.values import chosen, mean_of
 from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.dlpm.claims.pairs import All, Outcome, Pair
+from fairbench_studies.dlpm.claims.parts import Claim, Part, number
+from fairbench_studies.dlpm.claims.places import by_seed
+from fairbench_studies.dlpm.claims.tally import part_of, tally
+from fairbench_studies.dlpm.fig4 import QUEUE, REPLICAS, Timings, overhead_pct
+from fairbench_studies.dlpm.fig11 import clients_of
+from fairbench_studies.kit.values import chosen, mean_of
 
 RATE = "service_rate_tok_s"
 FAR = 0.10  # of LPM's service rate

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError
-from fairbench.figures.catalogue import write_rows
-from fairbench.figures.claims import (
+from fairbench.figures.provenance import provenance
+from fairbench_studies.dlpm.claims import (
     conversations,
     fairness,
     mix,
@@ -18,10 +18,10 @@ from fairbench.figures.claims import (
     throughput,
     trees,
 )
-from fairbench.figures.claims.pairs import Outcome
-from fairbench.figures.claims.parts import COUNTED, Claim, Part, score, total
-from fairbench.figures.fig4 import Timings
-from fairbench.figures.provenance import provenance
+from fairbench_studies.dlpm.claims.pairs import Outcome
+from fairbench_studies.dlpm.claims.parts import COUNTED, Claim, Part, score, total
+from fairbench_studies.dlpm.fig4 import Timings
+from fairbench_studies.kit.rows import write_rows
 
 CLAIMS: Sequence[Claim] = sorted(
     (

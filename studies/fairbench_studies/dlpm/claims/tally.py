@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import floor
 from typing import Any
 
-from fairbench.figures.claims.pairs import Measure, Outcome, Seen
-from fairbench.figures.claims.parts import Part
-from fairbench.figures.claims.places import At
+from fairbench_studies.dlpm.claims.pairs import Measure, Outcome, Seen
+from fairbench_studies.dlpm.claims.parts import Part
+from fairbench_studies.dlpm.claims.places import At
 
 MOST = 0.8  # of the places that are decided
 

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.figures.claims.pairs import Outcome
-from fairbench.figures.claims.parts import Claim, Part
 from fairbench.metrics.records import Floats, Requests
 from fairbench.metrics.service_log import ServiceLog
 from fairbench.metrics.waiting import merged, waits
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import StoredRun
+from fairbench_studies.dlpm.claims.pairs import Outcome
+from fairbench_studies.dlpm.claims.parts import Claim, Part
 
 OUTPUT_WEIGHT = 2
 

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from math import nan
 
-from fairbench.figures.claims.pairs import MAKESPAN, Outcome, Pair
-from fairbench.figures.claims.parts import Claim, Part, number
-from fairbench.figures.claims.places import (
+from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.dlpm.claims.pairs import MAKESPAN, Outcome, Pair
+from fairbench_studies.dlpm.claims.parts import Claim, Part, number
+from fairbench_studies.dlpm.claims.places import (
     CALLED,
     PREBLES,
     At,
@@ -21,8 +22,7 @@ from fairbench.figures.claims.places import (
     by_place,
     mean_over,
 )
-from fairbench.figures.claims.tally import Tally, part_of, tally
-from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.dlpm.claims.tally import Tally, part_of, tally
 
 RATE, OUTPUT, HIT = "service_rate_tok_s", "output_rate_tok_s", "cache_hit_rate"
 ACTIVE = "service_rate_paper_window_tok_s"

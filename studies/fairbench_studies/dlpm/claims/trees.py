@@ -11,11 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.core import ServiceWeights
-from fairbench.figures.claims.pairs import LENGTH, Pair
-from fairbench.figures.claims.parts import Claim, Part, in_every, number
-from fairbench.figures.claims.places import CALLED, PREBLES, At, by_seed
-from fairbench.figures.claims.seeds import Runs, over_seeds, responses
-from fairbench.figures.claims.throughput import run_of
 from fairbench.figures.timeline import busy_share, client_names
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Floats, Window
@@ -23,6 +18,11 @@ from fairbench.metrics.service import View, window_service
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.run_tables import read_service
 from fairbench.results.store import StoredRun
+from fairbench_studies.dlpm.claims.pairs import LENGTH, Pair
+from fairbench_studies.dlpm.claims.parts import Claim, Part, in_every, number
+from fairbench_studies.dlpm.claims.places import CALLED, PREBLES, At, by_seed
+from fairbench_studies.dlpm.claims.seeds import Runs, over_seeds, responses
+from fairbench_studies.dlpm.claims.throughput import run_of
 
 STALL_S = 300.0  # the paper's Preble leaves the cluster idle from 300 to 600 s
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairbench.figures.claims.pairs import Outcome
+from fairbench_studies.dlpm.claims.pairs import Outcome
 
 COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
 """The outcomes of parts that were tested, the best first."""

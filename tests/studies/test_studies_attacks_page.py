@@ -1,17 +1,10 @@
 """The page on known attacks says what its file of results does."""
 
-import importlib.util
-from pathlib import Path
-
-import attack_reserve
-import client_limits
-
 from fairbench.attack.known import KNOWN
+from fairbench_studies.attacks import client_limits
+from fairbench_studies.attacks import reserve as attack_reserve
+from fairbench_studies.attacks import table as plot
 
-ROOT = Path(__file__).resolve().parents[1]
-SPEC = importlib.util.spec_from_file_location("attacks", ROOT / "plots" / "attacks.py")
-plot = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(plot)
 
 
 def test_its_tables_are_those_of_the_file():

@@ -1,14 +1,8 @@
 """The leaderboard's page says what its file of runs does."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-SPEC = importlib.util.spec_from_file_location("leaderboard", ROOT / "plots" / "leaderboard.py")
-board = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(board)
+from fairbench_studies.leaderboard import table as board
 
 
 def test_its_places_are_those_of_the_file():
