@@ -1,6 +1,7 @@
 """The timed rounds of the central scheduler: real processes whose caches it mirrors."""
 
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -110,7 +111,10 @@ def alive(pid):
 def test_workers_end_when_their_parent_is_killed(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as parent:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment
+    ) as parent:
         children = [int(pid) for pid in parent.stdout.readline().split()]
         parent.send_signal(signal.SIGKILL)
     assert len(children) == 2

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fairbench_studies.kit import table_store
 import fairbench_studies.pages.tables as tables
 from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.sim.run import simulate
+from fairbench_studies.kit import table_store
 from fairbench_studies.kit.table_text import as_markdown, bounded
 from fairbench_studies.pages.runs import fig7, headline, incentive
 

@@ -19,6 +19,12 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def read_cells(path: Path) -> list[list[str]]:
+    """Return the cells of a CSV file, its header first; names in the header may be equal."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
+
+
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows of equal keys as CSV; numbers with 6 significant digits, empty where undefined."""
     with path.open("w", encoding="utf-8", newline="") as file:

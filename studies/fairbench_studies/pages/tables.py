@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from fairbench_studies.kit.rows import ROOT
+from fairbench_studies.kit.rows import ROOT, TABLES, read_cells
 from fairbench_studies.kit.table_store import collect, collect_sweep, read, write
 from fairbench_studies.kit.table_text import as_markdown
 from fairbench_studies.pages.claims import claims, claims_on_cells
@@ -68,8 +68,8 @@ def render(name: str) -> str:
         return preset_table(which)
     if kind == "real":
         return runs_table(row for row in read("real-input") if row["of"] == which)
-    rows = read(name)
-    return as_markdown([*rows[0]], ([*row.values()] for row in rows))
+    header, *body = read_cells(TABLES / f"{name}.csv")
+    return as_markdown(header, body)
 
 
 def rendered(text: str) -> str:
