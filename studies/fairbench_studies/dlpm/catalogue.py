@@ -16,10 +16,10 @@ from fairbench.config.preset import read_preset
 from fairbench.config.sweep import overridden, read_sweep, sweep_names
 from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.figures.style import check_drawable, paper_style, save
+from fairbench.figures.style import check_drawable, paper_style
 from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench_studies.dlpm.fig4 import read_timings
-from fairbench_studies.kit.rows import write_rows
+from fairbench_studies.kit.pictures import write_figure
 
 
 def read_cells(folder: Path) -> Any:
@@ -73,19 +73,9 @@ class PaperFigure:
         source = self.read(folder)
         if self.read is read_cells:
             check_own(source, self.sweep, folder)
-        table = output / f"{self.sweep}.csv"
-        pictures = [output / f"{self.sweep}.{suffix}" for suffix in formats]
         with paper_style():
             figure = module.draw(source)
-            try:
-                output.mkdir(parents=True, exist_ok=True)
-                save(figure, pictures)
-                write_rows(table, module.rows(source))
-            except OSError as error:
-                raise UsageError(
-                    f"output_dir {output}: cannot be written: {error.strerror}"
-                ) from None
-        return [*pictures, table]
+            return write_figure(figure, output, self.sweep, formats, module.rows(source))
 
 
 def _figures() -> Mapping[str, PaperFigure]:

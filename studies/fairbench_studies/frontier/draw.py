@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fairbench.errors import UsageError
-from fairbench.figures.style import caption, log_y, panels, paper_style, save
+from fairbench.figures.style import caption, log_y, panels, paper_style
 from fairbench_studies.frontier.compare import Outcomes, Relation, relation
 from fairbench_studies.frontier.frozen import CAPPED, NAME, PUBLISHED, TUNED, Configuration, Frozen
 from fairbench_studies.frontier.measures import Outcome
+from fairbench_studies.kit.pictures import write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,12 +87,5 @@ def plot(
     found: Outcomes, frozen: Frozen, basis: str, output: Path, formats: Sequence[str]
 ) -> list[Path]:
     """Draw it into a folder; the files. Raises UsageError if one cannot be written."""
-    pictures = [output / f"{NAME}.{suffix}" for suffix in formats]
     with paper_style():
-        figure = draw(found, frozen, basis)
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-            save(figure, pictures)
-        except OSError as error:
-            raise UsageError(f"output_dir {output}: cannot be written: {error.strerror}") from None
-    return pictures
+        return write_figure(draw(found, frozen, basis), output, NAME, formats)

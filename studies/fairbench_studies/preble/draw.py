@@ -7,9 +7,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from fairbench.errors import UsageError
-from fairbench.figures.style import client_style, panels, paper_style, save
-from fairbench_studies.kit.rows import write_rows
+from fairbench.figures.style import client_style, panels, paper_style
+from fairbench_studies.kit.pictures import write_figure
 from fairbench_studies.preble.experiments import Key
 from fairbench_studies.preble.store import Latency, Results
 
@@ -39,19 +38,11 @@ def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
 
 def _plot_one(name: str, results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
     shown = {key: one for key, one in results.latencies.items() if key.figure == name}
-    stem = f"preble-{name}"
-    pictures, table = [output / f"{stem}.{suffix}" for suffix in formats], output / f"{stem}.csv"
     with paper_style():
         figure = _figure(name, shown)
         figure.suptitle(FIGURES[name][0], fontsize=10)
         figure.supxlabel(fill(results.basis, LETTERS), fontsize=6)
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-            save(figure, pictures)
-            write_rows(table, rows(shown))
-        except OSError as error:
-            raise UsageError(f"output_dir {output}: cannot be written: {error.strerror}") from None
-    return [*pictures, table]
+        return write_figure(figure, output, f"preble-{name}", formats, rows(shown))
 
 
 def rows(shown: Mapping[Key, Latency]) -> list[dict[str, Any]]:

@@ -7,10 +7,9 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from fairbench.errors import UsageError
-from fairbench.figures.style import client_style, panels, paper_style, save
+from fairbench.figures.style import client_style, panels, paper_style
 from fairbench.metrics.trace import Trace
-from fairbench_studies.kit.rows import write_rows
+from fairbench_studies.kit.pictures import write_figure
 from fairbench_studies.vtc.curves import FIGURES, Panel, panels_of, rows
 from fairbench_studies.vtc.store import Results
 
@@ -49,22 +48,13 @@ class _Used(dict[str, Trace]):
 def _plot_one(
     number: int, shown: Sequence[Panel], basis: str, output: Path, formats: Sequence[str]
 ) -> list[Path]:
-    stem = f"vtc-fig{number}"
-    pictures = [output / f"{stem}.{suffix}" for suffix in formats]
-    table = output / f"{stem}.csv"
     with paper_style():
         figure, axes = panels(1, len(shown), max(2, len(shown)) * PANEL_IN, HEIGHT_IN)
         for panel, one in zip(shown, axes[0], strict=True):
             _draw(one, panel)
         figure.suptitle(f"VTC Fig. {number}: {FIGURES[number][0]}", fontsize=10)
         figure.supxlabel(fill(f"{basis}; seed 0", LETTERS), fontsize=6)
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-            save(figure, pictures)
-            write_rows(table, rows(shown))
-        except OSError as error:
-            raise UsageError(f"output_dir {output}: cannot be written: {error.strerror}") from None
-    return [*pictures, table]
+        return write_figure(figure, output, f"vtc-fig{number}", formats, rows(shown))
 
 
 def _draw(axes: Axes, panel: Panel) -> None:

@@ -7,13 +7,13 @@ from math import ceil, floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fairbench.errors import UsageError
-from fairbench.figures.style import caption, log_y, panels, paper_style, save
+from fairbench.figures.style import caption, log_y, panels, paper_style
 from fairbench.report.palette import SERIES, Swatch
 from fairbench_studies.dlpm.claims.map_axes import AXES, QUANTUM, WORKER_QUANTUM
 from fairbench_studies.dlpm.claims.map_points import Mapped, Reading
 from fairbench_studies.dlpm.claims.map_table import NAME
 from fairbench_studies.dlpm.claims.pairs import Outcome, Pair
+from fairbench_studies.kit.pictures import write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -159,14 +159,6 @@ def draw_maps(
             if not any(one.claim == claim.number for one in readings):
                 continue
             title = f"Claim {claim.number}: {titles[claim.number]}"
-            pictures = [output / f"{NAME}-{claim.number}.{suffix}" for suffix in formats]
             figure = draw_map(claim, title, readings, bases[claim.number])
-            try:
-                output.mkdir(parents=True, exist_ok=True)
-                save(figure, pictures)
-            except OSError as error:
-                raise UsageError(
-                    f"output_dir {output}: cannot be written: {error.strerror}"
-                ) from None
-            written += pictures
+            written += write_figure(figure, output, f"{NAME}-{claim.number}", formats)
     return written
