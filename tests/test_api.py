@@ -249,7 +249,7 @@ def test_a_plot_shows_every_client(result, swept):
 
 
 def test_a_plot_without_the_extra_says_so(result, monkeypatch):
-    monkeypatch.setattr("fairbench.figures.catalogue.find_spec", lambda name: None)
+    monkeypatch.setattr("fairbench.figures.style.find_spec", lambda name: None)
     with pytest.raises(fairbench.UsageError, match="pip install"):
         result.plot()
 

@@ -36,6 +36,7 @@ FLOORS = (
     ("api", "__main__"),  # the Python interface, which ``fairbench`` itself names
 )
 ROOMS = [room for floor in FLOORS for room in floor]
+STUDIES = ROOT / "studies" / "fairbench_studies"
 IMPURE = (
     *("time", "random", "asyncio", "aiohttp", "threading", "datetime", "numpy.random"),
     "fairbench.streams",
@@ -149,6 +150,39 @@ def test_a_circle_would_be_noticed():
     assert "base.py" in graph["local"]
     with pytest.raises(CycleError):
         TopologicalSorter(graph | {"base.py": {"local"}}).prepare()
+
+
+def test_the_package_imports_no_study():
+    """``cli/studies.py`` finds them when a command asks for one: a wheel has none."""
+    assert not [
+        path for path in MODULES for name in imports(path) if "studies" in name.split(".")[0]
+    ]
+    late = [
+        path.name for path in MODULES if "fairbench_studies" in path.read_text(encoding="utf-8")
+    ]
+    assert late == ["studies.py"]
+
+
+def test_a_study_imports_only_the_kit_beside_itself():
+    allowed = {("assumptions", "dlpm")}  # the conclusions that an error of the profile may change
+    wrong = [
+        f"{path.relative_to(STUDIES)} -> {name}"
+        for path in STUDIES.glob("*/**/*.py")
+        for name in imports(path)
+        if name.startswith("fairbench_studies.")
+        and (here := path.relative_to(STUDIES).parts[0])
+        and (there := name.split(".")[1]) not in (here, "kit")
+        and (here, there) not in allowed
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", sorted(STUDIES.rglob("*.py")), ids=lambda path: path.name)
+def test_only_commands_of_studies_use_the_command_line(path):
+    assert "print" not in calls(path)
+    commands = ("command.py", "reproduce.py", "map_command.py", "paper_runs.py", "rediscover.py")
+    if path.name not in commands:
+        assert not [name for name in imports(path) if within(name, ("typer",))]
 
 
 @pytest.mark.parametrize(

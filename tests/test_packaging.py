@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import tarfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -63,7 +64,9 @@ def test_the_sdist_holds_what_the_repository_does(built):
     wanted |= {f"workloads/{workload}.toml" for workload in workload_names()}
     wanted |= {"workloads/schema.json"}
     wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")}
-    wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")}
+    for folder in ("tests", "studies"):
+        wanted |= {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*.py")}
+    wanted |= {"studies/pyproject.toml", "studies/fairbench_studies/frontier/frozen.toml"}
     assert sorted(wanted - names) == []
 
 
@@ -82,6 +85,33 @@ def test_the_command_runs_from_the_wheel(fresh, tmp_path):
     assert json.loads((saved / "summary.json").read_text()) == summary
     assert json.loads((saved / "manifest.json").read_text())["git"] is None
     assert summary["completed"] > 0
+
+
+def test_a_wheel_says_how_to_get_the_studies(fresh, tmp_path):
+    for arguments in (["reproduce", "claims"], ["reproduce", "--help"], ["plot", "fig7"]):
+        done = subprocess.run(
+            [fresh / "fairbench", *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        )
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert "needs the studies" in line
+        assert "fairbench-llm[studies]" in line
+
+
+def test_a_wheel_finds_the_studies_of_a_checkout(fresh, tmp_path):
+    """From a folder below the repository, too."""
+    command = [fresh / "fairbench", "reproduce", "textbook", "--claims-dir", tmp_path]
+    subprocess.run(command, cwd=ROOT / "docs", check=True, stdout=subprocess.PIPE)
+    assert (tmp_path / "textbook-claims.md").exists()
+
+
+def test_the_studies_are_of_this_version():
+    project = tomllib.loads((ROOT / "studies" / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["version"] == __version__
+    assert project["project"]["dependencies"] == [f"fairbench-llm[plot]=={__version__}"]
+    wanted = [f"{project['project']['name']}=={__version__}"]
+    assert extras["project"]["optional-dependencies"]["studies"] == wanted
 
 
 def test_the_wheel_needs_no_test_or_development_package(fresh):

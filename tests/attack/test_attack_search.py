@@ -16,14 +16,6 @@ from fairbench.attack.known import KNOWN
 from fairbench.attack.known_files import known_workload
 from fairbench.attack.measure import Harm, Seen, combined, harm, pair, replayed
 from fairbench.attack.objective import value_of
-from fairbench.attack.rediscovery import (
-    SOUGHT,
-    Sought,
-    by_scheduler,
-    is_of_its_kind,
-    loss,
-    rediscover,
-)
 from fairbench.attack.replay import replay
 from fairbench.attack.search import Search, worst_of
 from fairbench.attack.store import Plan, SearchStore, Spent, Trial
@@ -42,6 +34,14 @@ from fairbench.metrics.parties import party
 from fairbench.metrics.records import Padding
 from fairbench.sim.tables_only import simulate_tables
 from fairbench.workloads.spec import load_workload
+from fairbench_studies.attacks.rediscovery import (
+    SOUGHT,
+    Sought,
+    by_scheduler,
+    is_of_its_kind,
+    loss,
+    rediscover,
+)
 
 PLAN = Plan(
     objective="harm", optimiser="random", trials=10, seeds=1, confirm=2, keep=2,

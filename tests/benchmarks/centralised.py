@@ -7,8 +7,8 @@ of 25 sequences. Scheduler and messages are measured, the decode step is simulat
 
 import argparse
 
-from fairbench.figures.central.timing import BATCH_SIZE, time_rounds
 from fairbench.hardware.catalogue import resolve_profile
+from fairbench_studies.dlpm.central.timing import BATCH_SIZE, time_rounds
 
 
 def main():

@@ -10,7 +10,6 @@ from comparison_helpers import stored
 from docs_keys import undocumented
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError
-from fairbench.figures import fig1, fig7, fig11
 from fairbench.gate.clause import parse_clause
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, fitting, metric_of
 from fairbench.metrics.entries import memory, sessions
@@ -24,6 +23,7 @@ from fairbench.results.intervals import combine
 from fairbench.results.summary_schema import check_summary
 from fairbench.results.values import values_of
 from fairbench.sim.run import simulate
+from fairbench_studies.dlpm import fig1, fig7, fig11
 
 DOCS = Path(__file__).parents[2] / "docs"
 

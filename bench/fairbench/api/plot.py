@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairbench.figures.catalogue import check_drawable
-from fairbench.figures.style import caption, paper_style
+from fairbench.figures.style import caption, check_drawable, paper_style
 from fairbench.figures.timeline import response_times, service_rates
 from fairbench.metrics.service import View
 from fairbench.report.heading import basis

@@ -14,6 +14,7 @@ from fairbench.attack.known import KNOWN
 from fairbench.attack.objective import Objective
 from fairbench.cli.executor_flags import ExecutorName, RayAddress
 from fairbench.cli.flags import DEFAULT_RESULT_DIR, above_0, assigned, given
+from fairbench.cli.studies import study
 from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.live.run_folder import run_folder
@@ -134,7 +135,6 @@ def attack(
     from fairbench.attack.search import Search
     from fairbench.attack.store import Plan, SearchStore
     from fairbench.attack.workload import Stakes
-    from fairbench.cli.attack_rediscovery import sought_all
     from fairbench.cli.progress import shown_progress
     from fairbench.execute.context import run_context
 
@@ -160,6 +160,7 @@ def attack(
             raise UsageError(
                 "--rediscover: says itself what is sought and under which scheduler: give none"
             )
+        sought_all = study("attacks.rediscover", "--rediscover").sought_all
         with run_context(shown_progress(not disable_tqdm), runs_on) as context:
             sought_all({**flags, "trials": trials, "seeds": num_runs}, result_dir, context, as_json)
         return

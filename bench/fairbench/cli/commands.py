@@ -9,13 +9,18 @@ from typing import Any, NamedTuple
 import typer
 
 from fairbench.cli.panels import PANELLED, PanelCommand
+from fairbench.cli.studies import study
 
 
 class Entry(NamedTuple):
-    """Where a command is, ``MODULE:NAME`` in this package, and what it does in a line."""
+    """Where a command is, ``MODULE:NAME`` in this package, and what it does in a line.
+
+    The module of a command of the ``studies`` is in their package.
+    """
 
     target: str
     about: str
+    studies: bool = False
 
 
 COMMANDS: Mapping[str, Entry] = {
@@ -68,7 +73,9 @@ COMMANDS: Mapping[str, Entry] = {
         "plot:plot", "Draw a figure of the DLPM paper, or your own runs, from what is stored."
     ),
     "reproduce": Entry(
-        "reproduce:reproduce", "Run what a figure of the DLPM paper lacks, then draw it."
+        "reproduce:reproduce",
+        "Run what a figure of the DLPM paper lacks, then draw it.",
+        studies=True,
     ),
     "baseline": Entry(
         "baseline:baseline", "Rerun stored experiments: check them, or store what changed."
@@ -77,9 +84,14 @@ COMMANDS: Mapping[str, Entry] = {
 
 
 def load(name: str) -> Any:
-    """A command as click has it, from its function or its group of commands."""
-    module, _, attribute = COMMANDS[name].target.partition(":")
-    found = getattr(import_module(f"fairbench.cli.{module}"), attribute)
+    """Return a command as click has it, from its function or its group of commands.
+
+    Raises UsageError for a command of the studies where they are not.
+    """
+    entry = COMMANDS[name]
+    module, _, attribute = entry.target.partition(":")
+    home = study(module, name) if entry.studies else import_module(f"fairbench.cli.{module}")
+    found = getattr(home, attribute)
     if not isinstance(found, typer.Typer):
         alone = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None

@@ -9,6 +9,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import DEFAULT_RESULT_DIR, split_commas
+from fairbench.cli.studies import study
 from fairbench.errors import UsageError, unknown_name
 
 DEFAULT_PLOT_DIR = Path("plots")
@@ -50,22 +51,22 @@ def plot(
     DIR gives bars with 95% intervals, high latency against throughput, and the distribution of
     latencies. Figures of the paper save their numbers as CSV. Runs nothing.
     """
-    from fairbench.figures.catalogue import FIGURES, figure_named, figures_of
-
     suffixes = read_formats(formats)
-    if figure not in (*FIGURES, ALL) and Path(figure).is_dir():
+    if figure != ALL and Path(figure).is_dir():
         if source is not None or preset is not None:
             raise UsageError(f"{figure}: is a directory: --from and --preset are of figures")
         _plot_own(Path(figure), output_dir, suffixes, table)
         return
     if table is not None:
         raise UsageError(f"--table {table}: is of a directory of runs, not of {figure}")
+    catalogue = study("dlpm.catalogue", f"plot {figure}")
     if figure == ALL:
         if source is not None:
             raise UsageError(f"--from {source}: holds the runs of one figure, so name it")
-        wanted = list((FIGURES if preset is None else figures_of(preset)).values())
+        known = catalogue.FIGURES if preset is None else catalogue.figures_of(preset)
+        wanted = list(known.values())
     else:
-        wanted = [figure_named(figure, preset)]
+        wanted = [catalogue.figure_named(figure, preset)]
     for one in wanted:
         folder = source or stored(one.sweep)
         if not folder.is_dir():
@@ -96,7 +97,7 @@ def _plot_own(folder: Path, output_dir: Path, suffixes: list[str], table: Path |
 
 def read_formats(text: str) -> list[str]:
     """The formats between the commas. Raises UsageError for an unknown one."""
-    from fairbench.figures.catalogue import FORMATS
+    from fairbench.figures.style import FORMATS
 
     found = split_commas("--format", text)
     for one in found:

@@ -1,5 +1,4 @@
-"""The figures of [DLPM], each drawn from stored runs: one file a figure.
+"""The figures of runs, traces and plans, and the style that every picture has.
 
-A figure's module has ``rows``, the numbers that it shows, and ``draw``, the picture of such rows.
 Needs matplotlib and seaborn (extra ``plot``) only where something is drawn.
 """

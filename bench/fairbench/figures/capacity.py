@@ -7,8 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import UsageError
-from fairbench.figures.catalogue import FORMATS, check_drawable
-from fairbench.figures.style import caption, panels, paper_style, save, scheduler_style
+from fairbench.figures.style import (
+    FORMATS,
+    caption,
+    check_drawable,
+    panels,
+    paper_style,
+    save,
+    scheduler_style,
+)
 from fairbench.report.palette import SERIES
 
 if TYPE_CHECKING:

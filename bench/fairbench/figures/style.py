@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fairbench.errors import UsageError
 from fairbench.report.palette import SCHEDULERS, SERIES, Swatch
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
+FORMATS = ("svg", "png", "pdf")
 DPI = 150
 LETTERS_PER_IN = 15  # of the text below figures
 
@@ -69,6 +72,13 @@ def client_style(number: int) -> SeriesStyle:
 def _style(label: str, swatch: Swatch) -> SeriesStyle:
     line = (0.0, swatch.dashes) if swatch.dashes else "-"
     return SeriesStyle(label, swatch.colour, swatch.marker, line)
+
+
+def check_drawable() -> None:
+    """Raise UsageError unless the libraries that draw are installed."""
+    for library in ("matplotlib", "seaborn"):
+        if find_spec(library) is None:
+            raise UsageError(f"figures need {library}: pip install '.[plot]'")
 
 
 @contextmanager

@@ -9,8 +9,15 @@ import numpy as np
 
 from fairbench.errors import UsageError
 from fairbench.errors.printable import printable
-from fairbench.figures.catalogue import FORMATS, check_drawable
-from fairbench.figures.style import caption, client_style, panels, paper_style, save
+from fairbench.figures.style import (
+    FORMATS,
+    caption,
+    check_drawable,
+    client_style,
+    panels,
+    paper_style,
+    save,
+)
 from fairbench.workloads.traces.table import Table
 
 if TYPE_CHECKING:

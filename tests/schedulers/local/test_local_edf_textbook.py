@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from fairbench.core import Request, Segment
-from fairbench.figures.claims.claim import Verdict
-from fairbench.figures.textbook.claims import judge_listing, judge_textbook, played
-from fairbench.figures.textbook.replica import InOrder, Replica, printed_load
 from fairbench.schedulers.base import Running
 from fairbench.schedulers.local.edf_textbook import TextbookEDF, victims
+from fairbench_studies.kit.claim import Verdict
+from fairbench_studies.textbook.claims import judge_listing, judge_textbook, played
+from fairbench_studies.textbook.replica import InOrder, Replica, printed_load
 
 
 def test_its_printed_numbers():

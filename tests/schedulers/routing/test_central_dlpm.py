@@ -6,7 +6,7 @@ from router_helpers import NaiveLocations, prompt, prompts, request
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.local.dlpm import DLPM
-from fairbench.schedulers.routing.central_dlpm import CentralDLPM, TreeDelta
+from fairbench_studies.dlpm.central.central_dlpm import CentralDLPM, TreeDelta
 
 WORKERS = 3
 NOTHING = TreeDelta((), ())

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.figures.catalogue import check_drawable
 from fairbench.figures.compared.draw import KINDS
 from fairbench.figures.compared.latencies import distribution
-from fairbench.figures.style import paper_style, save
+from fairbench.figures.style import check_drawable, paper_style, save
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.contrast import Side, sides_of
 from fairbench.results.intervals import combine

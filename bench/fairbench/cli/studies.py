@@ -1,0 +1,43 @@
+"""Find the studies of papers, which a checkout of the repository has and a wheel has not."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import fairbench
+from fairbench.errors import UsageError
+
+PACKAGE = "fairbench_studies"
+
+
+def study(module: str, what: str) -> Any:
+    """Import a module of the studies: an installed one, or else one of a checkout.
+
+    Raises UsageError, which begins with ``what``, if there is none or it is of another version.
+    """
+    if find_spec(PACKAGE) is None:
+        folder = _folder()
+        if folder is None:
+            raise UsageError(
+                f"{what}: needs the studies, which a wheel does not have: run it in a checkout of "
+                "the repository, or pip install 'fairbench-llm[studies]'"
+            )
+        sys.path.append(str(folder))
+    try:
+        return import_module(f"{PACKAGE}.{module}")
+    except ImportError as error:
+        raise UsageError(f"{what}: the studies are of another version: {error}") from error
+
+
+def _folder() -> Path | None:
+    """Return ``studies/`` of the checkout that the package, or else the current folder, is in."""
+    here = Path.cwd()
+    for top in (Path(fairbench.__file__).resolve().parents[2], here, *here.parents):
+        found = top / "studies"
+        if (found / PACKAGE / "__init__.py").is_file() and (top / "bench" / "fairbench").is_dir():
+            return found
+    return None

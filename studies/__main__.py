@@ -1,0 +1,45 @@
+"""Run a script of the studies from a checkout: ``python studies NAME [ARGUMENT ...]``."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from inspect import signature
+
+SCRIPTS = {
+    "attacks": "attacks.table",
+    "attacks-reserve": "attacks.reserve",
+    "client-limits": "attacks.client_limits",
+    "deadlines": "deadlines.table",
+    "fairness": "pages.fairness",
+    "frontier-robustness": "frontier.robustness",
+    "frontier-tuning": "frontier.tuning",
+    "hero": "pages.hero",
+    "leaderboard": "leaderboard.table",
+    "loads": "assumptions.loads",
+    "profile-error": "assumptions.profile_error",
+    "report-picture": "pages.report",
+    "routers": "routers.table",
+    "routers-d2lpm": "routers.d2lpm",
+    "sharing": "sharing.table",
+    "summary": "pages.summary",
+    "tables": "pages.tables",
+    "traces": "traces.table",
+    "traces-every": "traces.every",
+    "traces-seeds": "traces.seeds",
+}
+
+
+def main(arguments: list[str]) -> None:
+    """Run the script that the first argument names with the other arguments."""
+    if not arguments or arguments[0] not in SCRIPTS:
+        raise SystemExit(f"usage: python studies NAME [ARGUMENT ...], of {', '.join(SCRIPTS)}")
+    script = import_module(f"fairbench_studies.{SCRIPTS[arguments[0]]}")
+    try:
+        signature(script.main).bind(*arguments[1:])
+    except TypeError:
+        raise SystemExit(script.__doc__) from None
+    script.main(*arguments[1:])
+
+
+main(sys.argv[1:])

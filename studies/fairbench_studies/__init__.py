@@ -1,0 +1,1 @@
+"""The studies of fairbench: papers, attacks, traces and comparisons, reproduced."""

@@ -1,0 +1,1 @@
+"""The loads of the workloads, and the error of the timing profile."""

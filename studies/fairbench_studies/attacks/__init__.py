@@ -1,0 +1,1 @@
+"""The known attacks under many schedulers, and whether a search rediscovers them."""

@@ -1,0 +1,173 @@
+"""What limits of clients cost when nobody cheats: the table of docs/appendix/attacks.md.
+
+    python studies client-limits            # about ten minutes of CPU
+    python studies client-limits NAME...    # these rows alone, the others as they are
+
+Beside an honest client that sends four times as much, and among four clients alike: with limits
+over without, at the same seeds. Of judges, but where a row names another workload. Writes
+results/client-limits.csv, and the table.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from fairbench.attack.behaviour import HONEST
+from fairbench.attack.measure import replayed, seen_in
+from fairbench.attack.workload import HONEST as HONESTLY
+from fairbench.attack.workload import Stakes, attack_workload
+from fairbench.cli.flags import assigned
+from fairbench.config import ExperimentSpec
+from fairbench.execute.requests import experiment
+from fairbench.metrics.parties import party
+from fairbench.metrics.records import PLAIN
+from fairbench.results.intervals import t_interval
+from fairbench.sim.tables_only import simulate_tables
+from fairbench_studies.attacks.defences import (
+    D2LPM_TENANTS,
+    DEFENDED,
+    LIMITED_SEED,
+    LIMITING,
+    LIMITS,
+    LOWER,
+    PAGE,
+    REQUESTS,
+    RESERVE,
+    SEEDS,
+    cell,
+    interval_columns,
+)
+from fairbench_studies.kit.rows import ROOT, read_rows, write_rows
+from fairbench_studies.kit.table_text import put_table
+
+TABLE = ROOT / "results/client-limits.csv"
+DURATION_S = 120.0
+IN_REQUESTS = "in requests too"
+MORE, RESERVED = "limited more", "with a reserve"
+LONG_QA = "long-qa"
+ROWS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "fcfs": ("fcfs", ()),
+    "lpm": ("lpm", ()),
+    "preble": ("preble", ()),
+    "vtc, without tenants": ("vtc", ()),
+    "dlpm, tenants": ("dlpm", D2LPM_TENANTS[1:]),
+    "d2lpm, tenants": ("d2lpm", D2LPM_TENANTS),
+    "fair-finish, defended": ("fair-finish", DEFENDED),
+    f"d2lpm, tenants, {IN_REQUESTS}": ("d2lpm", (*D2LPM_TENANTS, REQUESTS)),
+    f"fair-finish, defended, {IN_REQUESTS}": ("fair-finish", (*DEFENDED, REQUESTS)),
+    f"fair-finish, defended, {MORE}": ("fair-finish", (*DEFENDED, REQUESTS, LOWER)),
+    f"fair-finish, defended, {RESERVED}": ("fair-finish", (*DEFENDED, REQUESTS, LOWER, RESERVE)),
+    f"fair-finish, defended, {LONG_QA}": ("fair-finish", DEFENDED),
+    f"fair-finish, defended, {MORE}, {LONG_QA}": ("fair-finish", (*DEFENDED, REQUESTS, LOWER)),
+    f"fair-finish, defended, {RESERVED}, {LONG_QA}": (
+        "fair-finish",
+        (*DEFENDED, REQUESTS, LOWER, RESERVE),
+    ),
+}
+COLUMNS = {
+    "service": "service of all, honest twin at 4x",
+    "programs": "programs of all that were over",
+    "victims": "victims' service",
+    "p95": "their P95",
+    "alike": "service of all, four clients alike",
+}
+
+
+class Served(NamedTuple):
+    """What a run shows of all its clients, and of those who are no twin of an attacker.
+
+    ``p95_s`` is a lower bound if ``more``.
+    """
+
+    service: float
+    programs: int
+    victims: float
+    p95_s: float | None
+    more: bool
+
+
+def spec_of(name: str, limited: bool, seed: int) -> ExperimentSpec:
+    """The clients of the attacks in a row's run, with its limits or without a gateway."""
+    scheduler, settings = ROWS[name]
+    workload = LONG_QA if LONG_QA in name else "judge"
+    flags = {
+        **{"scheduler": scheduler, "workload": workload, "scenario": "none", "dp": 2},
+        **{"duration": DURATION_S, "seed": seed},
+    }
+    if limited:
+        flags, settings = flags | LIMITING, (*LIMITS, *settings)
+    else:
+        settings = [one for one in settings if not one.startswith("gateway.")]
+    spec = experiment(flags, assigned(settings))
+    return spec.model_copy(update={"max_drain_s": DURATION_S})
+
+
+def served(spec: ExperimentSpec, multiple: float) -> Served:
+    """Three clients, and one that sends so many times as much as one of them."""
+    workload = attack_workload(spec.workload, "none", HONEST, Stakes(multiple=multiple))
+    one = replayed(spec, workload, HONESTLY)
+    plans, run = one.client_plans(), simulate_tables(one)
+    everybody = party(run.tables, {plan.index: PLAIN for plan in plans}, DURATION_S)
+    seen = seen_in(plans, *run)
+    return Served(everybody.served, everybody.finished, seen.victims, seen.p95_s, seen.more)
+
+
+def costs(name: str, seed: int) -> dict[str, float | None]:
+    """With limits over without at one seed, by column; ``at_most``: P95 is an upper bound."""
+    without, limited = (spec_of(name, on, seed) for on in (False, True))
+    before, after = served(without, 4.0), served(limited, 4.0)
+    p95 = None
+    if after.p95_s and before.p95_s and not after.more:
+        p95 = after.p95_s / before.p95_s
+    return {
+        "service": after.service / before.service,
+        "programs": after.programs / before.programs,
+        "victims": after.victims / before.victims,
+        "p95": p95,
+        "alike": served(limited, 1.0).service / served(without, 1.0).service,
+        "at_most": before.more,
+    }
+
+
+def simulate(names: Sequence[str]) -> list[dict[str, str]]:
+    """The rows of the table, those that are not named as they were."""
+    known = {row["scheduler"]: row for row in read()}
+    rows = []
+    for name in ROWS:
+        if name not in names:
+            rows.append(known[name])
+            continue
+        sys.stderr.write(f"{name}\n")
+        runs = [costs(name, LIMITED_SEED + n) for n in range(SEEDS)]
+        row = {"scheduler": name, "p95_at_most": str(any(run["at_most"] for run in runs)).lower()}
+        for column in COLUMNS:
+            values = [run[column] for run in runs]
+            some = [value for value in values if value is not None]
+            found = t_interval(some) if len(some) == len(values) else None
+            row |= interval_columns({column: found and found._asdict()}, column)
+        rows.append(row)
+    return rows
+
+
+def put(page: str, rows: Sequence[Mapping[str, str]]) -> str:
+    """The page with the table in its place."""
+    lines = [f"| | {' | '.join(COLUMNS.values())} |", f"|---|{'--:|' * len(COLUMNS)}"]
+    for row in rows:
+        signs = {"p95": "<" if row["p95_at_most"] == "true" else ""}
+        cells = " | ".join(cell(row, column, signs.get(column, "")) for column in COLUMNS)
+        lines.append(f"| {row['scheduler']} | {cells} |")
+    return put_table(page, "limits", "\n".join(lines))
+
+
+def read() -> list[dict[str, str]]:
+    """The rows of the file."""
+    return read_rows(TABLE)
+
+
+def main(*names: str) -> None:
+    """Simulate, and write the file and the page."""
+    rows = simulate(names or list(ROWS))
+    write_rows(TABLE, rows)
+    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")

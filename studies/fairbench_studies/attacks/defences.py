@@ -1,0 +1,46 @@
+"""What docs/appendix/attacks.md calls tenants, defended and limited, and how tables get there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fairbench_studies.kit.rows import ROOT
+
+PAGE = ROOT / "docs/appendix/attacks.md"
+SEEDS = 5
+LIMITED_SEED = 105  # first of what has limits, which were made after the other rows were known
+DEFENDED = (
+    *("fair-finish.tenants=tree", "dlpm-hold.tenants=tree"),
+    *("dlpm-hold.charge=gpu-time", "engine.load_cap=auto"),
+)
+D2LPM_TENANTS = ("d2lpm.tenants=tree", "dlpm.tenants=tree")
+LIMITS = ("gateway.client_limit=auto", "gateway.tenants=tree")
+REQUESTS = "gateway.client_requests=64"  # as many as a worker runs
+LOWER = "gateway.client_limit=420000"  # in place of auto: three units here, not five
+RESERVE = "gateway.client_reserve=2"  # as if two more clients were there
+LIMITING = {"gateway": "fcfs", "saturation": "none"}  # which does nothing else
+
+
+def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
+    """The mean, and how far its interval reaches above it, behind the sign of a bound."""
+    if not row[f"{measure}_mean"]:
+        return "-"
+    mean, high = float(row[f"{measure}_mean"]), float(row[f"{measure}_high"])
+    return f"{sign}{mean:.2f} ±{high - mean:.2f}"
+
+
+def p95_sign(row: Mapping[str, str], measure: str) -> str:
+    """What says that the P95 of a row is at least that, as some programs had not finished."""
+    return ">" if measure == "p95" and row["p95_more"] == "true" else ""
+
+
+def interval_columns(
+    found: Mapping[str, Mapping[str, float | None] | None], measure: str
+) -> dict[str, str]:
+    """A mean and its interval in columns of a row, empty where there is none."""
+    values = found.get(measure) or {}
+    shown = {part: values.get(part) for part in ("mean", "low", "high")}
+    return {
+        f"{measure}_{part}": "" if value is None else f"{value:.4f}"
+        for part, value in shown.items()
+    }

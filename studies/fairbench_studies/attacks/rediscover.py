@@ -1,0 +1,62 @@
+"""``fairbench attack --rediscover``: the attacks that are known, found again or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fairbench.attack.search import Search
+from fairbench.attack.store import Plan, SearchStore
+from fairbench.attack.table import processors_text
+from fairbench.attack.workload import Stakes
+from fairbench.cli.exits import FAILED
+from fairbench.cli.flags import given
+from fairbench.cli.output import print_json
+from fairbench.execute.context import RunContext
+from fairbench.execute.requests import experiment
+from fairbench_studies.attacks.rediscovery import by_scheduler, rediscover
+
+TRIALS, DURATION_S = 192, 120.0  # which holds whole periods of the known bursts
+
+
+def sought_all(
+    given_flags: Mapping[str, Any], result_dir: Path, context: RunContext, as_json: bool
+) -> None:
+    """Search under each scheduler and say what came of it; exits 1 if one was not found."""
+    flags: dict[str, Any] = {"dp": 2, "workload": "judge", "scenario": "none"}
+    flags |= {"duration": DURATION_S, "trials": TRIALS, "seeds": 1} | given(dict(given_flags))
+    plan = Plan(
+        objective="harm", optimiser="random", trials=flags.pop("trials"),
+        seeds=flags.pop("seeds"), confirm=0, keep=0, victims=Stakes().victims,
+        multiple=Stakes().multiple, budget=None, scenario=flags["scenario"],
+    )  # fmt: skip
+    rows: list[Mapping[str, Any]] = []
+    cpu_s = 0.0
+    for scheduler, sought in by_scheduler():
+        spec = experiment({**flags, "scheduler": scheduler}, {})
+        spec = spec.model_copy(update={"max_drain_s": min(spec.max_drain_s, spec.duration_s or 0)})
+        search = Search(SearchStore.create(result_dir, spec, plan), context)
+        rows += rediscover(search, sought)
+        cpu_s += search.spent.cpu_s
+    if as_json:
+        print_json({"cpu_hours": cpu_s / 3600, "attacks": rows})
+    else:
+        for row in rows:
+            typer.echo(_line(row))
+        typer.echo(f"processors  {processors_text(cpu_s / 3600)}")
+    if not all(row["found"] for row in rows):
+        raise typer.Exit(FAILED)
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    head = (
+        f"{row['attack']} under {row['scheduler']} takes {row['loss']:.3f} of the victims' service"
+    )
+    if row["its_loss"] is None:
+        return f"{head}: nothing of its kind in {row['trials']} trials"
+    found = "found" if row["found"] else "not found"
+    what = f"{row['about']} ({row['its_loss']:.3f}, trial {row['trial'] + 1} of {row['trials']})"
+    return f"{head}: {found}: {what}"

@@ -1,0 +1,150 @@
+"""What a reserve of limits does among sixteen clients: a table of docs/appendix/attacks.md.
+
+    python studies attacks-reserve            # about ten minutes of CPU
+    python studies attacks-reserve --table    # the table again, of results/attack-reserve.csv
+
+The known attacks of judges and five found ones, in place of three victims by fifteen that each send
+a fifth as much, so that victims and attacker ask each replica for the same as on the rest of the
+page. Writes results/attack-reserve.csv, and the table.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fairbench.attack.behaviour import HONEST, Behaviour
+from fairbench.attack.known import KNOWN
+from fairbench.attack.measure import Seen, combined, harm, pair, seen_in
+from fairbench.attack.workload import Stakes, attack_workload
+from fairbench.cli.flags import assigned
+from fairbench.config import ExperimentSpec
+from fairbench.execute.requests import experiment
+from fairbench.metrics.parties import party
+from fairbench.metrics.records import PLAIN
+from fairbench.results.intervals import t_interval
+from fairbench.sim.tables_only import simulate_tables
+from fairbench.workloads.model import WorkloadSpec
+from fairbench_studies.attacks.defences import (
+    DEFENDED,
+    LIMITING,
+    LIMITS,
+    LOWER,
+    PAGE,
+    REQUESTS,
+    SEEDS,
+    cell,
+    interval_columns,
+    p95_sign,
+)
+from fairbench_studies.kit.rows import ROOT, read_rows, write_rows
+from fairbench_studies.kit.table_text import put_table
+
+TABLE = ROOT / "results/attack-reserve.csv"
+FIRST_SEED = 115  # a reserve of a half of all was chosen at 110 to 112
+DURATION_S = 120.0
+VICTIMS, TIMES_FEWER = 15, 5
+STAKES = Stakes(VICTIMS, multiple=4.0 * TIMES_FEWER)
+RESERVES = (0, 2, 8)
+TWIN = "honest twin"
+MEASURES = ("kept", "p95", "service")
+LONG_BURSTS: Mapping[str, Any] = {"on_share": 0.1, "output_multiple": 16}
+ATTACKS: Mapping[str, Behaviour] = {
+    **KNOWN,
+    "found 1": Behaviour(
+        identities=8, padding_tokens=20_000, padding_of_victim=True, split=4, reaction="eviction"
+    ),
+    "found 5": Behaviour(padding_tokens=1000, split=2, **LONG_BURSTS),
+    "found 6": Behaviour(identities=5, split=2, max_new_multiple=4.0, **LONG_BURSTS),
+    "found 7": Behaviour(padding_tokens=20_000, **LONG_BURSTS),
+    "found 8": Behaviour(
+        padding_tokens=8000, padding_of_victim=True, split=2, max_new_multiple=2.0, period_s=120.0,
+        **LONG_BURSTS,
+    ),
+}  # fmt: skip
+
+
+def spec_of(reserve: int, seed: int) -> ExperimentSpec:
+    """Judges on four replicas, limited, with so large a reserve."""
+    flags = {
+        **{"scheduler": "fair-finish", "workload": "judge", "scenario": "none", "dp": 4},
+        **{"duration": DURATION_S, "seed": seed, **LIMITING},
+    }
+    reserved = f"gateway.client_reserve={reserve}"
+    return experiment(flags, assigned([*LIMITS, *DEFENDED, REQUESTS, LOWER, reserved]))
+
+
+def workload_of(spec: ExperimentSpec, behaviour: Behaviour) -> WorkloadSpec:
+    """The attack on fifteen victims."""
+    usual = spec.workload.scenario("none")
+    fewer = usual.model_copy(update={"rate": usual.rate / TIMES_FEWER, "rates": {}})
+    return attack_workload(
+        spec.workload.model_copy(update={"scenarios": {"none": fewer}}), "none", behaviour, STAKES
+    )
+
+
+def seen(spec: ExperimentSpec) -> tuple[Seen, float]:
+    """What a run shows, and the useful service of all."""
+    plans, run = spec.client_plans(), simulate_tables(spec)
+    everybody = party(run.tables, {plan.index: PLAIN for plan in plans}, DURATION_S)
+    return seen_in(plans, *run), everybody.served
+
+
+def simulate() -> list[dict[str, str]]:
+    """The rows of the table: attack and reserve, and of the twin its service over no reserve's."""
+    rows: list[dict[str, str]] = []
+    without: list[float] = []
+    for reserve in RESERVES:
+        specs = [spec_of(reserve, FIRST_SEED + n) for n in range(SEEDS)]
+        twins = [seen(pair(spec, workload_of(spec, HONEST))[0]) for spec in specs]
+        service = [served for _, served in twins]
+        without = without or service
+        costs = t_interval([now / then for now, then in zip(service, without, strict=True)])
+        rows.append(_row(TWIN, reserve, {"service": costs._asdict()}))
+        for name, behaviour in ATTACKS.items():
+            sys.stderr.write(f"reserve {reserve}: {name}\n")
+            attacks = [seen(pair(spec, workload_of(spec, behaviour))[1])[0] for spec in specs]
+            harms = [harm(one, twin) for one, (twin, _) in zip(attacks, twins, strict=True)]
+            rows.append(_row(name, reserve, combined(harms)))
+    return rows
+
+
+def _row(attack: str, reserve: int, found: Mapping[str, Any]) -> dict[str, str]:
+    more = str(found.get("more", False)).lower()
+    row = {"attack": attack, "reserve": str(reserve), "p95_more": more}
+    for measure in MEASURES:
+        row |= interval_columns(found, measure)
+    return row
+
+
+def put(page: str, rows: Sequence[Mapping[str, str]]) -> str:
+    """The page with the table in its place."""
+    heads = [
+        f"{what}, {f'a reserve of {reserve}' if reserve else 'no reserve'}"
+        for what in ("P95", "service kept")
+        for reserve in RESERVES
+    ]
+    lines = [f"| | {' | '.join(heads)} |", f"|---|{'--:|' * len(heads)}"]
+    for name in ATTACKS:
+        found = [row for row in rows if row["attack"] == name]
+        cells = " | ".join(
+            cell(row, measure, p95_sign(row, measure))
+            for measure in ("p95", "kept")
+            for row in found
+        )
+        lines.append(f"| {name if ' ' in name else f'`{name}`'} | {cells} |")
+    return put_table(page, "reserve", "\n".join(lines))
+
+
+def read() -> list[dict[str, str]]:
+    """The rows of the file."""
+    return read_rows(TABLE)
+
+
+def main(*flags: str) -> None:
+    """Simulate, and write the file and the page."""
+    if "--table" not in flags:
+        rows = simulate()
+        write_rows(TABLE, rows)
+    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), read()), encoding="utf-8")

@@ -1,0 +1,203 @@
+"""The known attacks under many schedulers: tables, and a picture.
+
+    python studies attacks DIR    # simulates what DIR has not yet, about two minutes of CPU a row
+    python studies attacks        # picture and tables again, of results/attacks.csv
+
+Writes results/attacks.csv, plots/attacks.svg, and the tables of docs/appendix/attacks.md.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairbench_studies.attacks.defences import (
+    D2LPM_TENANTS,
+    DEFENDED,
+    LIMITED_SEED,
+    LIMITING,
+    LIMITS,
+    LOWER,
+    PAGE,
+    REQUESTS,
+    RESERVE,
+    SEEDS,
+    cell,
+    interval_columns,
+    p95_sign,
+)
+from fairbench_studies.kit.rows import ROOT, read_rows, write_rows
+from fairbench_studies.kit.table_text import put_table
+
+TABLE = ROOT / "results/attacks.csv"
+FIGURE = ROOT / "plots/attacks.svg"
+FIRST_SEED = 100  # the defences were chosen at seed 0
+LIMITED = "limited"
+GATEWAY = ("--scheduler", "llm-d+fcfs", "--saturation", "concurrency", "--gateway")
+
+
+def _set(*settings: str) -> tuple[str, ...]:
+    return tuple(part for one in settings for part in ("--set", one))
+
+
+LIMITED_BY = (
+    *(part for name, one in LIMITING.items() for part in (f"--{name}", one)),
+    *_set(*LIMITS),
+)
+FAIR_FINISH = ("--scheduler", "fair-finish", *_set(*DEFENDED))
+ROWS: Mapping[str, Sequence[str]] = {
+    **{
+        name: ("--scheduler", name)
+        for name in ("fcfs", "lpm", "preble", "vtc", "dlpm", "d2lpm", "fair-finish")
+    },
+    "token-bucket before llm-d": (*GATEWAY, "token-bucket"),
+    "program-aware before llm-d": (*GATEWAY, "program-aware"),
+    "dlpm before llm-d": (*GATEWAY, "dlpm"),
+    "dlpm, tenants, before llm-d": (*GATEWAY, "dlpm", "--set", "dlpm.tenants=tree"),
+    "d2lpm, tenants": ("--scheduler", "d2lpm", *_set(*D2LPM_TENANTS)),
+    "fair-finish, defended": FAIR_FINISH,
+    **{
+        f"{name}, {LIMITED}": ("--scheduler", scheduler, *_set(*settings), *LIMITED_BY)
+        for name, scheduler, settings in (
+            *((name, name, ()) for name in ("fcfs", "lpm", "preble")),
+            ("vtc, tenants", "vtc", ("vtc.tenants=tree",)),
+            ("dlpm, tenants", "dlpm", D2LPM_TENANTS[1:]),
+            ("d2lpm, tenants", "d2lpm", D2LPM_TENANTS),
+            ("fair-finish, defended", "fair-finish", DEFENDED),
+        )
+    },
+    **{
+        f"{name}, {LIMITED} {how}": (
+            "--scheduler",
+            scheduler,
+            *_set(*settings),
+            *LIMITED_BY,
+            *_set(*more),
+        )
+        for how, more in (
+            ("in requests", (REQUESTS,)),
+            ("more", (REQUESTS, LOWER)),
+            ("with a reserve", (REQUESTS, LOWER, RESERVE)),
+        )
+        for name, scheduler, settings in (
+            ("d2lpm, tenants", "d2lpm", D2LPM_TENANTS),
+            ("fair-finish, defended", "fair-finish", DEFENDED),
+        )
+    },
+}
+# Each lasts a whole number of its periods, so that it sends as much as its twin.
+ATTACKS: Mapping[float, Sequence[str]] = {
+    100.0: (
+        *("sybil", "fresh-names", "padding-3k", "padding-20k", "victims-prefix", "small-requests"),
+        *("leave-and-rejoin", "large-reservations", "one-at-a-time"),
+    ),
+    120.0: ("bursts", "long-context-bursts", "long-answers", "long-decoder", "long-answer-bursts"),
+}
+MEASURES = ("finished", "kept", "p95", "gain")
+
+Row = Mapping[str, str]
+
+
+def simulate(folder: Path) -> list[dict[str, str]]:
+    """Rows of the table: each attack under each scheduler, from ``folder`` where it is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for name, how in ROWS.items():
+        for duration, attacks in ATTACKS.items():
+            file = folder / f"{name} {duration:g}.json".replace(" ", "-")
+            if not file.exists():
+                sys.stderr.write(f"{name}, {duration:g} s\n")
+                first = LIMITED_SEED if LIMITED in name else FIRST_SEED
+                file.write_bytes(_attack(how, duration, attacks, first))
+            rows += [_row(name, one) for one in json.loads(file.read_text("utf-8"))["attacks"]]
+    return rows
+
+
+def _attack(how: Sequence[str], duration_s: float, attacks: Sequence[str], first: int) -> bytes:
+    seeds = ("--num-runs", str(SEEDS), "--seed", str(first), "--duration", f"{duration_s:g}")
+    command = [sys.executable, "-m", "fairbench", "attack", *attacks, *how, *seeds, "--json"]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
+
+
+def _row(name: str, one: Mapping[str, Any]) -> dict[str, str]:
+    row = {"scheduler": name, "attack": one["attack"], "p95_more": str(one["more"]).lower()}
+    for measure in MEASURES:
+        row |= interval_columns(one, measure)
+    return row
+
+
+def table(rows: Sequence[Row], measure: str) -> str:
+    """One measure, a scheduler a row."""
+    attacks = list(dict.fromkeys(row["attack"] for row in rows))
+    lines = [f"| | {' | '.join(f'`{one}`' for one in attacks)} |", f"|---|{'--:|' * len(attacks)}"]
+    for name in dict.fromkeys(row["scheduler"] for row in rows):
+        found = {
+            row["attack"]: cell(row, measure, p95_sign(row, measure))
+            for row in rows
+            if row["scheduler"] == name
+        }
+        lines.append(f"| {name} | {' | '.join(found[one] for one in attacks)} |")
+    return "\n".join(lines)
+
+
+def draw(rows: Sequence[Row]) -> None:
+    """What the victims finish, and what the attacker gains: an attack a column."""
+    from matplotlib import pyplot  # the tables need no figures' libraries
+
+    names = list(dict.fromkeys(row["scheduler"] for row in rows))
+    attacks = list(dict.fromkeys(row["attack"] for row in rows))
+    figure, sides = pyplot.subplots(1, 2, figsize=(14, 7.2), sharey=True)
+    about = (
+        ("finished", 0.0, "victims' finished programs, beside the honest twin's"),
+        ("gain", 0.0, "attacker's useful service, times its twin's"),
+    )
+    for axes, (measure, least, title) in zip(sides, about, strict=True):
+        values = [
+            [float(row[f"{measure}_mean"] or "nan") for row in rows if row["scheduler"] == name]
+            for name in names
+        ]
+        axes.imshow(values, cmap="RdBu" if measure == "finished" else "RdBu_r", vmin=least, vmax=2,
+                    aspect="auto")  # fmt: skip
+        for y, line in enumerate(values):
+            for x, value in enumerate(line):
+                far = abs(value - 1) > 0.7
+                axes.text(x, y, f"{value:.2f}", ha="center", va="center", fontsize=7.5,
+                          color="white" if far else "black")  # fmt: skip
+        axes.set_xticks(range(len(attacks)), attacks, rotation=40, ha="right", fontsize=8)
+        axes.set_yticks(range(len(names)), names, fontsize=8)
+        axes.set_title(title, fontsize=9, loc="left")
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+    figure.suptitle(
+        f"Simulated: judges, A100, two replicas, three victims; mean of {SEEDS} seeds; 1: no harm",
+        fontsize=9, x=0.01, ha="left",
+    )  # fmt: skip
+    figure.tight_layout(rect=(0.01, 0, 1, 1))
+    with pyplot.rc_context({"svg.hashsalt": "fairbench"}):  # the same bytes each time
+        figure.savefig(FIGURE, metadata={"Date": None})
+
+
+def put(page: str, rows: Sequence[Row]) -> str:
+    """The page with each table in its place."""
+    for measure in MEASURES:
+        page = put_table(page, measure, table(rows, measure))
+    return page
+
+
+def read() -> list[dict[str, str]]:
+    """The rows of the table."""
+    return read_rows(TABLE)
+
+
+def main(*folders: str) -> None:
+    """Write the table if there is a folder, then picture and page."""
+    if folders:
+        rows = simulate(Path(folders[0]))
+        write_rows(TABLE, rows)
+    rows = read()
+    draw(rows)
+    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""The cost of deadlines to the fair share, and the reverse."""

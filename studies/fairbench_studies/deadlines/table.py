@@ -1,0 +1,173 @@
+"""What deadlines cost the fair share, and the reverse: a table and a figure of one sweep.
+
+    fairbench sweep results/tables/deadlines.toml
+    python studies deadlines results/runs/deadlines [SWEEP.toml]
+
+Of whichever schedulers the sweep has: another sweep of the same load may name any. Writes
+results/tables/deadlines.csv (means over seeds) and plots/deadlines.svg, one panel a
+scheduler: attainment of the worst well-behaved client against that of the client that floods, along
+the load, the other schedulers in grey.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from matplotlib import pyplot
+from matplotlib.axes import Axes
+
+from fairbench.config import ExperimentSpec, identity
+from fairbench.config.sweep import read_sweep
+from fairbench.config.sweep_points import points
+from fairbench.results.store import runs_in
+from fairbench_studies.kit.rows import ROOT, write_rows
+
+SWEEP = ROOT / "results/tables/deadlines.toml"
+TABLE = ROOT / "results/tables/deadlines.csv"
+FIGURE = ROOT / "plots/deadlines.svg"
+CAPACITY = 0.37  # conversations/s of each interactive client that a replica completes under lpm
+KEPT = 0.9  # by the worst well-behaved client, of its requests: below that it has collapsed
+ORDER = (  # first these, then all others by name
+    *("fcfs", "priority", "vtc", "dlpm", "dlpm-edf", "dlpm-edf within=credit"),
+    *("edf-textbook", "edf", "edf-dlpm", "niyama"),
+)
+SHOWN = {  # by key: what it is called, and how it is written
+    "kept_worst": ("in time, worst well-behaved", ".0%"),
+    "kept_flood": ("in time, the flood", ".0%"),
+    "worst_share": ("min. fair share of goodput", ".2f"),
+    "goodput_tok_s": ("goodput, tok/s", ",.0f"),
+    "wasted": ("computed in vain", ".0%"),
+}
+COLUMNS = 5
+BLUE, GREY = "#0072b2", "0.8"  # of Okabe and Ito; every panel has one blue line with markers
+
+
+def name_of(spec: ExperimentSpec) -> str:
+    """The local scheduler, and what is set of it that is not the default."""
+    within = spec.settings["dlpm-edf.within"] if spec.local == "dlpm-edf" else "client"
+    quantum = spec.settings.get("dlpm-hold.quantum") or None  # 0: by its rule
+    told = {"within": within if within != "client" else None, "quantum": quantum}
+    set_ = [f"{name}={value}" for name, value in told.items() if value is not None]
+    return " ".join([spec.local, *set_])
+
+
+def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
+    """What is shown of a run."""
+    clients = summary["clients"]
+    kept = [one["goodput_ratio"] for one in clients if not one["misbehaving"]]
+    return {
+        "kept_worst": min(one for one in kept if one is not None),  # None: it asked for nothing
+        "kept_flood": next(one["goodput_ratio"] for one in clients if one["misbehaving"]),
+        "worst_share": summary["goodput_worst_share"],
+        "goodput_tok_s": summary["goodput_tok_s"],
+        "wasted": summary["goodput_wasted_ratio"],
+    }
+
+
+Curves = Mapping[str, Mapping[float, Mapping[str, float]]]
+"""Means by scheduler and load, over the seeds that every scheduler has there."""
+
+
+def ordered(names: set[str]) -> list[str]:
+    """How schedulers follow each other."""
+    return [*(name for name in ORDER if name in names), *sorted(names - set(ORDER))]
+
+
+def curves(store: Path, sweep: Path) -> Curves:
+    """The runs of the sweep."""
+    specs = {identity(spec): spec for spec in points(read_sweep(str(sweep)))}
+    names = ordered({name_of(spec) for spec in specs.values()})
+    found: dict[str, dict[float, dict[int, dict[str, float]]]] = {name: {} for name in names}
+    for run in runs_in(store / "runs"):
+        spec = specs.get(run.manifest["spec_identity"])
+        if spec is None:
+            continue  # of another form of the sweep
+        load = round((spec.request_rate or 0.0) / CAPACITY, 2)
+        found[name_of(spec)].setdefault(load, {})[spec.seed] = numbers(run.summary)
+    made = [of for of in found.values() if of]
+    loads = sorted({load for of in made for load in of})
+    every = {load: set.intersection(*(set(of.get(load, ())) for of in made)) for load in loads}
+    return {
+        name: {
+            load: {key: fmean(of[load][seed][key] for seed in every[load]) for key in SHOWN}
+            for load in loads
+            if every[load]
+        }
+        for name, of in found.items()
+        if of
+    }
+
+
+def collapse(curve: Mapping[float, Mapping[str, float]]) -> str:
+    """The load at which the worst well-behaved client falls below ``KEPT``, interpolated."""
+    loads = list(curve)
+    for before, after in pairwise(loads):
+        high, low = curve[before]["kept_worst"], curve[after]["kept_worst"]
+        if high >= KEPT > low:
+            return f"{before + (after - before) * (high - KEPT) / (high - low):.2f}"
+    held = curve[loads[-1]]["kept_worst"] >= KEPT
+    return f"above {loads[-1]:g}" if held else f"below {loads[0]:g}"
+
+
+def write(found: Curves) -> None:
+    """A row for each scheduler and number, a column for each load."""
+    loads = next(iter(found.values()))
+    rows = [
+        {
+            "scheduler": f"`{name}`",
+            "collapses at": collapse(curve),
+            "": what,
+            **{f"{load:g}": format(curve[load][key], form) for load in loads},
+        }
+        for name, curve in found.items()
+        for key, (what, form) in SHOWN.items()
+    ]
+    write_rows(TABLE, rows)
+
+
+def draw(found: Curves) -> None:
+    """A panel for each scheduler."""
+    rows = -(-len(found) // COLUMNS)
+    size = (11, 2.45 * rows)
+    figure, grid = pyplot.subplots(rows, COLUMNS, figsize=size, sharex=True, sharey=True)
+    for axes in grid.flat[len(found) :]:
+        axes.remove()
+    for axes, (name, curve) in zip(grid.flat, found.items(), strict=False):
+        for other in found.values():
+            axes.plot(*_line(other), color=GREY, linewidth=0.8, zorder=1)
+        axes.plot(*_line(curve), color=BLUE, marker="o", markersize=4, linewidth=1.6, zorder=2)
+        _loads(axes, curve)
+        axes.set_title(f"{name}\n({collapse(curve)})", fontsize=9)
+        axes.set(xlim=(-0.05, 1.12), ylim=(-0.05, 1.12), xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
+        axes.tick_params(labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel("requests in time of the client that floods", fontsize=9)
+    figure.supylabel("requests in time of the worst well-behaved client", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(FIGURE, metadata={"Date": None})
+
+
+def _line(curve: Mapping[float, Mapping[str, float]]) -> tuple[Sequence[float], Sequence[float]]:
+    points = curve.values()
+    return [one["kept_flood"] for one in points], [one["kept_worst"] for one in points]
+
+
+def _loads(axes: Axes, curve: Mapping[float, Mapping[str, float]]) -> None:
+    """Write the load at each point that is not on top of the one before."""
+    last = (-9.0, -9.0)
+    for load, x, y in zip(curve, *_line(curve), strict=True):
+        if max(abs(x - last[0]), abs(y - last[1])) < 0.09:
+            continue
+        axes.annotate(f"{load:g}", (x, y), (4, 4), textcoords="offset points", fontsize=7)
+        last = (x, y)
+
+
+def main(folder: str, sweep: str = str(SWEEP)) -> None:
+    """Read the store, write the table, draw the figure."""
+    found = curves(Path(folder), Path(sweep))
+    write(found)
+    draw(found)

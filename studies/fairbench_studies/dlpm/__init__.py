@@ -1,0 +1,1 @@
+"""The DLPM paper: its figures, its claims, and where they hold."""

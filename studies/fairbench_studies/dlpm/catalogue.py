@@ -1,0 +1,113 @@
+"""Every figure by name: where its numbers come from and what draws it.
+
+To add one, write its module and its sweep, both of its name: nothing is to be listed here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fairbench.config.preset import read_preset
+from fairbench.config.sweep import overridden, read_sweep, sweep_names
+from fairbench.config.sweep_points import points
+from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.figures.style import check_drawable, paper_style
+from fairbench.results.comparison import SchedulerResults, compare_sweep
+from fairbench_studies.dlpm.fig4 import read_timings
+from fairbench_studies.kit.pictures import write_figure
+
+
+def read_cells(folder: Path) -> Any:
+    """The cells of a sweep's directory. Raises DataError if nothing is finished in it."""
+    cells = compare_sweep(folder)
+    if not cells:
+        raise DataError(f"{folder}: no run is finished there")
+    return cells
+
+
+def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> None:
+    """Raise DataError for a cell that the sweep of that figure has not: its title would be wrong.
+
+    Machine, length and settings of the runs may differ.
+    """
+    own = {
+        (spec.scheduler, spec.workload.name, spec.scenario, spec.dp)
+        for spec in points(overridden(read_sweep(name), {}, num_runs=1))
+    }
+    for cell in cells:
+        keys = ("scheduler", "workload", "scenario", "dp")
+        if tuple(cell.combined[key] for key in keys) not in own:
+            raise DataError(f"{folder}: {cell.scheduler} on {cell.place} is no run of {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class PaperFigure:
+    """A figure; its module here has its name, ``draw`` and ``rows``. ``read`` reads its store.
+
+    The sweep that fills the store is the bundled one of the same name; only fig4 has none. With a
+    ``preset`` the sweep is the bundled one called NAME-PRESET.
+    """
+
+    name: str
+    read: Callable[[Path], Any] = read_cells
+    preset: str | None = None
+
+    @property
+    def sweep(self) -> str:
+        """The name of the bundled sweep, of the store that it fills, and of the files drawn."""
+        return self.name if self.preset is None else f"{self.name}-{self.preset}"
+
+    def plot(self, folder: Path, output: Path, formats: Sequence[str]) -> list[Path]:
+        """Draw what is stored in ``folder`` into ``output``, and its numbers as CSV; the files.
+
+        Raises DataError if the store cannot be read or is of something else, UsageError if a file
+        cannot be written.
+        """
+        check_drawable()
+        module = import_module(f"fairbench_studies.dlpm.{self.name}")
+        source = self.read(folder)
+        if self.read is read_cells:
+            check_own(source, self.sweep, folder)
+        with paper_style():
+            figure = module.draw(source)
+            return write_figure(figure, output, self.sweep, formats, module.rows(source))
+
+
+def _figures() -> Mapping[str, PaperFigure]:
+    """By number: one for each bundled sweep that is called as a figure, and that of timings."""
+    names = [name for name in sweep_names() if re.fullmatch(r"fig\d+", name)]
+    figures = (PaperFigure("fig4", read_timings), *map(PaperFigure, names))
+    return {one.name: one for one in sorted(figures, key=lambda one: int(one.name[len("fig") :]))}
+
+
+FIGURES = _figures()
+
+
+def figure_named(name: str, preset: str | None = None) -> PaperFigure:
+    """Return a figure by name, at a preset's settings if one is named.
+
+    Raises UsageError for an unknown name, or a preset at which the figure was not run.
+    """
+    if name not in FIGURES:
+        raise unknown_name("figure", name, FIGURES)
+    if preset is None:
+        return FIGURES[name]
+    known = figures_of(preset)
+    if name not in known:
+        raise UsageError(
+            f"--preset {preset}: describes the machine of {', '.join(known) or 'no figure'}, "
+            f"not that of {name}"
+        )
+    return known[name]
+
+
+def figures_of(preset: str) -> Mapping[str, PaperFigure]:
+    """Return the figures that ran at a preset's settings, by name. Raises UsageError if unknown."""
+    read_preset(preset)
+    known = [replace(one, preset=preset) for one in FIGURES.values()]
+    return {one.name: one for one in known if one.sweep in sweep_names()}

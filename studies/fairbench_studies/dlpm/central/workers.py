@@ -1,0 +1,101 @@
+"""Worker processes that are blocked until a central scheduler has served them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from types import TracebackType
+from typing import Self
+
+from fairbench.core import Prompt, prompt_tokens
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench_studies.dlpm.central.central_dlpm import TreeDelta
+
+JOIN_TIMEOUT_S = 5.0
+
+
+class CentralWorkers:
+    """So many processes, each with a simulated KV cache of ``pool_tokens`` and a pipe to it.
+
+    In turn, for each worker: ``send`` it prompts, which it caches; ``wait`` until it has; then
+    ``collect`` what that changed in its cache. Leaving the context ends the processes, and they
+    end by themselves when the parent is gone.
+    """
+
+    def __init__(self, workers: int, pool_tokens: int) -> None:
+        context = get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._processes: list[SpawnProcess] = []
+        for _ in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, pool_tokens), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+            self.send(len(self._pipes) - 1, ())  # nothing yet
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(JOIN_TIMEOUT_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()
+
+    def send(self, worker: int, prompts: Iterable[Prompt]) -> None:
+        """What the worker has to compute next."""
+        self._pipes[worker].send(tuple(prompts))
+
+    def wait(self) -> None:
+        """Until every worker has computed what it was sent."""
+        for pipe in self._pipes:
+            pipe.recv()
+
+    def collect(self) -> list[TreeDelta]:
+        """Every worker's news, in the order of workers; all are told to speak at once."""
+        for pipe in self._pipes:
+            pipe.send(None)
+        return [pipe.recv() for pipe in self._pipes]
+
+
+def _serve(pipe: Connection, pool_tokens: int) -> None:
+    """A worker process: cache prompts, say so, wait for the call, tell the news; until the end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; it closes the pipe
+    evicted: list[tuple[Prompt, int]] = []
+    cache = KVCache(pool_tokens, lambda prefix, tokens: evicted.append((prefix, tokens)))
+    try:
+        while True:
+            prompts = pipe.recv()
+            for prompt in prompts:
+                _compute(cache, prompt)
+            delta = TreeDelta(prompts, tuple(evicted))
+            evicted.clear()
+            pipe.send(None)
+            pipe.recv()
+            pipe.send(delta)
+    except (EOFError, OSError):
+        return  # the parent has closed the pipe
+
+
+def _compute(cache: KVCache, prompt: Prompt) -> None:
+    """Cache a prompt, as a request does that computes it and is gone."""
+    tokens = prompt_tokens(prompt)
+    node, place = cache.match(prompt, tokens)
+    cache.lock(node)
+    cache.allocate(tokens - node.depth)
+    cache.insert(node, prompt, place, tokens)
+    cache.unlock(node)

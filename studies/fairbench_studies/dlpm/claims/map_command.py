@@ -1,0 +1,81 @@
+"""``fairbench reproduce claims --map``: where each claim holds, one setting at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from fairbench.cli.progress import shown_progress
+from fairbench.errors import RunFailed
+from fairbench.execute.context import run_context
+from fairbench.execute.executor import Executor
+from fairbench.figures.provenance import origin_of
+from fairbench.figures.style import check_drawable
+from fairbench_studies.dlpm.claims.map_picture import draw_maps
+from fairbench_studies.dlpm.claims.map_points import (
+    MAPPED,
+    QUICK_SEEDS,
+    SEEDS,
+    Chart,
+    groups,
+    map_sweep,
+)
+from fairbench_studies.dlpm.claims.map_table import NAME, write_map
+from fairbench_studies.dlpm.claims.table import CLAIMS
+from fairbench_studies.kit.store import filling
+
+MAP = NAME  # the folder of its runs
+
+
+class MapFiles(NamedTuple):
+    """Where pictures and tables go, and the pictures' formats."""
+
+    pictures: Path
+    tables: Path
+    formats: Sequence[str]
+
+
+def draw_claims_map(
+    folder: Path, files: MapFiles, executor: Executor, *, quick: bool, show: bool
+) -> None:
+    """Run what the store of the map lacks, then draw and tabulate it.
+
+    Raises RunFailed if points failed, after the rest is drawn; Interrupted when interrupted.
+    """
+    check_drawable()
+    seeds = QUICK_SEEDS if quick else SEEDS
+    charts = [Chart.of(group, seeds) for group in groups(quick=quick)]
+    left = filling(map_sweep(charts, folder.name), folder)
+    typer.echo(
+        f"{left.points} points, {len(left.jobs)} of them to run: about {left.cpu_minutes:.0f} "
+        "minutes of one processor",
+        err=True,
+    )
+    with run_context(shown_progress(show), executor) as context:
+        failures = left.run(context)
+        if context.interrupted():
+            raise context.interrupted.ended(f"interrupted; what finished is in {folder}")
+    for failure in failures:
+        typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
+    finished = left.store.finished()
+    readings = [one for chart in charts for one in chart.readings(finished)]
+    if not readings:
+        raise RunFailed(f"nothing to show is finished; see {folder / 'failed'}")
+    bases = {
+        claim.number: origin_of(summaries)
+        for chart in charts
+        if (summaries := chart.summaries(finished))
+        for claim in chart.group.claims
+    }
+    basis = origin_of([run.summary for run in finished.values()])
+    titles = {claim.number: claim.text for claim in CLAIMS}
+    for path in (
+        *draw_maps(MAPPED, titles, readings, bases, files.pictures, files.formats),
+        *write_map(readings, titles, basis, files.tables),
+    ):
+        typer.echo(path)
+    if failures:
+        raise RunFailed(f"{len(failures)} points failed; see {folder / 'failed'}")

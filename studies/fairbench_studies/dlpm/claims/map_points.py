@@ -1,0 +1,154 @@
+"""The runs behind the map of claims: cells, axes and schedulers as one sweep, each run once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fairbench.config import identity
+from fairbench.config.sweep import Sweep, make_sweep, read_sweep
+from fairbench.config.sweep_points import points
+from fairbench.results.store import StoredRun, Summary
+from fairbench_studies.dlpm.claims.fairness import ORDERS, WAITS
+from fairbench_studies.dlpm.claims.map_axes import Draft, Step, steps_round
+from fairbench_studies.dlpm.claims.pairs import Measure, Pair, Seen
+from fairbench_studies.dlpm.claims.places import At, Place
+from fairbench_studies.dlpm.claims.scaling import LOWEST, NEAR
+from fairbench_studies.dlpm.claims.throughput import OVER_LPM, OVER_PREBLE, OVER_VTC
+from fairbench_studies.dlpm.claims.trees import SOONER
+
+
+class Mapped(NamedTuple):
+    """A claim on the map: the measures that its verdict has too, and what its picture shows."""
+
+    number: int
+    measures: tuple[Measure, ...]
+    lines: tuple[Pair, ...]
+
+
+class Group(NamedTuple):
+    """Claims that are looked at in the same cells, and the schedulers that they compare."""
+
+    claims: tuple[Mapped, ...]
+    cells: tuple[Draft, ...]
+    schedulers: tuple[str, ...]
+
+
+def _cell(figure: str, **wanted: Any) -> Draft:
+    """The cell of a figure's sweep whose grid has these values."""
+    sweep = read_sweep(figure)
+    grid = next(one for one in sweep.grid if all(one.get(k) == v for k, v in wanted.items()))
+    return {**sweep.base, **{key: value for key, value in grid.items() if key != "scheduler"}}
+
+
+PREBLE = "preble"  # the one on the map; its authors' code is judged in the table alone
+_WAITS = {name: pairs for name, pairs in WAITS.items() if name in ("lpm", "vtc", PREBLE)}
+IN_FIGURE_7 = (
+    Mapped(1, OVER_VTC, OVER_VTC),
+    Mapped(2, OVER_LPM, OVER_LPM),
+    Mapped(4, OVER_PREBLE, OVER_PREBLE),
+    Mapped(5, (*ORDERS, *ORDERS[0].pairs), ORDERS[0].pairs),
+    Mapped(
+        6,
+        tuple(pair for pairs in _WAITS.values() for pair in pairs),
+        tuple(pairs[0] for pairs in _WAITS.values()),
+    ),
+)
+_SOONER = (SOONER["vtc"], SOONER[PREBLE])
+DONE_FIRST = Mapped(9, _SOONER, _SOONER)
+MANY_CLIENTS = Mapped(15, (LOWEST, *LOWEST.pairs, NEAR), (*LOWEST.pairs, NEAR))
+MAPPED = (*IN_FIGURE_7, DONE_FIRST, MANY_CLIENTS)
+
+_A100: tuple[Draft, ...] = tuple(
+    {"workload": workload, "scenario": scenario, "dp": 4}
+    for workload, scenario in (("tot", "s1"), ("tot", "s2"), ("judge", "s1"), ("long-qa", "s2"))
+)
+
+
+def groups(*, quick: bool = False) -> tuple[Group, ...]:
+    """What is on the map. ``quick`` leaves out the dearest cell."""
+    return (
+        Group(IN_FIGURE_7, _A100[1:] if quick else _A100, ("lpm", "vtc", "preble", "d2lpm")),
+        Group((DONE_FIRST,), (_cell("fig9"),), ("vtc", "preble", "d2lpm")),
+        Group((MANY_CLIENTS,), (_cell("fig11", clients=30),), ("lpm", "vtc", "dlpm")),
+    )
+
+
+SEEDS, QUICK_SEEDS = 3, 1
+
+
+class Reading(NamedTuple):
+    """What a measure says of a claim at one value of an axis in one cell."""
+
+    claim: int
+    measure: Measure
+    place: Place
+    step: Step
+    seen: Seen
+    seeds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """The cells of a group, and the steps that each has, over so many seeds."""
+
+    group: Group
+    steps: Mapping[Place, Sequence[Step]]
+    seeds: int
+
+    @classmethod
+    def of(cls, group: Group, seeds: int) -> Chart:
+        """The chart of a group, with every step on every axis."""
+        places = zip(map(_place, group.cells), group.cells, strict=True)
+        steps = {place: steps_round(cell, group.schedulers) for place, cell in places}
+        return cls(group, steps, seeds)
+
+    def grid(self) -> list[dict[str, Any]]:
+        """All of its runs, as grids of a sweep."""
+        return [self._draft(place, step) for place, of in self.steps.items() for step in of]
+
+    def readings(self, finished: Mapping[str, StoredRun]) -> list[Reading]:
+        """What the finished runs, by identity, say; nothing where one of those compared lacks."""
+        return [
+            Reading(claim.number, measure, place, step, measure.seen(at), seeds)
+            for place, steps in self.steps.items()
+            for step in steps
+            for at in [self._at(place, step, finished)]
+            for claim in self.group.claims
+            for measure in claim.measures
+            if (seeds := _seeds(measure, at))
+        ]
+
+    def summaries(self, finished: Mapping[str, StoredRun]) -> list[Summary]:
+        """Of those of its runs that are finished, by identity."""
+        wanted = {identity(spec) for spec in points(map_sweep([self], "chart"))}
+        return [run.summary for key, run in finished.items() if key in wanted]
+
+    def _draft(self, place: Place, step: Step) -> dict[str, Any]:
+        cell = next(cell for cell in self.group.cells if _place(cell) == place)
+        return {**cell, **step.changes, "scheduler": list(self.group.schedulers)}
+
+    def _at(self, place: Place, step: Step, finished: Mapping[str, StoredRun]) -> At:
+        draft = self._draft(place, step)
+        sweep = make_sweep({"name": "step", "num_runs": self.seeds, "grid": [draft]})
+        found: dict[str, dict[int, Summary]] = {}
+        for spec in points(sweep):
+            if run := finished.get(identity(spec)):
+                found.setdefault(spec.scheduler, {})[spec.seed] = run.summary
+        return found
+
+
+def map_sweep(charts: Sequence[Chart], name: str) -> Sweep:
+    """The runs of all charts. Those that axes or claims share are among its points once."""
+    grid = [draft for chart in charts for draft in chart.grid()]
+    return make_sweep({"name": name, "num_runs": charts[0].seeds, "grid": grid})
+
+
+def _place(cell: Draft) -> Place:
+    return Place(cell["workload"], cell["scenario"], cell["dp"])
+
+
+def _seeds(measure: Measure, at: At) -> int:
+    """In how many seeds all were run that a measure compares."""
+    return len(set.intersection(*(set(at.get(name, ())) for name in measure.compared)))

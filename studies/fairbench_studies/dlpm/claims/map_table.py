@@ -1,0 +1,95 @@
+"""The map of claims as tables: in how many cells a claim holds at each value of each axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fairbench.errors import UsageError
+from fairbench_studies.dlpm.claims.map_axes import AXES
+from fairbench_studies.dlpm.claims.map_points import Reading
+from fairbench_studies.dlpm.claims.tally import Tally
+from fairbench_studies.kit.rows import write_rows
+
+NAME = "claims-map"
+EXPLANATION = (
+    "In how many of the contended cells each claim holds when one setting differs from its "
+    "default (**bold**); a dash is where no cell is contended. A cell is judged as in the table of "
+    "verdicts, by paired seeds; where it cannot be told counts as not holding. Claims 9 and 15 are "
+    f"in the cell of their figures, 9 and 11. Each value, with its interval, is in {NAME}.csv."
+)
+
+
+def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str) -> str:
+    """The table, a row for each claim and measure, a column for each axis."""
+    axes = [axis for axis in AXES if any(one.step.axis == axis for one in readings)]
+    places = ", ".join(dict.fromkeys(str(one.place) for one in readings))
+    lines = [
+        f"{EXPLANATION} Cells: {places}. {basis[0].upper()}{basis[1:]}.",
+        "",
+        f"| # | claim | by | {' | '.join(axes)} |",
+        f"|--:|---|---|{'---|' * len(axes)}",
+    ]
+    for claim, of_claim in _grouped(readings, lambda one: one.claim):
+        title = titles[claim]  # only in the claim's first row
+        for measure, mine in _grouped(of_claim, lambda one: one.measure.name):
+            columns = [_axis([one for one in mine if one.step.axis == axis]) for axis in axes]
+            lines.append(f"| {claim} | {title} | {measure} | {' | '.join(columns)} |")
+            title = ""
+    return "\n".join(lines) + "\n"
+
+
+def _axis(readings: Sequence[Reading]) -> str:
+    """``**1** 2/4, 1/2 4/4``: in how many it holds, of how many that are contended."""
+    listed = []
+    for label, of in _grouped(readings, lambda one: one.step.label):
+        tally = Tally(label, {one.place: one.seen for one in of})
+        # A limit that is one cell's default may be none of another's.
+        name = f"**{label}**" if any(one.step.is_default for one in of) else label
+        listed.append(f"{name} {f'{tally.holds}/{tally.counted}' if tally.counted else '-'}")
+    return ", ".join(listed)
+
+
+def _grouped(readings: Iterable[Reading], key: Any) -> list[tuple[Any, list[Reading]]]:
+    found: dict[Any, list[Reading]] = {}
+    for one in readings:
+        found.setdefault(key(one), []).append(one)
+    return list(found.items())
+
+
+def map_rows(readings: Iterable[Reading]) -> list[dict[str, Any]]:
+    """A row for each claim, measure, cell and value of an axis."""
+    return [
+        {
+            "claim": one.claim,
+            "measure": one.measure.name,
+            "workload": one.place.workload,
+            "scenario": one.place.scenario,
+            "dp": one.place.dp,
+            "axis": one.step.axis,
+            "at": one.step.label,
+            "is_default": one.step.is_default,
+            "outcome": str(one.seen.outcome),
+            "value": one.seen.value,
+            "low": one.seen.low,
+            "high": one.seen.high,
+            "bound": one.seen.bound,
+            "seeds": one.seeds,
+        }
+        for one in readings
+    ]
+
+
+def write_map(
+    readings: Sequence[Reading], titles: dict[int, str], basis: str, folder: Path
+) -> list[Path]:
+    """Write ``claims-map.md`` and ``.csv``. Raises UsageError if they cannot be written."""
+    markdown, table = folder / f"{NAME}.md", folder / f"{NAME}.csv"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        markdown.write_text(map_markdown(readings, titles, basis), encoding="utf-8")
+        write_rows(table, map_rows(readings))
+    except OSError as error:
+        raise UsageError(f"claims_dir {folder}: cannot be written: {error.strerror}") from None
+    return [markdown, table]

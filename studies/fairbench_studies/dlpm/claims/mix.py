@@ -1,0 +1,71 @@
+"""Claim 16: a mix of workloads over time (figure 12)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+
+from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.dlpm.claims.parts import Claim, Part, in_every
+from fairbench_studies.dlpm.claims.places import CALLED
+from fairbench_studies.dlpm.claims.seeds import Runs, over_seeds, responses
+
+
+class Mix(NamedTuple):
+    """By scheduler: mean response, that of the conversations, the end, and actual service."""
+
+    mean_s: Mapping[str, float]
+    chat_s: Mapping[str, float]
+    end_s: Mapping[str, float]
+    even: Mapping[str, float]
+
+
+def _mix(runs: Runs) -> Mix:
+    over_time = {name: responses(run, run.summary["duration"]) for name, run in runs.items()}
+    return Mix(
+        {name: float(np.nanmean(times)) for name, times in over_time.items()},
+        {name: float(np.nanmean(times[:2])) for name, times in over_time.items()},
+        {name: run.summary["duration"] for name, run in runs.items()},
+        {name: run.summary["jain_index_actual"] for name, run in runs.items()},
+    )
+
+
+def judge_mix(cells: Sequence[SchedulerResults]) -> list[Part]:
+    """Judge a mix: DLPM's response and end, VTC's even service, LPM's conversations."""
+    names = ("lpm", "vtc", "dlpm")
+    found = over_seeds(cells, _mix, names)
+
+    def means(field: int, digits: int = 0) -> str:
+        return ", ".join(
+            f"{CALLED.get(name, 'DLPM')} {fmean(one[field][name] for one in found):,.{digits}f}"
+            for name in names
+        )
+
+    first = [min(one.mean_s, key=lambda name: one.mean_s[name]) == "dlpm" for one in found]
+    done = [min(one.end_s, key=lambda name: one.end_s[name]) == "dlpm" for one in found]
+    even = [one.even["vtc"] >= one.even["dlpm"] for one in found]
+    hurt = [one.chat_s["lpm"] > one.chat_s["dlpm"] for one in found]
+    return [
+        in_every("DLPM has the best response times", first, f"{means(0)} s on average"),
+        in_every("DLPM is done first", done, f"{means(2)} s"),
+        in_every("VTC is more even than DLPM", even, f"Jain's index {means(3, 3)}"),
+        in_every("LPM hurts the conversations", hurt, f"{means(1)} s on average"),
+    ]
+
+
+CLAIMS = (
+    Claim(
+        16,
+        "a mix: DLPM has the best response times and is done first, VTC is more even, LPM hurts "
+        "the conversations",
+        "shown, not stated in numbers",
+        "[DLPM] §7.4",
+        "fig12",
+        judge_mix,
+        "LPM shares least but hits the cache most; the paper gives no rates, and who is done first "
+        "depends on how many requests wait for a place in the running batch",
+    ),
+)

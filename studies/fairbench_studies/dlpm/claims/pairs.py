@@ -1,0 +1,153 @@
+"""Pairs: two schedulers at one place, compared by seed, and whether a claim holds there.
+
+A claim holds in a place if the 95% interval of the difference, paired by seed, lies wholly on the
+claim's side of the value at which its sign flips, is reversed if it lies on the other, and is
+inconclusive if it reaches across or is not known. Of a single seed, which has no interval, the
+difference alone decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import exp, log
+from typing import NamedTuple
+
+from fairbench.results.paired import difference
+from fairbench.results.store import Summary
+from fairbench.results.values import Value, value_of
+from fairbench_studies.dlpm.claims.places import At, contended
+
+MAKESPAN = "time_to_100pct_s"  # until all programs of the window were done
+LENGTH = "duration"  # until all programs of the run were, unless it was cut off
+
+
+class Outcome(StrEnum):
+    """What runs say of a claim, at one place or at all of them; ``OFF`` is only of numbers."""
+
+    HOLDS = "holds"
+    REVERSED = "reversed"
+    INCONCLUSIVE = "inconclusive"
+    UNCONTENDED = "not contended"
+    OFF = "off"
+    UNTESTABLE = "not testable"
+
+
+class Seen(NamedTuple):
+    """A measure at one place: its mean over seeds with its interval, and what that says.
+
+    ``low`` and ``high`` are None where they are not known. ``bound`` is ``>`` or ``<`` if ``value``
+    is only a bound of the mean, which is None where nothing is known or several pairs are meant.
+    """
+
+    outcome: Outcome
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    bound: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """``above`` has more of a metric than ``below``: called ``name``, by a ratio or a difference.
+
+    ``flip`` is the ratio or difference at which the sign of the claim changes.
+    """
+
+    name: str
+    metric: str
+    above: str
+    below: str
+    flip: float = 1.0
+    is_ratio: bool = True
+
+    @property
+    def compared(self) -> frozenset[str]:
+        """Who must have been run."""
+        return frozenset({self.above, self.below})
+
+    def seen(self, at: At) -> Seen:
+        """What the seeds say that both have. Ratios are averaged as logarithms."""
+        above, below = at[self.above], at[self.below]
+        seeds = sorted(above.keys() & below.keys())
+        more = [self._read(above[seed]) for seed in seeds]
+        less = [self._read(below[seed]) for seed in seeds]
+        found = difference(less, more)
+        low, high = found.low, found.high
+        low_known, high_known = _sides(less, more)
+        if found.runs == 1 and not found.undefined:
+            low = found.mean if low_known else None
+            high = found.mean if high_known else None
+        elif found.runs < 2 or found.undefined:
+            low = high = None
+        flip = log(self.flip) if self.is_ratio else self.flip
+        outcome = _outcome(low, high, flip)
+        if not contended([above, below]):
+            outcome = Outcome.UNCONTENDED
+        bound = {(True, True): "", (True, False): ">", (False, True): "<"}.get(
+            (low_known, high_known)
+        )
+        value = None if bound is None else found.mean
+        shown = self._shown
+        return Seen(outcome, shown(value), shown(low), shown(high), bound or "")
+
+    def _read(self, summary: Summary) -> Value:
+        value = _reading(summary, self.metric)
+        if not self.is_ratio or value.raw is None:
+            return value
+        return Value(log(value.raw), value.bound) if value.raw > 0 else Value(None)
+
+    def _shown(self, value: float | None) -> float | None:
+        return exp(value) if self.is_ratio and value is not None else value
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Several pairs at once: it holds where all of them hold, and is reversed where one is."""
+
+    name: str
+    pairs: tuple[Pair, ...]
+
+    @property
+    def compared(self) -> frozenset[str]:
+        """Who must have been run."""
+        return frozenset().union(*(pair.compared for pair in self.pairs))
+
+    def seen(self, at: At) -> Seen:
+        """What the pairs say together."""
+        if not contended(at[name] for name in self.compared):
+            return Seen(Outcome.UNCONTENDED)
+        return Seen(joined(pair.seen(at).outcome for pair in self.pairs))
+
+
+Measure = Pair | All
+
+
+def joined(outcomes: Iterable[Outcome]) -> Outcome:
+    """That of several conditions together: the worst of them."""
+    worst_first = (Outcome.UNCONTENDED, Outcome.REVERSED, Outcome.INCONCLUSIVE, Outcome.HOLDS)
+    return min(outcomes, key=worst_first.index)
+
+
+def _reading(summary: Summary, metric: str) -> Value:
+    """A metric of a run; of what was not done at its end, its length is the least it takes."""
+    value = value_of(summary, metric)
+    unfinished = metric == LENGTH and summary["unfinished"]
+    if unfinished or (metric == MAKESPAN and value.raw is None):
+        return Value(summary[LENGTH], ">")
+    return value
+
+
+def _outcome(low: float | None, high: float | None, flip: float) -> Outcome:
+    if low is not None and low > flip:
+        return Outcome.HOLDS
+    return Outcome.REVERSED if high is not None and high < flip else Outcome.INCONCLUSIVE
+
+
+def _sides(less: Sequence[Value], more: Sequence[Value]) -> tuple[bool, bool]:
+    """Whether the true differences are at least, and at most, what the values say."""
+    bounds = {(a.bound, b.bound) for a, b in zip(less, more, strict=True)}
+    low = all(a != ">" and b != "<" for a, b in bounds)
+    high = all(a != "<" and b != ">" for a, b in bounds)
+    return low, high

@@ -1,0 +1,82 @@
+"""A claim of the DLPM paper and its parts, each judged by itself.
+
+A direction *holds*, is *reversed*, or is *inconclusive*, which is no failure. A number that the
+paper states holds if ours is near it, and is *off* if not. A part is *not contended* where no
+client competed for service, and *not testable* where the paper says too little.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairbench_studies.dlpm.claims.pairs import Outcome
+
+COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
+"""The outcomes of parts that were tested, the best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One statement of a claim and what became of it.
+
+    ``ours`` are our numbers in words. ``beside`` is the outcome by other measures than the paper's,
+    which are reported and not counted. ``elsewhere`` says in which configurations it does not hold.
+    """
+
+    text: str
+    outcome: Outcome
+    ours: str
+    beside: Mapping[str, Outcome] = field(default_factory=dict)
+    elsewhere: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim of the paper at ``source``; ``paper`` is its number or wording.
+
+    ``judge`` takes what the figure ``figure`` is drawn from and returns the claim's parts.
+    ``cause`` says why parts do not hold, where one does not.
+    """
+
+    number: int
+    text: str
+    paper: str
+    source: str
+    figure: str
+    judge: Callable[[Any], Sequence[Part]]
+    cause: str
+
+
+def number(text: str, value: float, low: float, high: float, shown: str) -> Part:
+    """Return a part that is a number: it holds from ``low`` to ``high``."""
+    outcome = Outcome.HOLDS if low <= value <= high else Outcome.OFF
+    return Part(text, outcome if value == value else Outcome.INCONCLUSIVE, shown)
+
+
+def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
+    """Return a part that holds if it is there in every seed, and is reversed if it is in none."""
+    there = sum(found)
+    outcome = Outcome.INCONCLUSIVE
+    if there in (0, len(found)):
+        outcome = Outcome.HOLDS if there else Outcome.REVERSED
+    seeds = f" (in {there} of {len(found)} seeds)" if len(found) > 1 else ""
+    return Part(text, outcome, ours + seeds)
+
+
+def score(parts: Sequence[Part]) -> str:
+    """Return ``3 of 4 parts hold, 1 inconclusive``, of the parts that were tested."""
+    counts = Counter(part.outcome for part in parts)
+    tested = sum(counts[outcome] for outcome in COUNTED)
+    if not tested:
+        return str(parts[0].outcome)
+    noun = "part holds" if tested == 1 else "parts hold"
+    rest = [f"{counts[one]} {one}" for one in COUNTED[1:] if counts[one]]
+    return ", ".join([f"{counts[Outcome.HOLDS]} of {tested} {noun}", *rest])
+
+
+def total(parts: Sequence[Part]) -> Mapping[Outcome, int]:
+    """Return how many parts have each outcome."""
+    return Counter(part.outcome for part in parts)

@@ -1,0 +1,99 @@
+"""Claims 15 and 17: more clients (figure 11), and a central scheduler's cost (figure 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import nan
+from typing import Any
+
+from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.dlpm.claims.pairs import All, Outcome, Pair
+from fairbench_studies.dlpm.claims.parts import Claim, Part, number
+from fairbench_studies.dlpm.claims.places import by_seed
+from fairbench_studies.dlpm.claims.tally import part_of, tally
+from fairbench_studies.dlpm.fig4 import QUEUE, REPLICAS, Timings, overhead_pct
+from fairbench_studies.dlpm.fig11 import clients_of
+from fairbench_studies.kit.values import chosen, mean_of
+
+RATE = "service_rate_tok_s"
+FAR = 0.10  # of LPM's service rate
+NEAR = Pair("DLPM over LPM", RATE, "dlpm", "lpm", 1 - FAR)
+LOWEST = All(
+    "VTC lowest",
+    (Pair("DLPM over VTC", RATE, "dlpm", "vtc"), Pair("LPM over VTC", RATE, "lpm", "vtc")),
+)
+
+
+def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
+    """Judge that DLPM is near LPM and slightly declines, and that VTC is lowest and flat."""
+    rates = {
+        name: {clients_of(c): mean_of(c, RATE) or 0.0 for c in chosen(cells, scheduler=name)}
+        for name in ("dlpm", "lpm", "vtc")
+    }
+    at: dict[int, dict[str, Any]] = {}
+    for cell in cells:
+        at.setdefault(clients_of(cell), {})[cell.combined["scheduler"]] = by_seed(cell)
+    lowest, ratios = tally(LOWEST, at), tally(NEAR, at).values
+    few, many = min(rates["dlpm"]), max(rates["dlpm"])
+    decline = 1 - rates["dlpm"][many] / rates["dlpm"][few]
+    vtc = rates["vtc"]
+    spread = max(vtc.values()) / min(vtc.values()) - 1
+    near = max((abs((seen.value or 0.0) - 1) for seen in ratios.values()), default=nan)
+    first, last = rates["dlpm"][few], rates["dlpm"][many]
+    ends = f"{first:,.0f} tok/s with {few} clients, {last:,.0f} with {many}"
+    return [
+        number("DLPM within 10% of LPM", near, 0.0, FAR, f"within {near:.0%}"),
+        number("DLPM declines by 0 to 15%", decline, 0.0, 0.15, ends),
+        part_of("VTC lowest", [lowest]),
+        number("VTC flat within 5%", spread, 0.0, 0.05, f"its spread is {spread:.0%}"),
+    ]
+
+
+def judge_central(timings: Timings) -> list[Part]:
+    """Judge the overhead of one central scheduler: its size, and that it grows."""
+    pct = {(int(p["workers"]), int(p["waiting"])): overhead_pct(p) for p in timings.points}
+    shown = pct[REPLICAS, QUEUE]
+    ours = f"{shown:.0f}% of a decode step"
+    return [
+        *(
+            Part(f"grows with {what}", Outcome.HOLDS if _grows(pct, axis) else Outcome.REVERSED, "")
+            for axis, what in enumerate(("replicas", "the queue"))
+        ),
+        number(
+            f"about 40% at {REPLICAS} replicas, {QUEUE} requests (25 to 55%)", shown, 25, 55, ours
+        ),
+    ]
+
+
+def _grows(pct: Mapping[tuple[int, int], Any], axis: int) -> bool:
+    """Whether it is higher at the end of every line along one of (workers, waiting) than at its
+    start. (Neighbours may differ by less than the noise of a measurement.)
+    """
+    lines: dict[int, list[tuple[int, Any]]] = {}
+    for key, value in pct.items():
+        lines.setdefault(key[1 - axis], []).append((key[axis], value))
+    return all(min(line)[1] < max(line)[1] for line in lines.values())
+
+
+CLAIMS = (
+    Claim(
+        15,
+        "5 to 50 clients: DLPM stays near LPM and declines slightly; VTC is flat and lowest",
+        "marginal decline",
+        "[DLPM] §7.3",
+        "fig11",
+        judge_clients,
+        "more clients have more prefixes in use at a time than the A10G's pool holds, which "
+        "costs VTC hits too",
+    ),
+    Claim(
+        17,
+        "a central DLPM costs a large part of a decode step, more with replicas and queue",
+        "about 40% at 8 replicas, 200 requests",
+        "[DLPM] §5.1",
+        "fig4",
+        judge_central,
+        "most of it is matching every request in every tree, in Python and by pages of 8 tokens; "
+        "the paper gives neither its prompts nor its machine",
+    ),
+)

@@ -1,0 +1,117 @@
+"""Tallies: in how many of the contended places a claim holds, by one measure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import floor
+from typing import Any
+
+from fairbench_studies.dlpm.claims.pairs import Measure, Outcome, Seen
+from fairbench_studies.dlpm.claims.parts import Part
+from fairbench_studies.dlpm.claims.places import At
+
+MOST = 0.8  # of the places that are decided
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What one measure says at each place in which its schedulers were run."""
+
+    name: str
+    seen: Mapping[Any, Seen]
+
+    def where(self, outcome: Outcome) -> list[Any]:
+        """The places with this outcome."""
+        return [place for place, seen in self.seen.items() if seen.outcome is outcome]
+
+    @property
+    def holds(self) -> int:
+        """In how many places it holds."""
+        return len(self.where(Outcome.HOLDS))
+
+    @property
+    def counted(self) -> int:
+        """How many places are contended."""
+        return len(self.seen) - len(self.where(Outcome.UNCONTENDED))
+
+    @property
+    def values(self) -> Mapping[Any, Seen]:
+        """The contended places whose value is known, from the least to the largest."""
+        known = {
+            place: seen
+            for place, seen in self.seen.items()
+            if seen.outcome is not Outcome.UNCONTENDED and seen.value is not None
+        }
+        return dict(sorted(known.items(), key=lambda one: one[1].value or 0.0))
+
+    def outcome(self) -> Outcome:
+        """Return what the places say together.
+
+        It holds (is reversed) if it does in at least four fifths of the contended places that are
+        decided, and these are at least half of all that are contended. An inconclusive place
+        counts for neither side.
+        """
+        if not self.counted:
+            return Outcome.UNCONTENDED
+        reversed_ = len(self.where(Outcome.REVERSED))
+        for outcome, there in ((Outcome.HOLDS, self.holds), (Outcome.REVERSED, reversed_)):
+            if there >= MOST * (self.holds + reversed_) and there >= self.counted / 2:
+                return outcome
+        return Outcome.INCONCLUSIVE
+
+    @property
+    def score(self) -> str:
+        """``holds in 20 of 21 (reversed in 1)``."""
+        rest = [
+            f"{outcome} in {len(places)}"
+            for outcome in (Outcome.REVERSED, Outcome.INCONCLUSIVE)
+            if (places := self.where(outcome))
+        ]
+        if not self.counted:
+            return "nowhere contended"
+        score = f"holds in {self.holds} of {self.counted}"
+        return f"{score} ({', '.join(rest)})" if rest else score
+
+    @property
+    def extremes(self) -> str:
+        """``up to 4.06x (long-qa s1 at 4), least 0.96x (tot s2 at 2)``, of ratios."""
+        values = list(self.values.items())
+        if not values:
+            return "nothing known"
+        (low_at, low), (high_at, high) = values[0], values[-1]
+        return f"up to {_ratio(high)} ({high_at}), least {_ratio(low)} ({low_at})"
+
+    @property
+    def elsewhere(self) -> str:
+        """The places in which it does not hold, by outcome."""
+        listed = [
+            f"{outcome}: {', '.join(map(str, places))}"
+            for outcome in Outcome
+            if outcome is not Outcome.HOLDS and (places := self.where(outcome))
+        ]
+        return "; ".join(listed)
+
+
+def _ratio(seen: Seen) -> str:
+    value = seen.value or 0.0
+    if seen.bound == ">":  # rounded down, so that it stays true
+        value = floor(value * 100) / 100
+    return f"{seen.bound}{value:.2f}x"
+
+
+def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
+    """The measure at each place that has all of the schedulers it compares."""
+    return Tally(
+        measure.name,
+        {place: measure.seen(runs) for place, runs in at.items() if measure.compared <= set(runs)},
+    )
+
+
+def part_of(text: str, tallies: Sequence[Tally], ours: str = "") -> Part:
+    """Return the part of a claim that several measures tell, of which the first is the paper's."""
+    first, *beside = tallies
+    counted = first.score.removeprefix(f"{Outcome.HOLDS} ")  # which the outcome says already
+    said = counted if not ours else f"{counted}, {ours}"
+    others = {one.name: one.outcome() for one in beside}
+    return Part(text, first.outcome(), said, others, first.elsewhere)

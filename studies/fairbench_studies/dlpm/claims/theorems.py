@@ -1,0 +1,161 @@
+"""Claims 37 to 39: the service bounds of [DLPM] Theorems 4.1, 4.2 and 5.1 in figure 7's runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from fairbench.metrics.records import Floats, Requests
+from fairbench.metrics.service_log import ServiceLog
+from fairbench.metrics.waiting import merged, waits
+from fairbench.results.comparison import SchedulerResults
+from fairbench.results.run_tables import read_tables
+from fairbench.results.store import StoredRun
+from fairbench_studies.dlpm.claims.pairs import Outcome
+from fairbench_studies.dlpm.claims.parts import Claim, Part
+
+OUTPUT_WEIGHT = 2
+
+
+class Bounded(NamedTuple):
+    """The largest difference in service of a run, and the theorem's bound, in weighted tokens."""
+
+    gap: float
+    bound: float
+
+
+def judge_bound(
+    cells: Sequence[SchedulerResults], *, theorem: str, measured: Callable[[StoredRun], float]
+) -> list[Part]:
+    """Judge that no run exceeds a theorem's bound, and say how near the nearest comes to it.
+
+    Args:
+        cells: The cells of figure 7.
+        theorem: The source of the bound, as a run's summary names it.
+        measured: The difference in service that the theorem bounds, of one run.
+    """
+    runs = [one.run for cell in cells for one in cell.runs if _bounded_by(one.run, theorem)]
+    found = [Bounded(measured(run), run.summary["service_gap_bound"]) for run in runs]
+    found = [one for one in found if one.gap == one.gap]
+    if not found:
+        return [Part("the bound is held in every run", Outcome.UNCONTENDED, "no run has a gap")]
+    nearest = max(found, key=lambda one: one.gap / one.bound)
+    held = sum(one.gap <= one.bound for one in found)
+    return [
+        Part(
+            "the bound is held in every run",
+            Outcome.HOLDS if held == len(found) else Outcome.REVERSED,
+            f"in {held} of {len(found)} runs; the largest difference is {nearest.gap:,.0f} tokens, "
+            f"{nearest.gap / nearest.bound:.0%} of its bound",
+        )
+    ]
+
+
+def _bounded_by(run: StoredRun, theorem: str) -> bool:
+    summary = run.summary
+    there = summary["scheduler"] == "d2lpm" and summary.get("bound_source") == theorem
+    return there and summary["service_gap_bound"] is not None
+
+
+def service_gap(run: StoredRun) -> float:
+    """Return the largest difference in service between two clients that were backlogged together.
+
+    NaN if no two clients were backlogged on every worker at once.
+    """
+    gap = run.summary["max_service_gap"]
+    return float("nan") if gap is None else float(gap)
+
+
+def shortfall(run: StoredRun) -> float:
+    """Return how much less service a backlogged client got than any other client, at most.
+
+    Of one worker. The other client need not be backlogged (Theorem 4.2).
+    """
+    tables = read_tables(run)
+    return largest_lead(
+        tables.requests, tables.service, len(tables.clients), run.summary["duration"]
+    )
+
+
+def largest_lead(requests: Requests, service: ServiceLog, clients: int, horizon_s: float) -> float:
+    """Return the largest lead of any client over one that was backlogged all the while.
+
+    Args:
+        requests: The requests of one worker.
+        service: Its service log.
+        clients: The number of clients.
+        horizon_s: The end of the run, seconds.
+    """
+    history = _History.of(service, clients)
+    queued = waits(requests, horizon_s)
+    largest = 0.0
+    for client in range(clients):
+        mine = queued.client == client
+        for start_s, end_s in zip(*merged(queued.start[mine], queued.end[mine]), strict=True):
+            served = history.between(float(start_s), float(end_s))
+            lead = served - served[:, [client]]
+            rise = lead - np.minimum.accumulate(lead, axis=0)
+            largest = max(largest, float(rise.max(initial=0.0)))
+    return largest
+
+
+class _History(NamedTuple):
+    """Cumulative service: ``served`` has shape (n_times, n_clients), weighted tokens."""
+
+    times: Floats
+    served: Floats
+
+    @classmethod
+    def of(cls, service: ServiceLog, clients: int) -> _History:
+        """Book prompts at admission, and outputs at the end of the stretch in which they came."""
+        rows = service.between(0, len(service))
+        times = np.unique(np.concatenate([[-np.inf], rows.start_s, rows.end_s]))
+        served = np.zeros((len(times), clients))
+        first, last = (np.searchsorted(times, at) for at in (rows.start_s, rows.end_s))
+        np.add.at(served, (first, rows.client), rows.extend_charged_tokens)
+        np.add.at(served, (last, rows.client), OUTPUT_WEIGHT * rows.output_tokens)
+        return cls(times, served.cumsum(axis=0))
+
+    def between(self, start_s: float, end_s: float) -> Floats:
+        """Return the cumulative service from one instant to another.
+
+        What a stretch books that one of them cuts counts whole, which overstates a lead by the
+        outputs of that stretch at most.
+        """
+        first = int(np.searchsorted(self.times, start_s))
+        after = int(np.searchsorted(self.times, end_s, "right"))
+        return self.served[first - 1 : after]
+
+
+CLAIMS = (
+    Claim(
+        37,
+        "clients backlogged together: their service differs by at most 2 (U + Q^u)",
+        "Theorem 4.1",
+        "[DLPM] Theorem 4.1",
+        "fig7",
+        partial(judge_bound, theorem="DLPM Theorem 4.1", measured=service_gap),
+        "a bound is exceeded only if the scheduler or its accounting is wrong",
+    ),
+    Claim(
+        38,
+        "a backlogged client gets no less than any other, but for 2U + 2Q^u",
+        "Theorem 4.2",
+        "[DLPM] Theorem 4.2",
+        "fig7",
+        partial(judge_bound, theorem="DLPM Theorem 4.1", measured=shortfall),
+        "a bound is exceeded only if the scheduler or its accounting is wrong",
+    ),
+    Claim(
+        39,
+        "on several workers: clients backlogged at each differ by at most that for each of them",
+        "Theorem 5.1",
+        "[DLPM] Theorem 5.1",
+        "fig7",
+        partial(judge_bound, theorem="D2LPM Theorem 5.1", measured=service_gap),
+        "a bound is exceeded only if the scheduler or its accounting is wrong",
+    ),
+)

@@ -1,0 +1,182 @@
+"""Claims 1 to 4 and 7: throughput in figure 7, by the paper's service rate and other measures.
+
+The service rate counts cached input too, so in a fixed window it favours a scheduler that serves
+the client with the most cached input. Output tokens and the time until all programs were done do
+not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from math import nan
+
+from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.dlpm.claims.pairs import MAKESPAN, Outcome, Pair
+from fairbench_studies.dlpm.claims.parts import Claim, Part, number
+from fairbench_studies.dlpm.claims.places import (
+    CALLED,
+    PREBLES,
+    At,
+    Place,
+    by_place,
+    mean_over,
+)
+from fairbench_studies.dlpm.claims.tally import Tally, part_of, tally
+
+RATE, OUTPUT, HIT = "service_rate_tok_s", "output_rate_tok_s", "cache_hit_rate"
+ACTIVE = "service_rate_paper_window_tok_s"
+NEARLY = 0.95  # of another's throughput counts as reaching it
+PREBLE_WINS = Place("long-qa", "s2", 8)
+HARD = ("tot", "s2")
+
+
+def gains(above: str, below: str, flip: float = 1.0) -> tuple[Pair, ...]:
+    """Return that one has more throughput than another, by each measure, the paper's first.
+
+    The gain in makespan is how many times as long the other takes.
+    """
+    return (
+        Pair("service rate", RATE, above, below, flip),
+        Pair("service rate while all are active", ACTIVE, above, below, flip),
+        Pair("output tok/s", OUTPUT, above, below, flip),
+        Pair("makespan", MAKESPAN, below, above, flip),
+    )
+
+
+OVER_VTC = gains("d2lpm", "vtc")
+OVER_LPM = gains("d2lpm", "lpm")
+OVER_PREBLE = gains("d2lpm", "preble", NEARLY)
+
+
+def judge_gain(
+    cells: Sequence[SchedulerResults], *, below: str, paper: float, low: float, high: float
+) -> list[Part]:
+    """Judge D2LPM's throughput over another's: where it is above, and its largest gain."""
+    at = by_place(cells)
+    tallies = [tally(pair, at) for pair in gains("d2lpm", below)]
+    first = tallies[0]
+    largest = _largest(first)
+    return [
+        part_of(f"D2LPM above {CALLED[below]}", tallies, first.extremes),
+        number(f"up to {paper}x ({low} to {high})", largest, low, high, f"up to {largest:.2f}x"),
+    ]
+
+
+def _largest(one: Tally) -> float:
+    return max((seen.value or 0.0 for seen in one.values.values()), default=nan)
+
+
+def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
+    """Judge RR+LPM in the hard trees from 4 to 8 replicas: its hit rate and its throughput."""
+    at = by_place(cells)
+    both = {str(dp): at[Place(*HARD, dp)]["lpm"] for dp in (4, 8)}
+    hits, rates = ([mean_over(runs, metric) for runs in both.values()] for metric in (HIT, RATE))
+    fell = Pair("hit rate", HIT, "4", "8", flip=0.0, is_ratio=False).seen(both).outcome
+    slower = Pair("throughput of a replica", RATE, "4", "8", flip=0.5).seen(both).outcome
+    shown = f"{hits[0]:.0%} to {hits[1]:.0%}"
+    near = hits[0] >= 0.88 and 0.40 <= hits[1] <= 0.62
+    ours = f"{rates[0]:,.0f} to {rates[1]:,.0f} tok/s, {rates[1] / rates[0] / 2:.2f}x by replica"
+    return [
+        Part("the hit rate falls", fell, shown),
+        Part("from 95% to 50%", Outcome.HOLDS if near else Outcome.OFF, shown),
+        Part("a replica serves less at 8 than at 4", slower, ours),
+    ]
+
+
+def judge_preble(cells: Sequence[SchedulerResults]) -> list[Part]:
+    """Judge D2LPM against both Prebles: as good but for the one place where Preble wins."""
+    at = by_place(cells)
+    return [part for preble in run_of(PREBLES, cells) for part in _against(preble, at)]
+
+
+def run_of(names: Iterable[str], cells: Sequence[SchedulerResults]) -> list[str]:
+    """Return those of the schedulers that were run."""
+    there = {cell.combined["scheduler"] for cell in cells}
+    return [name for name in names if name in there]
+
+
+def _against(preble: str, at: Mapping[Place, At]) -> list[Part]:
+    called = CALLED[preble]
+    wholes = [tally(pair, at) for pair in gains("d2lpm", preble, NEARLY)]
+    others = [
+        Tally(
+            whole.name, {place: seen for place, seen in whole.seen.items() if place != PREBLE_WINS}
+        )
+        for whole in wholes
+    ]
+    parts = [part_of(f"D2LPM at least {NEARLY:g}x {called}", others, others[0].extremes)]
+    there = wholes[0].seen.get(PREBLE_WINS)
+    if there is not None:
+        wins = Pair("Preble wins", RATE, preble, "d2lpm").seen(at[PREBLE_WINS])
+        shown = "unknown" if there.value is None else f"D2LPM {there.bound}{there.value:.2f}x"
+        parts.append(Part(f"{called} above D2LPM in {PREBLE_WINS}", wins.outcome, shown))
+    return parts
+
+
+def judge_missing(cells: Sequence[SchedulerResults]) -> list[Part]:
+    """Preble has no point at one replica; whose point is missing at 8 the paper does not say."""
+    at = by_place(cells)
+    alone = any("preble" in at[place] for place in at if place.dp == 1)
+    ends = ", ".join(
+        f"{name} after {mean_over(runs, MAKESPAN):,.0f} s"
+        if all(summary[MAKESPAN] is not None for summary in runs.values())
+        else f"{name} not always"
+        for name, runs in at[Place(*HARD, 8)].items()
+    )
+    ours = f"Preble at dp 1: {'run' if alone else 'n/a'}; {HARD[0]} {HARD[1]} at 8 all done: {ends}"
+    return [Part("both points are left out", Outcome.UNTESTABLE, ours)]
+
+
+CLAIMS = (
+    Claim(
+        1,
+        "D2LPM's throughput is above VTC's",
+        "up to 2.87x",
+        "[DLPM] §6.2",
+        "fig7",
+        partial(judge_gain, below="vtc", paper=2.87, low=1.8, high=4.0),
+        "where the prefix is long and the answer short, a scheduler that ignores the cache loses "
+        "more than in the paper; where most of the time goes into decoding there is little to gain",
+    ),
+    Claim(
+        2,
+        "D2LPM's throughput is above RR+LPM's",
+        "up to 2.22x",
+        "[DLPM] §6.2",
+        "fig7",
+        partial(judge_gain, below="lpm", paper=2.22, low=1.5, high=3.3),
+        "on few replicas round-robin loses little locality, and an LPM that starves two clients "
+        "can keep more of it than D2LPM, which serves all three",
+    ),
+    Claim(
+        3,
+        "RR+LPM loses its hits in tot s2 from 4 to 8 replicas, and throughput with them",
+        "hit rate from 95% to 50%",
+        "[DLPM] §6.2",
+        "fig7",
+        judge_scaling,
+        "a replica computes a tree's question once and then serves many of its thoughts, so "
+        "round-robin keeps more hits than in the paper",
+    ),
+    Claim(
+        4,
+        "D2LPM's throughput is at least Preble's, but for long-qa s2 at 8 replicas",
+        "Preble wins there only",
+        "[DLPM] §6.2",
+        "fig7",
+        judge_preble,
+        "Algorithm 2 charges the whole prompt, cached or not, so a quantum of few prompts is soon "
+        "spent and the prefix computed again on another replica; Preble keeps it where it is",
+    ),
+    Claim(
+        7,
+        "Preble has no point at one replica; in tot s2 at 8 one point takes too long",
+        "both left out",
+        "[DLPM] §6.2, Fig. 7",
+        "fig7",
+        judge_missing,
+        "the paper names no system whose point at 8 is left out, nor how long it waited; the "
+        "point at one replica is left out by choice",
+    ),
+)

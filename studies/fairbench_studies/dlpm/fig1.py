@@ -1,0 +1,90 @@
+"""Figure 1: throughput against fairness on one A10G, over DLPM's quantum, with LPM and VTC.
+
+[DLPM] §1. Up and to the right is better; DLPM's points should lie beyond the line from VTC to LPM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fairbench.figures.provenance import provenance
+from fairbench.figures.style import caption, panels, scheduler_style
+from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.kit.values import row_of, setting_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FAIRNESS = {
+    "jain_index": "Jain's index of the service rate",
+    "min_entitlement_ratio": "minimum fair share of own total",
+}
+THROUGHPUT = "service_rate_tok_s"
+MARK, GROWTH = 30, 12  # area of the first mark in points, and by how much the next is larger
+
+
+def quantum_of(cell: SchedulerResults) -> int | None:
+    """Q^u in tokens; None for a scheduler without."""
+    return setting_of(cell, "dlpm.quantum") if cell.combined["scheduler"] == "dlpm" else None
+
+
+def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
+    """One per cell, with its ``quantum_tokens``."""
+    metrics = (THROUGHPUT, *FAIRNESS)
+    return [row_of(cell, metrics, quantum_tokens=quantum_of(cell)) for cell in cells]
+
+
+def draw(cells: Sequence[SchedulerResults]) -> Figure:
+    """Two panels: the paper's measure of fairness, and one that allows for unequal demand."""
+    table = rows(cells)
+    figure, axes = panels(1, len(FAIRNESS), 8.0, 3.6, sharey=True)
+    for panel, (metric, label) in zip(axes[0], FAIRNESS.items(), strict=True):
+        _panel(panel, table, metric)
+        panel.set_xlabel(label)
+    axes[0][0].set_ylabel("service rate, 1000 tok/s")
+    caption(
+        figure,
+        "DLPM Fig. 1: throughput against fairness, trees of thought on one A10G",
+        f"{provenance(cells)}.{_range(table)}",
+        axes[0][0],
+    )
+    return figure
+
+
+def _range(table: Sequence[dict[str, Any]]) -> str:
+    quanta = [row["quantum_tokens"] for row in table if row["quantum_tokens"]]
+    if not quanta:  # no point of DLPM is finished
+        return ""
+    least, most = min(quanta), max(quanta)
+    return f" DLPM: the larger the mark, the larger Qᵘ, {least:,} to {most:,} tokens."
+
+
+def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
+    for scheduler in dict.fromkeys(row["scheduler"] for row in table):
+        style = scheduler_style(scheduler)
+        of_scheduler = [row for row in table if row["scheduler"] == scheduler]
+        mine = [row for row in of_scheduler if None not in (row[metric], row[THROUGHPUT])]
+        axes.errorbar(
+            [row[metric] for row in mine],
+            [row[THROUGHPUT] / 1000 for row in mine],
+            xerr=_arms(mine, metric, 1),
+            yerr=_arms(mine, THROUGHPUT, 1000),
+            color=style.colour, marker=style.marker, markersize=2, linestyle=":", label=style.label,
+            ecolor=(style.colour, 0.25), elinewidth=1.0,
+        )  # fmt: skip
+        axes.scatter(
+            [row[metric] for row in mine],
+            [row[THROUGHPUT] / 1000 for row in mine],
+            [MARK + GROWTH * number for number in range(len(mine))],
+            color=style.colour, marker=style.marker, alpha=0.6, linewidths=0, zorder=3,
+        )  # fmt: skip
+
+
+def _arms(rows: Sequence[dict[str, Any]], metric: str, unit: float) -> list[list[float]]:
+    """How far the interval goes below and above the mean."""
+    return [
+        [(row[metric] - row[f"{metric}_low"]) / unit for row in rows],
+        [(row[f"{metric}_high"] - row[metric]) / unit for row in rows],
+    ]

@@ -1,0 +1,51 @@
+"""Figure 11: service rate with 5 to 50 clients on one A10G, the total rate of programs the same.
+
+[DLPM] §7.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fairbench.figures.provenance import provenance
+from fairbench.figures.style import caption, panels
+from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.kit.values import in_units, plot_rows, row_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMNS = {
+    "service_rate_tok_s": ("service rate, 1000 tok/s", 1000),
+    "cache_hit_rate": ("cache hit rate, %", 0.01),
+}
+
+
+def clients_of(cell: SchedulerResults) -> int:
+    """How many clients a cell's runs have."""
+    return len(cell.combined["clients"])
+
+
+def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
+    """One per cell, with its number of ``clients``."""
+    return [row_of(cell, tuple(COLUMNS), clients=clients_of(cell)) for cell in cells]
+
+
+def draw(cells: Sequence[SchedulerResults]) -> Figure:
+    """Service rate, and beside it the cache hit rate from which it follows."""
+    table = rows(cells)
+    figure, axes = panels(1, len(COLUMNS), 8.0, 3.3)
+    for panel, (metric, (label, unit)) in zip(axes[0], COLUMNS.items(), strict=True):
+        scaled = in_units(table, metric, unit)
+        for scheduler in dict.fromkeys(row["scheduler"] for row in table):
+            plot_rows(panel, scaled, "clients", metric, scheduler)
+        panel.set_ylim(bottom=0)
+        panel.set(xlabel="clients", ylabel=label)
+    caption(
+        figure,
+        "DLPM Fig. 11: trees of thought of 5 to 50 clients on one A10G at one total rate",
+        provenance(cells),
+        axes[0][0],
+    )
+    return figure

@@ -1,0 +1,28 @@
+"""Figure 12: a mix of workloads on one A10G: clients 0 and 1 converse, 2 sends trees, 3 judges.
+
+[DLPM] §7.4: response time and actual service of each client over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.dlpm.over_time import draw_over_time, rows_over_time
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MEASURES = ("response_s", "actual_service_ktok_s")
+
+
+def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
+    """One per scheduler, client and interval."""
+    return rows_over_time(cells, MEASURES)
+
+
+def draw(cells: Sequence[SchedulerResults]) -> Figure:
+    """A column a scheduler, a line a client."""
+    title = "DLPM Fig. 12: clients 0 and 1 converse, 2 sends trees of thought, 3 judges"
+    return draw_over_time(cells, rows(cells), title, MEASURES)

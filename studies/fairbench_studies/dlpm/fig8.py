@@ -1,0 +1,28 @@
+"""Figure 8: conversations on two A10G, two clients flooding, one of them for half the time.
+
+[DLPM] §6.3: response time and service rate of each client over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.dlpm.over_time import draw_over_time, rows_over_time
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MEASURES = ("response_s", "service_ktok_s")
+
+
+def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
+    """One per scheduler, client and interval."""
+    return rows_over_time(cells, MEASURES)
+
+
+def draw(cells: Sequence[SchedulerResults]) -> Figure:
+    """A column a scheduler, a line a client."""
+    title = "DLPM Fig. 8: conversations; clients 2 and 3 flood, client 2 until half of the arrivals"
+    return draw_over_time(cells, rows(cells), title, MEASURES)

@@ -1,0 +1,28 @@
+"""Figure 9: trees of thought on four A10G until all are done; client 0 has a longer prefix.
+
+[DLPM] §7.1: response time, actual service and service rate of each client over time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from fairbench.results.comparison import SchedulerResults
+from fairbench_studies.dlpm.over_time import draw_over_time, rows_over_time
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MEASURES = ("response_s", "actual_service_ktok_s", "service_ktok_s")
+
+
+def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
+    """One per scheduler, client and interval."""
+    return rows_over_time(cells, MEASURES)
+
+
+def draw(cells: Sequence[SchedulerResults]) -> Figure:
+    """A column a scheduler, a line a client."""
+    title = "DLPM Fig. 9: trees of thought until all are done; client 0 has 10 times the prefix"
+    return draw_over_time(cells, rows(cells), title, MEASURES)

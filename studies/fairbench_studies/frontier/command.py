@@ -1,0 +1,73 @@
+"""``fairbench reproduce frontier``: fair finish beside every other pair, capped and tuned too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import typer
+
+from fairbench.cli.progress import shown_progress
+from fairbench.errors import RunFailed
+from fairbench.execute.context import run_context
+from fairbench.execute.executor import Executor
+from fairbench.figures.provenance import origin_of
+from fairbench_studies.frontier.draw import plot
+from fairbench_studies.frontier.frozen import NAME, frozen
+from fairbench_studies.frontier.outcomes import outcomes
+from fairbench_studies.frontier.runs import Plan
+from fairbench_studies.frontier.table import summary_lines, write
+
+FRONTIER = NAME
+
+
+class FrontierSize(NamedTuple):
+    """Which cells are run, and so many seeds of each where somebody says how many."""
+
+    quick: bool
+    seeds: int | None
+
+
+def reproduce_frontier(
+    folder: Path,
+    output: Path,
+    tables: Path,
+    formats: Sequence[str],
+    executor: Executor,
+    size: FrontierSize,
+    *,
+    show: bool,
+) -> None:
+    """Run what the store lacks, then draw, tabulate and judge whatever seeds are whole.
+
+    Raises Interrupted when interrupted, RunFailed if points failed, after the rest is drawn.
+    """
+    settings = frozen()
+    plan = Plan(settings, quick=size.quick, seeds=size.seeds)
+    left = plan.left(folder)
+    typer.echo(
+        f"{left.points} points, {len(left.jobs)} of them to run: about {left.cpu_minutes:.0f} "
+        "minutes of one processor",
+        err=True,
+    )
+    with run_context(shown_progress(show), executor) as context:
+        failures = left.run(context)
+        interrupted = context.interrupted
+    for failure in failures:
+        typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
+    stored = left.store.finished()
+    runs = plan.finished(stored)
+    if runs:
+        found = outcomes(runs)
+        basis = origin_of([run.summary for run in runs.values()])
+        for path in (
+            *plot(found, settings, basis, output, formats),
+            *write(found, settings, basis, tables),
+        ):
+            typer.echo(path)
+        typer.echo("\n".join(summary_lines(found, settings)))
+    if interrupted():
+        raise interrupted.ended(f"interrupted; what finished is in {folder}")
+    if failures or not runs:
+        raise RunFailed(f"{len(failures)} points failed; see {folder / 'failed'}")

@@ -1,0 +1,51 @@
+"""What the finished runs of the frontier say, by cell and configuration."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from fairbench.results.store import StoredRun
+from fairbench_studies.frontier.compare import Outcomes
+from fairbench_studies.frontier.frozen import Cell, Configuration
+from fairbench_studies.frontier.measures import (
+    Measured,
+    Outcome,
+    Samples,
+    bounds,
+    measured,
+    victims,
+)
+from fairbench_studies.frontier.runs import Point
+
+
+def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
+    """Of each cell and configuration, over its seeds. Raises DataError if a run cannot be read."""
+    best: dict[tuple[Cell, int], float] = defaultdict(float)
+    for point, run in runs.items():
+        key = point.cell, point.seed
+        best[key] = max(best[key], run.summary["service_rate_tok_s"])
+    latencies: dict[str, Samples] = {}  # of a run that several configurations share once
+    found: dict[Cell, dict[Configuration, list[tuple[int, Measured, StoredRun]]]] = {}
+    for point in sorted(runs, key=lambda one: one.seed):
+        run = runs[point]
+        latencies.setdefault(str(run.path), victims(run))
+        one = measured(run.summary, best[point.cell, point.seed])
+        here = found.setdefault(point.cell, {})
+        here.setdefault(point.configuration, []).append((point.seed, one, run))
+    return {
+        cell: {
+            configuration: Outcome(
+                {seed: one for seed, one, _ in of},
+                [latencies[str(run.path)] for _, _, run in of],
+                frozenset().union(*(bounds(run.summary) for _, _, run in of)),
+            )
+            for configuration, of in here.items()
+        }
+        for cell, here in found.items()
+    }
+
+
+def of_part(found: Outcomes, part: str) -> Outcomes:
+    """Those of the development or of the test cells."""
+    return {cell: here for cell, here in found.items() if cell.part == part}

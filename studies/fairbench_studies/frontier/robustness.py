@@ -1,0 +1,126 @@
+"""How fair finish holds away from the default, and what each of its levers is worth.
+
+    fairbench sweep results/tables/frontier-robustness.toml
+    python studies frontier-robustness results/runs/frontier-robustness
+
+Writes results/frontier-robustness.csv, a row a configuration and cell, and two tables of geometric
+means over the cells: results/tables/frontier-robustness.csv, by what factor fair finish is better
+than each rival at each value of an axis, and results/tables/frontier-levers.csv, by what factor the
+whole is better than itself without a lever. Incomplete stores give what they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fairbench.config import identity
+from fairbench.config.spec import ExperimentSpec
+from fairbench.config.sweep import read_sweep
+from fairbench.config.sweep_points import points
+from fairbench.results.store import StoredRun
+from fairbench.results.sweep_store import SweepStore
+from fairbench_studies.frontier.compare import Outcomes, gain
+from fairbench_studies.frontier.frozen import PUBLISHED, Cell, Configuration, frozen
+from fairbench_studies.frontier.measures import Outcome
+from fairbench_studies.frontier.outcomes import outcomes
+from fairbench_studies.frontier.runs import Point
+from fairbench_studies.kit.rows import ROOT, write_rows
+
+SWEEP = ROOT / "results/tables/frontier-robustness.toml"
+RUNS = ROOT / "results/frontier-robustness.csv"
+AXES = SWEEP.with_suffix(".csv")
+LEVERS = SWEEP.with_name("frontier-levers.csv")
+DEFAULT, CAPPED = "default", "capped as it is"
+RIVALS = ("d2lpm", "preble-dlpm", "preble")
+EVERYWHERE = ("tot s1", "judge s1", "long-qa s2")  # cells of every lever
+SHOWN = {"to_90_s": "90%", "p95_s": "P95", "service_tok_s": "service"}
+KEPT = ("to_90_s", "to_100_s", "p95_s", "served", "service_tok_s", "output_tok_s")
+
+Tagged = Mapping[str, Outcomes]
+
+
+def ours() -> Configuration:
+    return Configuration(frozen().ours, PUBLISHED)
+
+
+def found(folder: Path) -> Tagged:
+    """What came out, by tag."""
+    stored = SweepStore(Path(folder)).finished()
+    by_tag: dict[str, dict[Point, StoredRun]] = {}
+    for spec in points(read_sweep(str(SWEEP))):
+        if (run := stored.get(identity(spec))) is not None:
+            by_tag.setdefault(spec.tag or "", {})[_point(spec)] = run
+    return {tag: outcomes(runs) for tag, runs in by_tag.items()}
+
+
+def _point(spec: ExperimentSpec) -> Point:
+    cell = Cell(part="test", workload=spec.workload.name, scenario=spec.scenario, seeds=(0,))
+    return Point(cell, Configuration(spec.scheduler, PUBLISHED), spec.seed)
+
+
+def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
+    """Of the first over the second, geometric means, measure by measure."""
+    means = [exp(fmean(gain(m, one.mean(m), other.mean(m)) for one, other in pairs)) for m in SHOWN]
+    return " / ".join(f"{mean:.2f}" for mean in means)
+
+
+def axis_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
+    """A row of each tag under which a rival ran."""
+    for tag, cells in tagged.items():
+        pairs = {rival: _pairs(cells, Configuration(rival, PUBLISHED)) for rival in RIVALS}
+        if any(pairs.values()):
+            yield {"away from the default": tag, "cells": str(len(cells))} | {
+                rival: factors(of) for rival, of in pairs.items() if of
+            }
+
+
+def _pairs(cells: Outcomes, rival: Configuration) -> list[tuple[Outcome, Outcome]]:
+    return [
+        (here[ours()], here[rival]) for here in cells.values() if ours() in here and rival in here
+    ]
+
+
+def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
+    """A row of each tag of a lever: published ones against the default, capped against capped."""
+    for tag, cells in tagged.items():
+        form, _, lever = tag.partition(" ")
+        if form not in ("published", "capped") or tag == CAPPED:
+            continue
+        whole = tagged.get(DEFAULT if form == "published" else CAPPED, {})
+        pairs = [
+            (whole[cell][ours()], without)
+            for cell, here in cells.items()
+            for without in here.values()  # one, by whatever name it goes without a half of it
+            if str(cell) in EVERYWHERE and ours() in whole.get(cell, {})
+        ]
+        if not pairs:
+            continue
+        row = {"form": form, "lever": lever}
+        yield row | dict(zip(SHOWN.values(), factors(pairs).split(" / "), strict=True))
+
+
+def run_rows(tagged: Tagged) -> Iterable[dict[str, Any]]:
+    """A row of each tag, cell and configuration."""
+    for tag, cells in tagged.items():
+        for cell, here in cells.items():
+            for configuration, outcome in here.items():
+                means = {name: f"{outcome.mean(name):.5g}" for name in KEPT}
+                place = {"tag": tag, "cell": str(cell), "scheduler": configuration.pair}
+                yield place | {"seeds": len(outcome.runs)} | means
+
+
+def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    columns = dict.fromkeys((name for row in rows for name in row), "-")
+    write_rows(path, [{**columns, **row} for row in rows])
+
+
+def main(folder: str) -> None:
+    """Read the store, write the tables."""
+    tagged = found(Path(folder))
+    _write(RUNS, list(run_rows(tagged)))
+    _write(AXES, list(axis_rows(tagged)))
+    _write(LEVERS, list(lever_rows(tagged)))

@@ -1,0 +1,110 @@
+"""The frontier's runs: which there are, what the store lacks of them, and what is finished."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fairbench.config import ExperimentSpec, identity
+from fairbench.config.sweep import Sweep, make_sweep
+from fairbench.config.sweep_points import points
+from fairbench.results.store import StoredRun
+from fairbench_studies.frontier.frozen import NAME, Cell, Configuration, Frozen
+from fairbench_studies.kit.store import Filling, filling
+
+
+class Point(NamedTuple):
+    """One run."""
+
+    cell: Cell
+    configuration: Configuration
+    seed: int
+
+
+class Plan:
+    """The runs of some cells and configurations, each over its seeds.
+
+    ``seeds`` is how many of each cell that has any, where not those of the form.
+    """
+
+    def __init__(self, frozen: Frozen, *, quick: bool = False, seeds: int | None = None) -> None:
+        self.frozen = frozen
+        usual = {cell: cell.quick if quick else cell.full for cell in frozen.cells}
+        self.seeds = {
+            cell: cell.seeds[: count if seeds is None else seeds]
+            for cell, count in usual.items()
+            if count
+        }
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Those that are run, in their order."""
+        return list(self.seeds)
+
+    @cached_property
+    def _points(self) -> list[tuple[Point, ExperimentSpec]]:
+        found = []
+        for cell in self.cells:
+            for configuration in self.frozen.configurations:
+                one = make_sweep({"name": NAME, "grid": [self._draft(cell, configuration)]})
+                found += [(Point(cell, configuration, spec.seed), spec) for spec in points(one)]
+        return found
+
+    @cached_property
+    def identities(self) -> Mapping[str, list[Point]]:
+        """The points by the identity of their specs, which forms of a pair may share."""
+        found: dict[str, list[Point]] = {}
+        for point, spec in self._points:
+            found.setdefault(identity(spec), []).append(point)
+        return found
+
+    def sweep(self, name: str) -> Sweep:
+        """All of them as one sweep."""
+        grid = [
+            self._draft(cell, configuration)
+            for cell in self.cells
+            for configuration in self.frozen.configurations
+        ]
+        return make_sweep({"name": name, "grid": grid})
+
+    def _draft(self, cell: Cell, configuration: Configuration) -> dict[str, Any]:
+        return {
+            "workload": cell.workload,
+            "scenario": cell.scenario,
+            "dp": cell.dp,
+            "scheduler": configuration.pair,
+            "seed": list(self.seeds[cell]),
+            **self.frozen.settings(configuration),
+        }
+
+    def left(self, folder: Path) -> Filling:
+        """What the store in a folder lacks; it is made where there is none.
+
+        Test cells go first, and seed after seed, so that what is interrupted can be read.
+        """
+        specs = {identity(spec): spec for _, spec in self._points}
+        lacking = filling(self.sweep(folder.name), folder, list(specs.values()))
+
+        def turn(key: str) -> tuple[bool, int]:
+            point = self.identities[key][0]
+            return point.cell.part != "test", self.seeds[point.cell].index(point.seed)
+
+        jobs = sorted(lacking.jobs, key=lambda job: (*turn(job.key), -job.requests))
+        return replace(lacking, jobs=jobs)
+
+    def finished(self, stored: Mapping[str, StoredRun]) -> Mapping[Point, StoredRun]:
+        """The runs by point, of runs by identity: of those seeds that all configurations have."""
+        runs = {
+            point: stored[key]
+            for key, sharing in self.identities.items()
+            if key in stored
+            for point in sharing
+        }
+        return {
+            point: run
+            for point, run in runs.items()
+            if all(point._replace(configuration=c) in runs for c in self.frozen.configurations)
+        }

@@ -1,0 +1,217 @@
+"""The frontier as tables: ours against each configuration, the claim, and every cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from fairbench.errors import UsageError
+from fairbench_studies.frontier.compare import Compared, Outcomes, Relation, compare
+from fairbench_studies.frontier.frozen import (
+    CAPPED,
+    NAME,
+    PUBLISHED,
+    TUNED,
+    Configuration,
+    Frozen,
+    digest,
+)
+from fairbench_studies.frontier.headline import Claimed, headline
+from fairbench_studies.frontier.measures import Outcome
+from fairbench_studies.frontier.outcomes import of_part
+from fairbench_studies.kit.rows import write_rows
+
+WIDTH = 100
+COLUMNS = {  # of Measured: what it is called in the table of ratios
+    "to_90_s": "90%",
+    "to_100_s": "100%",
+    "p95_s": "P95",
+    "served": "served",
+    "share": "share",
+    "service_tok_s": "service",
+    "output_tok_s": "output",
+}
+PARTS = {"test": "Test cells", "development": "Development cells"}
+
+
+def against(compared: Sequence[Compared], ours: Configuration) -> list[str]:
+    """By what factor ours is better than each rival, and in how many cells it dominates."""
+    head = ["against", *COLUMNS.values(), "cells"]
+    rows = [
+        [
+            str(one.rival),
+            *(f"{one.estimates[name].ratio:.2f}{one.marks[name]}" for name in COLUMNS),
+            "/".join(str(one.count(relation)) for relation in Relation),
+        ]
+        for one in compared
+    ]
+    return _aligned([head, *rows])
+
+
+def explanation(frozen: Frozen, cells: int) -> list[str]:
+    """What the columns, marks and counts of ``against`` mean."""
+    text = (
+        f"By what factor {frozen.ours} as published is better, means over {cells} cells: time to "
+        "90% and 100% of the programs, P95 of the well-behaved, what was served of what was due "
+        "to the worst-off of them, minimum fair share of best total, service, output tok/s. "
+        "+ certainly better, = "
+        f"certainly at most {frozen.margin:.0%} worse, ! certainly worse, =! both, ? open (paired "
+        "by seed, stratified by cell, Holm over the table). Cells: dominates / equal / trades / is "
+        f"dominated, by the first four within {frozen.margin:.0%}."
+    )
+    return wrap(text, WIDTH)
+
+
+def claim_rows(claimed: Sequence[Claimed], level: float) -> list[str]:
+    """The claim, row by row."""
+    head = ["cell", "against", "service", "interval", "p", "output", "100%", "P99, s", "holds"]
+    rows = []
+    for one in claimed:
+        low, high = one.service.interval(level)
+        holds = one.throughput_holds, one.latency_holds
+        rows.append(
+            [
+                str(one.cell),
+                str(one.rival),
+                f"{one.service.ratio:.3f}",
+                f"{low:.2f}-{high:.2f}",
+                f"{one.p_service:.2g}",
+                f"{one.output.ratio:.3f}",
+                f"{one.makespan.ratio:.3f}",
+                " : ".join(_seconds(value) for value in one.p99_s),
+                {(True, True): "yes", (True, False): "throughput", (False, True): "P99"}.get(
+                    holds, "no"
+                ),
+            ]
+        )
+    return _aligned([head, *rows])
+
+
+def cell_rows(here: Mapping[Configuration, Outcome]) -> list[str]:
+    """One cell: what each configuration was measured at."""
+    head = ["", "90%, s", "100%, s", "P95, s", "P99, s", "served", "share", "service", "output"]
+    return _aligned([head, *(_cell_row(name, one) for name, one in here.items())])
+
+
+def _cell_row(configuration: Configuration, one: Outcome) -> list[str]:
+    p95, p99 = one.p95, one.p99
+    return [
+        str(configuration),
+        *(
+            f"{'>' if name in one.bounds else ''}{one.mean(name):,.0f}"
+            for name in ("to_90_s", "to_100_s")
+        ),
+        f"{'>' if p95.censored else ''}{_seconds(p95.value_s)}",
+        "-" if p99 is None else f"{'>' if p99.censored else ''}{_seconds(p99.value_s)}",
+        *(f"{one.mean(name):.0%}" for name in ("served", "share")),
+        *(f"{one.mean(name):,.0f}" for name in ("service_tok_s", "output_tok_s")),
+    ]
+
+
+def _seconds(value: float) -> str:
+    return "-" if value != value else f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table whose columns are aligned as text too."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rule = [f"{'-' * (w + 1)}:" if n else "-" * (w + 2) for n, w in enumerate(widths)]
+    lines = [_line(row, widths) for row in rows]
+    return [lines[0], f"|{'|'.join(rule)}|", *lines[1:]]
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    cells = [
+        text.rjust(width) if number else text.ljust(width)
+        for number, (text, width) in enumerate(zip(row, widths, strict=True))
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
+    """What is printed: ours against each, in the test cells and then the others, and the claim."""
+    ours = Configuration(frozen.ours, PUBLISHED)
+    for part, title in PARTS.items():
+        here = of_part(found, part)
+        if not here:
+            continue
+        compared = compare(here, ours, margin=frozen.margin, level=frozen.level)
+        yield from (f"## {title}: {', '.join(_with_seeds(here))}", "")
+        yield from (*explanation(frozen, len(here)), "", *against(compared, ours), "")
+        for form in (CAPPED, TUNED):
+            yield from _like_for_like(here, frozen, form)
+    if claimed := headline(found, ours, frozen.margin):
+        yield from ("## The claim", "")
+        yield from wrap(
+            "Beside d2lpm and preble as published: service at least equal but for "
+            f"{frozen.margin:.0%} (p: of being worse by that, after Holm), and a lower P99 of the "
+            "well-behaved (ours : theirs, all seeds together). Above 1 ours is better.",
+            WIDTH,
+        )
+        yield from ("", *claim_rows(claimed, frozen.level), "")
+
+
+def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
+    """Ours in a form against the others in the same one."""
+    alike = {
+        cell: {one: outcome for one, outcome in here.items() if one.form == form}
+        for cell, here in found.items()
+    }
+    ours = Configuration(frozen.ours, form)
+    if all(ours in here and len(here) > 1 for here in alike.values()):
+        compared = compare(alike, ours, margin=frozen.margin, level=frozen.level)
+        yield from (f"### The same, all {form}", "", *against(compared, ours), "")
+
+
+def _with_seeds(found: Outcomes) -> list[str]:
+    """``tot s1 (3)``: cells, and how many seeds of each."""
+    return [f"{cell} ({len(next(iter(h.values())).runs)})" for cell, h in found.items()]
+
+
+def markdown(found: Outcomes, frozen: Frozen, basis: str) -> str:
+    """All tables."""
+    lines = [
+        "# The frontier",
+        "",
+        f"Made by `fairbench reproduce {NAME}`; {basis}.",
+        f"Settings: `{digest()[:16]}`. Seeds in brackets.",
+        "",
+        *summary_lines(found, frozen),
+    ]
+    for part, title in PARTS.items():
+        for cell, here in of_part(found, part).items():
+            lines += [f"## {cell} ({title.lower().rstrip('s')})", "", *cell_rows(here), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def rows(found: Outcomes) -> list[dict[str, Any]]:
+    """One per cell, configuration and seed."""
+    return [
+        {
+            "part": cell.part,
+            "workload": cell.workload,
+            "scenario": cell.scenario,
+            "dp": cell.dp,
+            "pair": configuration.pair,
+            "form": configuration.form,
+            "seed": seed,
+            **one._asdict(),
+        }
+        for cell, here in found.items()
+        for configuration, outcome in here.items()
+        for seed, one in outcome.runs.items()
+    ]
+
+
+def write(found: Outcomes, frozen: Frozen, basis: str, folder: Path) -> list[Path]:
+    """Write ``frontier.md`` and ``.csv``. Raises UsageError if they cannot be written."""
+    text, table = folder / f"{NAME}.md", folder / f"{NAME}.csv"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        text.write_text(markdown(found, frozen, basis), encoding="utf-8")
+        write_rows(table, rows(found))
+    except OSError as error:
+        raise UsageError(f"claims_dir {folder}: cannot be written: {error.strerror}") from None
+    return [text, table]

@@ -1,0 +1,86 @@
+"""What the frontier's tuned configurations were chosen from, and by which rule.
+
+    fairbench sweep results/tables/frontier-tuning.toml
+    python studies frontier-tuning results/runs/frontier-tuning
+
+Writes results/frontier-tuning.csv, a row a trial: geometric means over the development cells
+of the time to 90% of the programs and of the P95 of the well-behaved. Of a pair's trials whose time
+is within the margin of its best the one with the least P95 is chosen; it is what frozen.toml has.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any, NamedTuple
+
+from fairbench.config import identity
+from fairbench.config.sweep import read_sweep
+from fairbench.config.sweep_points import points
+from fairbench.results.sweep_store import SweepStore
+from fairbench_studies.frontier.frozen import frozen
+from fairbench_studies.kit.rows import ROOT, write_rows
+
+SWEEP = ROOT / "results/tables/frontier-tuning.toml"
+TABLE = ROOT / "results/frontier-tuning.csv"
+
+
+class Trial(NamedTuple):
+    """Settings of a pair, for all cells alike; 0 where those of the workload or the rule stay."""
+
+    pair: str
+    max_running_requests: int
+    quantum: int
+
+
+class Means(NamedTuple):
+    """Over the cells, in s."""
+
+    to_90_s: float
+    p95_s: float
+
+
+def trials(folder: Path) -> dict[Trial, Means]:
+    """Of the sweep's grids, each a trial for every value of the running limit."""
+    sweep, stored = read_sweep(str(SWEEP)), SweepStore(Path(folder)).finished()
+    found: dict[Trial, list[Any]] = defaultdict(list)
+    for grid in sweep.grid:
+        quantum = grid.get("dlpm.quantum") or grid.get("dlpm-hold.quantum") or 0
+        for spec in points(sweep.model_copy(update={"grid": [grid]})):
+            limit = spec.settings["engine.max_running_requests"]
+            found[Trial(spec.scheduler, limit, quantum)].append(stored[identity(spec)].summary)
+    return {trial: _means(summaries) for trial, summaries in found.items()}
+
+
+def _means(summaries: list[Any]) -> Means:
+    return Means(
+        geometric_mean([one["time_to_90pct_s"] or one["duration"] for one in summaries]),
+        geometric_mean([one["victim_p95_s"] for one in summaries]),
+    )
+
+
+def chosen(found: dict[Trial, Means], margin: float) -> dict[str, Trial]:
+    """By pair."""
+    best: dict[str, Trial] = {}
+    for pair in dict.fromkeys(trial.pair for trial in found):
+        own = {trial: means for trial, means in found.items() if trial.pair == pair}
+        soonest = min(means.to_90_s for means in own.values())
+        near = [trial for trial, means in own.items() if means.to_90_s * (1 - margin) <= soonest]
+        best[pair] = min(near, key=lambda trial: own[trial].p95_s)
+    return best
+
+
+def main(folder: str) -> None:
+    """Read the store, write the tables."""
+    found = trials(Path(folder))
+    picked = chosen(found, frozen().margin)
+    rows = [
+        {
+            **trial._asdict(),
+            **{name: f"{value:.5g}" for name, value in means._asdict().items()},
+            "chosen": int(picked[trial.pair] == trial),
+        }
+        for trial, means in found.items()
+    ]
+    write_rows(TABLE, rows)

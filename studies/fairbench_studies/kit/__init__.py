@@ -1,0 +1,1 @@
+"""The kit that all studies share: stores, tables, claims."""

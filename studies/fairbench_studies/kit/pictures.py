@@ -1,0 +1,38 @@
+"""Write a figure of a study, and the numbers in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fairbench.errors import UsageError
+from fairbench.figures.style import save
+from fairbench_studies.kit.rows import write_rows
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def write_figure(
+    figure: Figure,
+    output: Path,
+    stem: str,
+    formats: Sequence[str],
+    rows: Sequence[Mapping[str, Any]] | None = None,
+) -> list[Path]:
+    """Write ``STEM.FORMAT`` of each format, and ``STEM.csv`` if there are rows; return the files.
+
+    Raises UsageError if one cannot be written.
+    """
+    pictures = [output / f"{stem}.{suffix}" for suffix in formats]
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        save(figure, pictures)
+        if rows is None:
+            return pictures
+        table = output / f"{stem}.csv"
+        write_rows(table, rows)
+    except OSError as error:
+        raise UsageError(f"output_dir {output}: cannot be written: {error.strerror}") from None
+    return [*pictures, table]

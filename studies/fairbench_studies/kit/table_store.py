@@ -1,0 +1,96 @@
+"""The stored numbers of the tables: results/tables/*.csv, of runs and sweeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from fairbench_studies.kit.rows import TABLES, Row, read_rows, write_rows
+
+# Their order in a table, and what is kept of a run: who ran what, then the numbers.
+WORKLOADS = ("tot", "judge", "long-qa", "chat")
+SCHEDULERS = ("fcfs", "lpm", "vtc", "preble", "dlpm", "d2lpm", "preble-dlpm", "fair-finish")
+IDENTITY = ("workload", "scenario", "scheduler", "dp", "seed")
+NUMBERS = (
+    "service_rate_tok_s",
+    "output_rate_tok_s",
+    "jain_index",
+    "jain_index_actual",
+    "jain_index_maxmin",
+    "min_entitlement_ratio",
+    "victim_n",
+    "victim_p50_s",
+    "victim_p95_s",
+    "victim_p99_s",
+    "cache_hit_rate",
+    "num_requests",
+    "max_service_gap",
+    "service_gap_bound",
+    "queue_empty_share",
+    "demand_limited",
+)
+SWEEP_NUMBERS = ("sharing_incentive_p95", "service_rate_tok_s", "jain_index_actual")
+
+
+def kept(summary: Mapping[str, object], of: str) -> dict[str, str]:
+    """A row of a table of runs. ``of`` tells runs of one scheduler apart: a data set, a setting."""
+    censored = summary["censored"]
+    assert isinstance(censored, list)
+    return {
+        "of": of,
+        **{name: str(summary[name]) for name in IDENTITY},
+        "profile": str(summary["timing_profile"]),
+        **{name: "" if summary[name] is None else repr(summary[name]) for name in NUMBERS},
+        "at_least": " ".join(name for name in NUMBERS if name in censored),
+    }
+
+
+def collect(runs: Iterable[str]) -> list[dict[str, str]]:
+    """Rows of stored runs, ``RUN_DIR`` or ``LABEL::RUN_DIR``, by workload and scheduler."""
+    rows = []
+    for run in runs:
+        label, _, folder = run.rpartition("::")
+        summary = Path(folder) / "summary.json"
+        rows.append(kept(json.loads(summary.read_text(encoding="utf-8")), label))
+    return sorted(rows, key=_place)
+
+
+def collect_sweep(folder: Path) -> list[dict[str, str]]:
+    """Rows of a stored sweep: means over its seeds of what figure 7's table shows."""
+    cells = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))["cells"]
+    rows = []
+    for cell in cells:
+        numbers = {name: cell.get(name) or {"mean": None} for name in SWEEP_NUMBERS}
+        rows.append(
+            {
+                **{name: str(cell[name]) for name in ("workload", "scenario", "scheduler", "dp")},
+                **{
+                    name: "" if number["mean"] is None else repr(number["mean"])
+                    for name, number in numbers.items()
+                },
+                "at_least": " ".join(
+                    name for name, number in numbers.items() if number.get("lower_bound")
+                ),
+            }
+        )
+    return sorted(rows, key=lambda row: (*_place(row), int(row["dp"])))
+
+
+def _place(row: Row) -> tuple[int, str, int]:
+    return (
+        WORKLOADS.index(row["workload"]),
+        row["scenario"],
+        SCHEDULERS.index(row["scheduler"]),
+    )
+
+
+def write(name: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """``results/tables/NAME.csv``."""
+    TABLES.mkdir(parents=True, exist_ok=True)
+    write_rows(TABLES / f"{name}.csv", rows)
+
+
+def read(name: str) -> list[dict[str, str]]:
+    """The rows of ``results/tables/NAME.csv``."""
+    return read_rows(TABLES / f"{name}.csv")

@@ -1,0 +1,89 @@
+"""How a number of a run is written in a table of Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from math import floor
+
+from fairbench.metrics.tail import shown_tail
+from fairbench_studies.kit.rows import Row
+
+
+def as_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table. A column is aligned to the right if all that it says are numbers."""
+    body = [list(row) for row in rows]
+    marks = [
+        "--:" if all(map(is_number, column)) and any(column) else "---"
+        for column in zip(*body, strict=True)
+    ]
+    lines = [header, None, *body]
+    return "".join(
+        f"|{'|'.join(marks)}|\n"
+        if line is None
+        else f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in line)}|\n"
+        for line in lines
+    )
+
+
+def is_number(cell: str) -> bool:
+    """A number as the tables print them, ``> 739`` and ``0.99 / 1.00 (s1)`` too; or nothing."""
+    return not cell or (len(cell) < 30 and re.match(r"[*>~<+ -]*\d|-$", cell) is not None)
+
+
+def bounded(row: Row, name: str) -> str:
+    """Seconds, ``> `` before a lower bound."""
+    if not row[name]:
+        return "-"
+    value, at_least = float(row[name]), name in row["at_least"].split()
+    digits = 0 if value >= 100 else 1
+    if at_least:  # rounded down, so that it stays true
+        value = floor(value * 10**digits) / 10**digits
+    return f"{'> ' if at_least else ''}{value:,.{digits}f}"
+
+
+def tail_of(rows: Iterable[Row]) -> str:
+    """The latency that all of them show: P99 where each has enough latencies, else P95."""
+    known = ({"victim_n": int(n), "victim_p95_s": ""} if n else {} for n in map(_number_of, rows))
+    tail = shown_tail(known)
+    return f"victim_p{tail}_s"
+
+
+def _number_of(row: Row) -> str | None:
+    """Of how many latencies a row is; runs collected before it was kept do not say."""
+    return row.get("victim_n")
+
+
+def percentile_of(name: str) -> str:
+    """What a column of that latency is called."""
+    return name.removeprefix("victim_").removesuffix("_s").upper()
+
+
+def whole(row: Row, name: str) -> str:
+    return f"{float(row[name]):,.0f}"
+
+
+def percent(row: Row, name: str) -> str:
+    return f"{float(row[name]):.0%}"
+
+
+def min_share(row: Row) -> str:
+    """The worst client's part of its fair share, if anyone was short of service."""
+    return (
+        percent(row, "min_entitlement_ratio") if row["min_entitlement_ratio"] else "not contended"
+    )
+
+
+def limited(row: Row) -> str:
+    """How much of the window queues were empty, if so much that rates compare loads."""
+    return percent(row, "queue_empty_share") if row["demand_limited"] == "True" else "no"
+
+
+def index(row: Row, name: str) -> str:
+    return f"{float(row[name]):.3f}"
+
+
+def put_table(page: str, name: str, table: str) -> str:
+    """Return the page with a table between the comments of a name."""
+    block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    return block.sub(lambda found: f"{found[1]}{table}\n{found[2]}", page)

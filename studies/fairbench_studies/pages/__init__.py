@@ -1,0 +1,1 @@
+"""The tables and pictures of README.md and docs/."""

@@ -1,0 +1,16 @@
+"""Tables of presets: each value with its source."""
+
+from __future__ import annotations
+
+from fairbench.config.preset import read_preset
+from fairbench.config.toml import toml_value
+from fairbench_studies.kit.table_text import as_markdown
+
+
+def preset_table(name: str) -> str:
+    """Render the facts of a bundled preset."""
+    facts = read_preset(name).facts
+    return as_markdown(
+        ("setting", "value", "source"),
+        ((f"`{one.key}`", f"`{toml_value(one.value)}`", one.source) for one in facts),
+    )

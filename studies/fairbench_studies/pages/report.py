@@ -1,0 +1,24 @@
+"""Photograph the top of a stored run's report: report-picture RUN_DIR OUT.png"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fairbench.report.pages.html import as_html
+from fairbench.report.pages.run_page import run_page
+from fairbench.results.store import read_run
+
+SIZE = "1100,1450"  # down to the end of the figures
+
+
+def main(run: str, picture: str) -> None:
+    """Write the picture; needs Chromium."""
+    with TemporaryDirectory() as folder:
+        page = Path(folder, "report.html")
+        page.write_text(as_html(run_page(read_run(Path(run)))), encoding="utf-8")
+        command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu"]
+        looks = ["--hide-scrollbars", f"--window-size={SIZE}"]
+        looks += ["--blink-settings=preferredColorScheme=1"]  # light
+        subprocess.run([*command, *looks, f"--screenshot={picture}", page.as_uri()], check=True)

@@ -1,0 +1,215 @@
+"""Tables of simulated runs: cells, quanta, gaps and figures 4 and 7."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import floor
+
+from fairbench_studies.kit.rows import ROOT, Row, read_rows
+from fairbench_studies.kit.table_store import read
+from fairbench_studies.kit.table_text import (
+    as_markdown,
+    bounded,
+    index,
+    limited,
+    min_share,
+    percent,
+    percentile_of,
+    tail_of,
+    whole,
+)
+
+
+def runs_table(rows: Iterable[Row]) -> str:
+    """Every number of some runs, one scheduler a row.
+
+    Runs collected before it was kept do not say whether they were limited by demand.
+    """
+    rows = list(rows)
+    kept_limits = all("demand_limited" in row for row in rows)
+    think = " with think time" if rows[0]["workload"] == "chat" else ""
+    tail = tail_of(rows)
+    header = (
+        "scheduler",
+        "service tok/s",
+        "output tok/s",
+        "Jain service / actual (max-min)",
+        "min. fair share of own",
+        f"P50 s{think}",
+        f"{percentile_of(tail)} s{think}",
+        "hit",
+        "requests",
+        *(["queues empty"] if kept_limits else ()),
+    )
+    return as_markdown(
+        header,
+        (
+            (
+                row["scheduler"],
+                whole(row, "service_rate_tok_s"),
+                whole(row, "output_rate_tok_s"),
+                f"{index(row, 'jain_index')} / {float(row['jain_index_actual']):.4f} "
+                f"({index(row, 'jain_index_maxmin')})",
+                min_share(row),
+                bounded(row, "victim_p50_s"),
+                bounded(row, tail),
+                percent(row, "cache_hit_rate"),
+                whole(row, "num_requests"),
+                *([limited(row)] if kept_limits else ()),
+            )
+            for row in rows
+        ),
+    )
+
+
+def headline() -> str:
+    """The README's first table: who gets what, in two of the cells."""
+    chosen = {("tot", "s1"), ("long-qa", "s2")}
+    rows = [
+        row
+        for row in read("cells")
+        if (row["workload"], row["scenario"]) in chosen and row["scheduler"] != "fcfs"
+    ]
+    tail = tail_of(rows)
+    body, before = [], ("", "")
+    for row in rows:
+        place = row["workload"], row["scenario"]
+        body.append(
+            (
+                "" if place == before else " ".join(f"`{word}`" for word in place),
+                f"`{row['scheduler']}`",
+                whole(row, "service_rate_tok_s"),
+                index(row, "jain_index_actual"),
+                min_share(row),
+                bounded(row, tail),
+            )
+        )
+        before = place
+    last = f"{percentile_of(tail)}, s"
+    header = ("", "", "service, tok/s", "Jain, actual service", "minimum fair share", last)
+    return as_markdown(header, body)
+
+
+def quantum() -> str:
+    """D2LPM's quantum in long-qa, also with few questions, beside the cells of the default."""
+    cells = {
+        row["scenario"]: row
+        for row in read("cells")
+        if (row["workload"], row["scheduler"]) == ("long-qa", "d2lpm")
+    }
+    body = []
+    for row in [*read("quantum"), *cells.values()]:
+        few, _, setting = row["of"].rpartition("_d2lpm.")
+        setting = setting.removeprefix("d2lpm.") or "worker_quantum=4000000"
+        name, value = setting.split("=")
+        shown = f"{int(value):,}" if value.isdigit() else f"`{name}={value}`"
+        questions = few.removeprefix("long-qa.questions=") or "16"
+        body.append((row["scenario"], questions, value, shown, row))
+    body.sort(key=lambda one: (one[0], -int(one[1]), not one[2].isdigit(), one[2].zfill(9)))
+    share = "min. fair share of own"
+    header = ("long-qa", "questions", "Q^w", "service tok/s", "Jain", share, "P99 s")
+    return as_markdown(
+        header,
+        (
+            (
+                *(scenario, questions, shown),
+                whole(row, "service_rate_tok_s"),
+                index(row, "jain_index"),
+                min_share(row),
+                bounded(row, "victim_p99_s"),
+            )
+            for scenario, questions, _, shown, row in body
+        ),
+    )
+
+
+def gaps() -> str:
+    """Largest service gaps on a small pool, beside the theorems' bounds."""
+    return as_markdown(
+        ("scheduler", "largest gap, tokens", "bound, tokens"),
+        (
+            (
+                f"`{row['scheduler']}`",
+                whole(row, "max_service_gap"),
+                whole(row, "service_gap_bound") if row["service_gap_bound"] else "",
+            )
+            for row in read("gaps")
+        ),
+    )
+
+
+def incentive(row: Row) -> str:
+    """The sharing incentive to three digits, ``> `` before a lower bound."""
+    value, name = float(row["sharing_incentive_p95"]), "sharing_incentive_p95"
+    at_least, digits = name in row["at_least"].split(), 2 if value < 10 else 1
+    if at_least:
+        value = floor(value * 10**digits) / 10**digits
+    return f"{'> ' if at_least else ''}{value:.{digits}f}"
+
+
+def fig7() -> str:
+    """Sharing incentive / service in 1000 tok/s / Jain index of actual service."""
+    rows = read("fig7")
+    sizes = sorted({row["dp"] for row in rows}, key=int)
+    body, before = [], ("", "")
+    for workload, scenario, scheduler in dict.fromkeys(
+        (row["workload"], row["scenario"], row["scheduler"]) for row in rows
+    ):
+        cells = {
+            row["dp"]: " / ".join(
+                (
+                    incentive(row),
+                    f"{float(row['service_rate_tok_s']) / 1000:.1f}",
+                    f"{float(row['jain_index_actual']):.2f}",
+                )
+            )
+            for row in rows
+            if (row["workload"], row["scenario"], row["scheduler"])
+            == (workload, scenario, scheduler)
+        }
+        place = workload, scenario
+        body.append(
+            (
+                "" if place == before else f"`{workload}` `{scenario}`",
+                f"`{scheduler}`",
+                *(cells.get(size, "") for size in sizes),
+            )
+        )
+        before = place
+    return as_markdown(("", "", *(f"dp {size}" for size in sizes)), body)
+
+
+def fig4() -> str:
+    """What a centralised DLPM costs, of the figure's own CSV."""
+    rows = read_rows(ROOT / "plots" / "fig4.csv")
+    parts = ("synchronisation_ms", "update_ms", "match_ms", "dispatch_ms")
+    return as_markdown(
+        (
+            "workers",
+            "waiting",
+            "messages, ms",
+            "update, ms",
+            "match, ms",
+            "sort and DLPM, ms",
+            "overhead, % of a decode step",
+        ),
+        (
+            (
+                row["workers"],
+                row["waiting"],
+                *(f"{float(row[part]):.2f}" for part in parts),
+                f"{float(row['overhead_pct']):.0f}%",
+            )
+            for row in rows
+        ),
+    )
+
+
+def default_loads(name: str) -> str:
+    """How the default loads follow from capacities, of ``python studies loads``."""
+    header = ("cell", "capacity under lpm", "under vtc", "multiple", "rate", "P99 under vtc",
+              "window")  # fmt: skip
+    return as_markdown(
+        header,
+        ((f"{row['cell'].replace('.', ' ')}", *list(row.values())[1:]) for row in read(name)),
+    )

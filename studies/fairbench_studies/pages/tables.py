@@ -1,0 +1,92 @@
+"""The tables of README.md and docs/, rendered from results/tables/*.csv.
+
+    python studies tables                                   writes every marked block anew
+    python studies tables collect NAME [LABEL::]RUN_DIR ... results/tables/NAME.csv of stored runs
+    python studies tables collect-sweep NAME SWEEP_DIR      the same of a stored sweep, as fig7
+
+A block stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from fairbench_studies.kit.rows import ROOT, TABLES, read_cells
+from fairbench_studies.kit.table_store import collect, collect_sweep, read, write
+from fairbench_studies.kit.table_text import as_markdown
+from fairbench_studies.pages.claims import claims, claims_on_cells
+from fairbench_studies.pages.paper import paper
+from fairbench_studies.pages.presets import preset_table
+from fairbench_studies.pages.runs import (
+    default_loads,
+    fig4,
+    fig7,
+    gaps,
+    headline,
+    quantum,
+    runs_table,
+)
+from fairbench_studies.pages.validation import measured, serving, serving_fitted
+
+DOCUMENTS = (
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+)
+BLOCK = re.compile(r"(<!-- table: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+MADE: dict[str, Callable[[], str]] = {
+    "default-loads": lambda: default_loads("default-loads"),
+    "default-loads-a10g": lambda: default_loads("default-loads-a10g"),
+    "headline": headline,
+    "paper": paper,
+    "quantum": quantum,
+    "gaps": gaps,
+    "fig7": fig7,
+    "fig4": fig4,
+    "measured": lambda: measured("no"),
+    "measured-fitted": lambda: measured("yes"),
+    "serving": serving,
+    "serving-fitted": serving_fitted,
+    "claims": claims,
+    "claims-on-cells": claims_on_cells,
+}
+
+
+def render(name: str) -> str:
+    """Render the table of a name: one made above, a CSV, or part of one, such as ``cells/W-S``."""
+    if name in MADE:
+        return MADE[name]()
+    kind, _, which = name.partition("/")
+    if kind == "cells":
+        rows = [row for row in read("cells") if f"{row['workload']}-{row['scenario']}" == which]
+        return runs_table(rows)
+    if kind == "presets":
+        return preset_table(which)
+    if kind == "real":
+        return runs_table(row for row in read("real-input") if row["of"] == which)
+    header, *body = read_cells(TABLES / f"{name}.csv")
+    return as_markdown(header, body)
+
+
+def rendered(text: str) -> str:
+    """A document with every marked block written anew."""
+    return BLOCK.sub(lambda block: block[1] + render(block[2]) + block[4], text)
+
+
+def main(*arguments: str) -> None:
+    match arguments:
+        case []:
+            for document in DOCUMENTS:
+                old = document.read_text(encoding="utf-8")
+                if (new := rendered(old)) != old:
+                    document.write_text(new, encoding="utf-8")
+                    sys.stdout.write(f"{document.relative_to(ROOT)}\n")
+        case ["collect", name, *runs]:
+            write(name, collect(runs))
+        case ["collect-sweep", name, folder]:
+            write(name, collect_sweep(Path(folder)))
+        case _:
+            raise SystemExit(__doc__)

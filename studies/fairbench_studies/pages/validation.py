@@ -1,0 +1,92 @@
+"""Tables of the simulator beside measured runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from fairbench.validate.serving.compare import LONG_TTFT_S
+from fairbench_studies.kit.rows import ROOT, Row, read_rows
+from fairbench_studies.kit.table_text import as_markdown
+
+
+def measured(fitted: str) -> str:
+    """The validation's runs, one a row: errors now, and before the prefill law was fitted anew."""
+    now, before = (_validation(name, fitted) for name in ("validation", "before"))
+    header = (
+        "run",
+        "throughput",
+        "largest client rate",
+        "Jain, simulated / measured",
+        "TTFT P50",
+        "TTFT P99",
+        "least TTFT",
+        "refused",
+    )
+    return as_markdown(header, (_validated(run, of, before[run]) for run, of in now.items()))
+
+
+def _validation(name: str, fitted: str) -> dict[str, dict[str, Row]]:
+    """Run -> number -> row of ``results/validation/NAME.csv``, of fitted or of other runs."""
+    found: dict[str, dict[str, Row]] = {}
+    for row in read_rows(ROOT / "results" / "validation" / f"{name}.csv"):
+        if row["fitted"] == fitted:
+            found.setdefault(row["run"], {})[row["number"]] = row
+    return found
+
+
+def _validated(run: str, now: Mapping[str, Row], before: Mapping[str, Row]) -> tuple[str, ...]:
+    """A run's row; two errors are before and now."""
+
+    def worst(start: str) -> str:
+        sides = []
+        for of in (before, now):
+            names = (name for name in of if name.startswith(start) and "slice" not in name)
+            errors = [float(of[name]["error_pct"]) for name in names]
+            sides.append(f"{max(errors, key=abs):+.1f}%")
+        return ", ".join(sides)
+
+    least, refused = now["least TTFT"], now["refused"]
+    return (
+        re.sub(r"^LShare/rpm(\d+)/real$", r"RPM \1", run).replace("/", " "),
+        worst("throughput"),
+        worst("service rate of"),
+        " / ".join(f"{float(now['Jain'][side]):.3f}" for side in ("simulated", "measured")),
+        worst("TTFT P50"),
+        worst("TTFT P99"),
+        worst("least TTFT") if float(least["measured"]) < 0.15 else "-",
+        f"{float(refused['simulated']):.0f} / {float(refused['measured']):.0f}",
+    )
+
+
+def serving() -> str:
+    """Runs of real serving engines that nothing was fitted to: errors under two profiles."""
+    return _serving("false")
+
+
+def serving_fitted() -> str:
+    """The runs that the measured profile was fitted to."""
+    return _serving("true")
+
+
+def _serving(fitted: str) -> str:
+    """Errors with the measured profile, and on an A100 with the operator profile beside them."""
+    columns = {}
+    for name in ("validation", "operator-profile"):
+        for row in read_rows(ROOT / "results" / "serving" / f"{name}.csv"):
+            columns[name, row["run"], row["number"].split("/")[0]] = row
+    body = []
+    runs = {row["run"]: row["fitted"] for row in columns.values()}
+    for run in (run for run in runs if runs[run] == fitted):
+        cells = []
+        for number in ("throughput_tok_s", "tpot_p50_ms", "ttft_p50_s", "ttft_p99_s"):
+            new, old = (columns[name, run, number] for name in ("validation", "operator-profile"))
+            before = f" ({float(old['error_pct']):+.0f})" if "-a100-" in run else ""
+            measured = float(new["measured"])
+            text = f"{measured:,.0f}" if measured >= 100 else f"{measured:.3g}"
+            resolved = not number.startswith("ttft") or measured > LONG_TTFT_S
+            cells += [text, f"{float(new['error_pct']):+.0f}%{before}" if resolved else "<"]
+        body.append((run, *cells))
+    header = ("run", "tok/s", "error", "TPOT P50, ms", "error", "TTFT P50, s", "error",
+              "TTFT P99, s", "error")  # fmt: skip
+    return as_markdown(header, body)

@@ -1,0 +1,27 @@
+"""The table of the Preble paper's claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fairbench_studies.kit.judged import Judged, table_lines, write_claims
+from fairbench_studies.preble.claims import CLAIMS
+from fairbench_studies.preble.store import Results
+
+
+def judge_preble(results: Results) -> list[Judged]:
+    """Every claim."""
+    return [Judged(claim, claim.judge(results), results.basis) for claim in CLAIMS]
+
+
+def preble_markdown(judged: Sequence[Judged], results: Results) -> str:
+    """The table, and under it what its numbers are of."""
+    seeds = "seed 0" if results.seeds == 1 else f"means of {results.seeds} seeds"
+    below = f"Latency is of requests; {seeds}, {results.basis}."
+    return "\n".join([*table_lines(judged), "", below]) + "\n"
+
+
+def write_preble(judged: Sequence[Judged], results: Results, folder: Path) -> list[Path]:
+    """Write ``preble-claims.md`` and ``.csv``. Raises UsageError if they cannot be written."""
+    return write_claims(judged, preble_markdown(judged, results), folder, "preble-claims")

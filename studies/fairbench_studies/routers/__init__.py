@@ -1,0 +1,1 @@
+"""Several routers before one fleet."""

@@ -1,0 +1,269 @@
+"""What several D2LPM routers cost: locality, fairness, and how far charges drift apart.
+
+    python studies routers-d2lpm
+
+Simulated, about four minutes of CPU. Writes results/tables/router-scaling.csv,
+results/tables/routers-d2lpm.csv and plots/routers-d2lpm.svg, which docs/studies/routers.md shows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib import pyplot
+from numpy.typing import NDArray
+
+from fairbench.config.resolve import resolve
+from fairbench.results.run_result import RunResult
+from fairbench.sim.routers.doors import Doors
+from fairbench.sim.run import Simulation
+from fairbench_studies.kit.rows import ROOT, write_rows
+from fairbench_studies.routers.table import Case, case, exchange
+
+TABLES = ROOT / "results/tables"
+FIGURE = ROOT / "plots/routers-d2lpm.svg"
+COLOURS = ("#0072b2", "#e69f00", "#d55e00")  # of Okabe and Ito
+OUTPUT_WEIGHT = 2
+
+QUANTUM = 40_000  # d2lpm's own
+
+# How many routers, before how many workers; how they share.
+SCALE = {"duration_s": 20.0, "scenario": "s1", "scheduler": "d2lpm"}
+FLEETS = (("tot", 16, (2, 4, 8)), ("chat", 16, (2, 4, 8)), ("tot", 64, (8,)))
+DIVIDED = "independent, a quantum's N-th each"
+GATHERED = "exchange, each client at one"
+FORMS = ("independent", DIVIDED, "sticky", "exchange", GATHERED)
+
+# Drift: one worker's charges of a client against another's.
+REPLICAS = 4
+DRIFT: Mapping[str, Any] = {
+    "workload": "tot", "scenario": "s1", "scheduler": "d2lpm", "dp": REPLICAS, "duration_s": 60.0,
+}  # fmt: skip
+SKEWS = (1.0, 3.0, 10.0)
+INTERVALS_S = (0.01, 0.1, 1.0, 10.0)
+
+
+SEEDS = range(5)
+
+
+class Drift(NamedTuple):
+    """What became of the well-behaved clients, and of charges at workers; no bound is None.
+
+    ``shares`` by seed. Means of the seeds, but the largest that charges were apart and unheard, and
+    the smallest bound.
+    """
+
+    shares: tuple[float, ...]
+    service_tok_s: float
+    hit_rate: float
+    apart: float
+    bound: float | None
+    unheard: float
+
+    def changes(self, alone: Drift) -> NDArray[Any]:
+        """By how many percentage points the share is another than alone, by seed."""
+        return np.asarray(100 * (np.array(self.shares) - np.array(alone.shares)))
+
+
+def simulated(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[RunResult, float]:
+    """A result, and the most of any client at a worker of which a router had not heard."""
+    spec = resolve(dict(flags), dict(settings))
+    simulation = Simulation(spec, spec.client_plans(), None)
+    simulation.run()
+    doors, unheard = simulation.cluster.ingress, 0.0
+    if isinstance(doors, Doors) and doors.gossip is not None:
+        unheard = doors.gossip.unheard.tokens
+    return simulation.result(True, None), unheard
+
+
+def scaling() -> Iterator[list[str]]:
+    """A row for each fleet, number and form."""
+    for workload, dp, numbers in FLEETS:
+        for number, form in [(1, ""), *((n, form) for n in numbers for form in FORMS)]:
+            flags = SCALE | {"workload": workload, "dp": dp, "routers": number}
+            settings: dict[str, Any] = {"routers.form": form.partition(",")[0]} if form else {}
+            if form == DIVIDED:
+                settings["d2lpm.worker_quantum"] = QUANTUM // number
+            if form == GATHERED:
+                settings["routers.skew"] = 1e9
+            found = simulated(flags, settings)[0].summary
+            yield [
+                f"`{workload}`", f"{dp}", f"{number}", form or "-",
+                f"{found['cache_hit_rate']:.3f}", f"{found['service_rate_tok_s']:,.0f}",
+                f"{found['jain_index_actual']:.3f}", f"{found['min_entitlement_ratio']:.3f}",
+                f"{found['victim_p99_s']:.1f}",
+            ]  # fmt: skip
+
+
+def cases() -> Iterator[Case]:
+    yield case()
+    for skew in SKEWS:
+        yield case(form="independent", skew=skew)
+    yield case(form="sticky")
+    for skew in SKEWS:
+        for every_s in INTERVALS_S:
+            yield exchange(skew, every_s)
+    for lost in (0.5, 0.9):
+        yield exchange(10.0, 0.1, lost=lost)
+    yield exchange(10.0, 0.1, repeated=0.5)
+    for delay_s in (0.1, 1.0, 10.0):
+        yield exchange(10.0, 0.1, delay_s=delay_s)
+    yield exchange(10.0, 0.1, lost=0.5, repeated=0.5, delay_s=1.0)
+    yield case(form="ledger", skew=10.0)
+
+
+def drift(one: Case) -> Drift:
+    """Simulate it."""
+    found = [_drift(one, seed) for seed in SEEDS]
+    of = {name: [getattr(each, name) for each in found] for name in Drift._fields}
+    return Drift(
+        shares=tuple(share for each in found for share in each.shares),
+        service_tok_s=float(np.mean(of["service_tok_s"])),
+        hit_rate=float(np.mean(of["hit_rate"])),
+        apart=max(of["apart"]),
+        bound=None if None in of["bound"] else min(of["bound"]),
+        unheard=max(of["unheard"]),
+    )
+
+
+def _drift(one: Case, seed: int) -> Drift:
+    settings = {f"routers.{key}": value for key, value in one}
+    result, unheard = simulated({**DRIFT, "routers": 2 if one else 1, "seed": seed}, settings)
+    summary = result.summary
+    rates = [row["service_rate_tok_s"] for row in summary["clients"]]
+    behaved = [row["service_rate_tok_s"] for row in summary["clients"] if not row["misbehaving"]]
+    heard = dict(one).get("form") in (None, "exchange", "ledger")
+    apart, most = charges(result)
+    return Drift(
+        (sum(behaved) / sum(rates),),
+        sum(rates),
+        summary["cache_hit_rate"],
+        apart,
+        QUANTUM + most + unheard if heard else None,
+        unheard,
+    )
+
+
+def charges(result: RunResult) -> tuple[float, float]:
+    """By how much what one client was charged differed between workers, and L + w_q O."""
+    table = result.requests
+    column = {key: np.asarray(table[key]) for key in ("worker", "arrival_s", "finish_s")}
+    inputs = np.asarray(table["input_tokens"])
+    outputs = OUTPUT_WEIGHT * np.asarray(table["output_tokens"])
+    names = np.asarray(table["client"])
+    apart = most = 0.0
+    for client in np.unique(names):
+        events: list[tuple[float, int, float]] = []
+        under_way: list[tuple[float, int, float]] = []
+        mine = np.flatnonzero((names == client) & (column["worker"] >= 0))
+        for at in mine:
+            worker, ended = int(column["worker"][at]), column["finish_s"][at]
+            events.append((column["arrival_s"][at], worker, inputs[at]))
+            under_way.append((column["arrival_s"][at], worker, outputs[at]))
+            if not np.isnan(ended):
+                events.append((ended, worker, outputs[at]))
+                under_way.append((ended, worker, -outputs[at]))
+        at_workers = peaks(events, difference=True)
+        apart = max(apart, at_workers)
+        most = max(most, inputs[mine].max() + peaks(under_way, difference=False))
+    return apart, most
+
+
+def peaks(events: Sequence[tuple[float, int, float]], *, difference: bool) -> float:
+    """The most that sums by worker ever differ, or that one of them ever is."""
+    sums, peak = dict.fromkeys(range(REPLICAS), 0.0), 0.0
+    for _, worker, tokens in sorted(events):
+        sums[worker] += tokens
+        least = min(sums.values()) if difference else 0.0
+        peak = max(peak, max(sums.values()) - least)
+    return peak
+
+
+def name_of(one: Case) -> str:
+    """The form, and what is set beside the skew."""
+    rest = {key: value for key, value in one if key not in ("form", "skew")}
+    form = dict(one).get("form", "one router")
+    return " ".join([form, *(f"{key}={value:g}" for key, value in rest.items())])
+
+
+def rows_of(found: Mapping[Case, Drift]) -> Iterator[list[str]]:
+    """A row for each case."""
+    alone = next(iter(found.values()))
+    for one, outcome in found.items():
+        skew = dict(one).get("skew")
+        yield [
+            name_of(one), "" if skew is None else f"{skew:g}:1",
+            f"{np.mean(outcome.shares):.1%}", points(outcome.changes(alone)),
+            f"{outcome.service_tok_s:,.0f}", f"{outcome.hit_rate:.3f}", f"{outcome.apart:,.0f}",
+            "-" if outcome.bound is None else f"{outcome.bound:,.0f}", f"{outcome.unheard:,.0f}",
+        ]  # fmt: skip
+
+
+def points(changes: NDArray[Any]) -> str:
+    """Their mean and standard deviation."""
+    return f"{changes.mean():+.1f} ± {changes.std(ddof=1):.1f}"
+
+
+def draw(found: Mapping[Case, Drift]) -> None:
+    """The share's error, and how far charges are apart with the bound, over the interval."""
+    alone = next(iter(found.values()))
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.8))
+    for skew, colour in zip(SKEWS, COLOURS, strict=True):
+        curve = [found[exchange(skew, every_s)] for every_s in INTERVALS_S]
+        changes = [one.changes(alone) for one in curve]
+        apart = found[case(form="independent", skew=skew)]
+        label = f"{skew:g}:1"
+        spreads = [one.std(ddof=1) for one in changes]
+        left.errorbar(
+            INTERVALS_S, [one.mean() for one in changes], spreads, color=colour, marker="o",
+            capsize=2, label=f"exchange, {label}",
+        )  # fmt: skip
+        left.axhline(
+            apart.changes(alone).mean(), color=colour, linestyle=":",
+            label=f"independent, {label}",
+        )  # fmt: skip
+        right.plot(INTERVALS_S, [one.apart for one in curve], color=colour, marker="o", label=label)
+        bounds = [one.bound for one in curve]
+        right.plot(INTERVALS_S, bounds, color=colour, linestyle="--", label=f"{label}, bound")
+    left.set(ylabel="change of the behaved clients' share, points")
+    right.set(ylabel="one client's charges between workers, tokens", ylim=(0, None))
+    for axes in (left, right):
+        axes.set(xscale="log", xlabel="interval of the exchange, s", xticks=INTERVALS_S)
+        axes.set_xticklabels([f"{one:g}" for one in INTERVALS_S])
+        axes.minorticks_off()
+        axes.legend(fontsize=7, frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+    right.axhline(alone.apart, color="0.6", linewidth=0.8)
+    figure.suptitle(
+        "Simulated on an A100: tot s1 under d2lpm, two routers before four workers; five seeds",
+        fontsize=9, x=0.01, ha="left",
+    )  # fmt: skip
+    figure.tight_layout()
+    with pyplot.rc_context({"svg.hashsalt": "fairbench"}):  # the same bytes each time
+        figure.savefig(FIGURE, metadata={"Date": None})
+
+
+def write(name: str, head: Sequence[str], rows: Iterator[list[str]]) -> None:
+    """Write a table, telling each row as it comes."""
+    found = []
+    for row in rows:
+        sys.stderr.write(f"{row}\n")
+        found.append(dict(zip(head, row, strict=True)))
+    write_rows(TABLES / f"{name}.csv", found)
+
+
+def main() -> None:
+    """Run, write, draw."""
+    found = {}
+    for one in cases():
+        found[one] = drift(one)
+        sys.stderr.write(f"{name_of(one)}: {found[one]}\n")
+    head = ["routers", "skew", "behaved share", "error, points", "service, tok/s", "hit rate"]
+    write("routers-d2lpm", [*head, "apart, tokens", "bound", "unheard"], rows_of(found))
+    draw(found)
+    head = ["workload", "workers", "routers", "form", "hit rate", "service, tok/s"]
+    head += ["Jain (actual)", "min. fair share of own", "victim P99, s"]
+    write("router-scaling", head, scaling())

@@ -1,0 +1,1 @@
+"""Payment for prefixes that clients share."""

@@ -1,0 +1,1 @@
+"""Public traces under many schedulers."""

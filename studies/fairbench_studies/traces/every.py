@@ -1,0 +1,57 @@
+"""Public traces under everything that has a name: one line each.
+
+    fairbench sweep examples/traces/every-scheduler.toml
+    python studies traces-every results/runs/every-scheduler
+
+Writes results/tables/traces-every.csv: of each trace service (k tok/s), the minimum fair share of
+own total, the P99 of the first token in seconds, and what was on time where requests have
+deadlines. How many requests were refused or unfinished comes last.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from fairbench.results.store import Summary, runs_in
+from fairbench_studies.kit.table_store import write
+from fairbench_studies.traces.table import TRACES
+
+
+def cell(summary: Summary) -> str:
+    """What one trace comes to."""
+    share, on_time = summary["min_entitlement_ratio"], summary.get("goodput_ratio")
+    parts = [
+        f"{summary['service_rate_tok_s'] / 1000:.1f}",
+        "-" if share is None else f"{share:.0%}",
+        f"{summary['p99_ttft_ms'] / 1000:.1f}",
+    ]
+    parts += [] if on_time is None else [f"{on_time:.0%}"]
+    left = [f"{summary[what]:,} {what}" for what in ("refused", "unfinished") if summary[what]]
+    return " / ".join(parts) + "".join(f", {one}" for one in left)
+
+
+def name(summary: Summary) -> str:
+    """What had a say: a router and a local scheduler, behind a gateway."""
+    gateway = summary.get("gateway")
+    return f"gateway {gateway}" if gateway else str(summary["scheduler"])
+
+
+def table(summaries: Iterable[Summary], order: Iterable[str]) -> list[dict[str, str]]:
+    """A line for each, in this order."""
+    cells: dict[str, dict[str, str]] = defaultdict(dict)
+    for summary in summaries:
+        cells[name(summary)][str(summary["workload"])] = cell(summary)
+    return [
+        {"scheduler": one, **{trace: cells[one].get(trace, "") for trace in TRACES}}
+        for one in order
+    ]
+
+
+def main(folder: str) -> None:
+    """Read the store, write the table."""
+    summaries = [run.summary for run in runs_in(Path(folder) / "runs")]
+    names = set(map(name, summaries))
+    order = sorted(names, key=lambda one: (one.startswith("gateway"), "+" in one, one))
+    write("traces-every", table(summaries, order))

@@ -1,0 +1,34 @@
+"""What the VTC paper's claims are judged by, of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fairbench.metrics.records import Floats
+from fairbench.metrics.trace import Trace
+from fairbench_studies.vtc.artifact import accumulated, accumulated_difference, even_points
+
+
+def difference_of(trace: Trace) -> float:
+    """The largest accumulated difference at the points of the paper's figures."""
+    points = even_points(float(trace.req_time_s.max()))
+    return float(accumulated_difference(trace, points).max())
+
+
+def rates(trace: Trace, start_s: float, end_s: float) -> Floats:
+    """Service a second of each client within a time."""
+    service = accumulated(trace, np.array([end_s]), start_s)[:, 0]
+    return service / (end_s - start_s)
+
+
+def mean_ttft_s(trace: Trace, client: int) -> float:
+    """Mean time to first token of a client's requests that were served."""
+    mine = (trace.client == trace.clients[client]) & trace.finished
+    return float(trace.first_token_latency_s[mine].mean())
+
+
+def listed(values: Sequence[float]) -> str:
+    """For a table."""
+    return ", ".join(f"{value:,.0f}" for value in values)

@@ -1,0 +1,91 @@
+"""The runs of the VTC paper in a folder: what is missing is simulated, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import nan
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fairbench.config.spec import identity
+from fairbench.execute.context import RunContext
+from fairbench.execute.repeats import simulate_all
+from fairbench.metrics.records import FINISHED, Requests
+from fairbench.metrics.trace import Trace
+from fairbench.report.heading import basis
+from fairbench.results.run_tables import read_tables
+from fairbench.results.store import StoredRun, runs_in
+from fairbench_studies.vtc.experiments import possible
+
+
+class Results(NamedTuple):
+    """The runs by name, as traces, and what they are of.
+
+    ``gaps`` are the largest differences in service while both of two clients wait, NaN if none do.
+    """
+
+    traces: Mapping[str, Trace]
+    gaps: Mapping[str, float]
+    bases: Mapping[str, str]
+
+    def basis(self, names: Iterable[str] | None = None) -> str:
+        """What runs of these names, or all of them, were simulated on."""
+        chosen = self.bases if names is None else names
+        return "; ".join(sorted({self.bases[name] for name in chosen}))
+
+
+def fill(folder: Path, context: RunContext, *, seeds: int = 1) -> None:
+    """Simulate what is not in the folder yet, in parallel. Raises what a run raised."""
+    done = _stored(folder)
+    wanted = [one.spec(seed) for seed in range(seeds) for one in possible().values()]
+    specs = {identity(spec): spec for spec in wanted}
+    missing = [spec for key, spec in specs.items() if key not in done]
+    if missing:
+        simulate_all(missing, folder, context)
+
+
+def read(folder: Path, *, seed: int = 0) -> Results:
+    """What is in the folder of the experiments with a seed, by name."""
+    stored = _stored(folder)
+    found = {
+        name: run
+        for name, one in possible().items()
+        if (run := stored.get(identity(one.spec(seed)))) is not None
+    }
+    return Results(
+        {name: trace_of(run) for name, run in found.items()},
+        {name: gap_of(run) for name, run in found.items()},
+        {name: basis(run.summary) for name, run in found.items()},
+    )
+
+
+def trace_of(run: StoredRun) -> Trace:
+    """A run known only by its requests' latencies, as measured ones are."""
+    return as_trace(read_tables(run).requests)
+
+
+def gap_of(run: StoredRun) -> float:
+    """The largest difference in service of two clients that wait, as the bound has it."""
+    gap = run.summary["max_service_gap"]
+    return nan if gap is None else float(gap)
+
+
+def as_trace(requests: Requests) -> Trace:
+    """The same of a table. What was refused, or never finished, has no latencies."""
+    done = requests.status == FINISHED
+    return Trace(
+        requests.client,
+        requests.input_tokens,
+        requests.output_tokens,
+        requests.arrival_s,
+        np.where(done, requests.first_token_s - requests.arrival_s, np.nan),
+        np.where(done, requests.finish_s - requests.arrival_s, np.nan),
+    )
+
+
+def _stored(folder: Path) -> dict[str, StoredRun]:
+    """The complete runs of a folder by the identity of their specs."""
+    runs = runs_in(folder) if folder.is_dir() else []
+    return {run.manifest["spec_identity"]: run for run in runs if run.manifest["complete"]}

@@ -1,0 +1,52 @@
+"""The table of the VTC paper's claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fairbench_studies.kit.judged import Judged, table_lines, write_claims
+from fairbench_studies.vtc.claims import CLAIMS
+from fairbench_studies.vtc.store import Results
+
+
+def judge_vtc(results: Results, others: Sequence[Results] = ()) -> list[Judged]:
+    """Every claim whose runs are all there.
+
+    Beside a verdict stand those of ``others``, seeds 1 and up, that differ from it.
+    """
+    judged = []
+    for claim in CLAIMS:
+        try:
+            finding = claim.judge(results)
+            again = [claim.judge(other).verdict for other in others]
+        except KeyError:
+            continue  # a run is missing
+        differ = {
+            f"seed {seed}": found
+            for seed, found in enumerate(again, start=1)
+            if found is not finding.verdict
+        }
+        finding = replace(finding, beside={**finding.beside, **differ})
+        judged.append(Judged(claim, finding, results.basis()))
+    return judged
+
+
+def missing(judged: Sequence[Judged]) -> list[int]:
+    """The claims that could not be judged."""
+    found = {one.claim.number for one in judged}
+    return [claim.number for claim in CLAIMS if claim.number not in found]
+
+
+def vtc_markdown(judged: Sequence[Judged], basis: str, seeds: int = 1) -> str:
+    """The table, and under it what its numbers are of."""
+    below = f"Of seed 0, {basis}."
+    if seeds > 1:
+        below += f" Seeds 1 to {seeds - 1} give the same verdicts but for those in parentheses."
+    return "\n".join([*table_lines(judged), "", below]) + "\n"
+
+
+def write_vtc(judged: Sequence[Judged], basis: str, folder: Path, seeds: int = 1) -> list[Path]:
+    """Write ``vtc-claims.md`` and ``.csv``. Raises UsageError if they cannot be written."""
+    return write_claims(judged, vtc_markdown(judged, basis, seeds), folder, "vtc-claims")
