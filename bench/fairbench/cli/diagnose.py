@@ -12,7 +12,7 @@ from fairbench.cli.flags import given, split_commas
 from fairbench.cli.output import look, print_json
 from fairbench.cli.progress import shown_progress
 from fairbench.cli.report_file import check_report, write_report
-from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap
+from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap, log_params
 from fairbench.diagnose.access_log import read_log
 from fairbench.diagnose.as_json import diagnosis_json
 from fairbench.diagnose.diagnosis import USUAL_SLO, Asked, diagnose
@@ -21,9 +21,6 @@ from fairbench.diagnose.replay import FAIR, FCFS
 from fairbench.diagnose.text import diagnosis_text
 from fairbench.execute.context import run_context
 from fairbench.hardware.engines import ENGINES
-from fairbench.workloads.traces.columns import parse_names
-from fairbench.workloads.traces.formats import AUTO
-from fairbench.workloads.traces.read import TraceParams, joined_columns
 
 
 def diagnose_log(
@@ -79,12 +76,7 @@ def diagnose_log(
     the first flood, or the busiest time.
     """
     check_report(report)
-    columns = parse_names(trace_map)
-    if clients_from is not None:
-        columns["client"] = clients_from
-    params = TraceParams(
-        file, trace_format or AUTO, columns=joined_columns(columns), line=trace_line or 0
-    )
+    params = log_params(file, trace_format, trace_map, clients_from, trace_line)
     flags: dict[str, Any] = given({"gpu": gpu, "model": model, "engine": engine})
     schedulers = split_commas("--scheduler", scheduler) if scheduler else (FCFS, *FAIR)
     asked = Asked(flags, dp, tuple(schedulers), tuple(slo or (USUAL_SLO,)), not no_plan)

@@ -1,4 +1,4 @@
-"""``fairbench report``: a stored run, its repeats, or a sweep as one page."""
+"""``fairbench report``: a stored run, its repeats, a sweep, a plan or an access log as a page."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ import typer
 
 from fairbench.capacity.page import is_plan, plan_page
 from fairbench.cli.report_file import check_report, write_report
-from fairbench.errors import DataError
+from fairbench.cli.trace_flags import (
+    ClientsFrom,
+    TraceFormat,
+    TraceLine,
+    TraceMap,
+    log_params,
+)
+from fairbench.diagnose.access_log import read_log
+from fairbench.diagnose.log_page import access_log_page
+from fairbench.errors import DataError, UsageError
 from fairbench.report.pages.page import Page
 from fairbench.report.pages.repeat_page import repeat_page
 from fairbench.report.pages.run_page import run_page
@@ -21,24 +30,47 @@ from fairbench.results.sweep_store import SWEEP_FILE
 
 def report(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="What `run` or `sweep` has made.")
+        Path,
+        typer.Argument(
+            metavar="DIR|FILE",
+            help="Directory of a run, a sweep or a plan; or an access log, as of `run --trace`.",
+        ),
     ],
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output-file", "-o", help="FILE.html or FILE.md. [default: report.html in DIR]"
+            "--output-file",
+            "-o",
+            help="FILE.html or FILE.md. [default: report.html in DIR, FILE-report.html]",
         ),
     ] = None,
+    trace_format: TraceFormat = None,
+    trace_map: TraceMap = None,
+    clients_from: ClientsFrom = None,
+    trace_line: TraceLine = None,
 ) -> None:
-    """Write a page on a run, its repeats, or a sweep.
+    """Write a page on a run, its repeats, a sweep, a plan, or an access log.
 
-    It has who got what, figures, bounds, warnings and how to run it again, in one file that needs
-    no network and no script.
+    The page is one file that needs no network and no script.
     """
-    path = output or directory / "report.html"
+    path = output or _usual(directory)
     check_report(path, "--output-file")
-    write_report(_page(directory), path, "--output-file")
+    log_flags = (trace_format, trace_map, clients_from, trace_line)
+    if directory.is_file():
+        page = access_log_page(read_log(log_params(str(directory), *log_flags)))
+    elif any(log_flags):
+        raise UsageError(f"{directory}: --map and --trace flags are of an access log, a file")
+    else:
+        page = _page(directory)
+    write_report(page, path, "--output-file")
     typer.echo(f"report  {path}")
+
+
+def _usual(source: Path) -> Path:
+    """Return where the page of a directory or of a file goes."""
+    if source.is_file():
+        return source.with_name(f"{source.name.partition('.')[0]}-report.html")
+    return source / "report.html"
 
 
 def _page(directory: Path) -> Page:
@@ -51,4 +83,4 @@ def _page(directory: Path) -> Page:
         return plan_page(directory)
     if (directory / SWEEP_FILE).exists():
         return sweep_page(directory)
-    raise DataError(f"{directory}: is neither the directory of a run nor that of a sweep")
+    raise DataError(f"{directory}: is no access log, nor the directory of a run, a sweep or a plan")

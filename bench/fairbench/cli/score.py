@@ -12,12 +12,14 @@ from typer import Option
 from fairbench.cli.bench_file import OutputDetails, OutputFile, add_bench_line
 from fairbench.cli.flags import Goodput, Percentiles, goodput_flag, split_commas
 from fairbench.cli.output import look, print_json
+from fairbench.cli.report_file import check_report, write_report
 from fairbench.config.weights import parse_weights
 from fairbench.errors import UsageError
 from fairbench.live.service_rows import service_of
 from fairbench.metrics.percentiles import parse_percentiles
 from fairbench.report.table import scored_text
 from fairbench.score.layout import LAYOUTS, parse_map
+from fairbench.score.page import score_page
 from fairbench.score.records import Scored, read_scored
 from fairbench.score.stored_run import score_run
 from fairbench.score.summary import scored_summary
@@ -103,6 +105,9 @@ def score(
             "programs have several requests or everything came at once]",
         ),
     ] = None,
+    report: Annotated[
+        Path | None, Option(metavar="FILE.html", help="Write a page with pictures too; or .md.")
+    ] = None,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
     as_json: Annotated[
@@ -116,11 +121,14 @@ def score(
     """
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")
+    check_report(report)
     window, ranks = (window_start, window_end), parse_percentiles(percentiles or "")
     if any(path.is_dir() for path in files):
         others = (layout, names, time_unit, line, clients, misbehaving, weights, goodput, latency)
         if len(files) > 1 or any(others):
             raise UsageError(f"{files[0]}: a run's directory is scored alone and as it is")
+        if report is not None:
+            raise UsageError(f"--report {report}: use `fairbench report {files[0]}`")
         summary, requests = score_run(files[0], *window, ranks)
     else:
         scored = read_scored(
@@ -137,6 +145,8 @@ def score(
         summary = _summary(scored, window, unruly, entitled, promised, latency, ranks)
         requests = scored.requests
         summary = {"records": [str(path) for path in files], **summary}
+        if report is not None:
+            write_report(score_page(scored, summary, [path.name for path in files]), report)
     add_bench_line(output_file, summary, lambda: requests, details=output_details)
     if as_json:
         print_json(summary)

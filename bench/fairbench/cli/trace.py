@@ -13,7 +13,14 @@ from typer import Option
 
 from fairbench.cli.flags import split_commas
 from fairbench.cli.output import look, print_json
-from fairbench.cli.trace_flags import ClientsFrom, TraceBlockSize, TraceFormat, TraceLine, TraceMap
+from fairbench.cli.trace_flags import (
+    ClientsFrom,
+    TraceBlockSize,
+    TraceFormat,
+    TraceLine,
+    TraceMap,
+    log_params,
+)
 from fairbench.errors import UsageError
 from fairbench.figures.trace import draw_trace
 from fairbench.files.secret import read_key
@@ -21,10 +28,8 @@ from fairbench.report.table import printed
 from fairbench.report.trace_table import inspected, inspected_title
 from fairbench.workloads.trace_workload import synthetic_parts
 from fairbench.workloads.traces.change import anonymized, combined, cut, scaled
-from fairbench.workloads.traces.columns import parse_names
 from fairbench.workloads.traces.facts import facts_of_table
-from fairbench.workloads.traces.formats import AUTO
-from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns, read_trace
+from fairbench.workloads.traces.read import TraceParams, read_trace
 from fairbench.workloads.traces.table import Table
 from fairbench.workloads.traces.write import write_trace
 
@@ -67,7 +72,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Say what is in a trace: clients, rates, burstiness, lengths, shared prefixes."""
-    params = _params(file, trace_format, names, clients_from, trace_line, trace_block_size)
+    params = log_params(file, trace_format, names, clients_from, trace_line, trace_block_size)
     read = read_trace(params)
     table = _table(params, seed, end)
     facts: dict[str, Any] = {
@@ -111,7 +116,7 @@ def cut_trace(
     as_json: AsJson = False,
 ) -> None:
     """Write a part of a trace: of a time, of some clients, the first requests."""
-    params = _params(file, trace_format, names, clients_from, trace_line, trace_block_size)
+    params = log_params(file, trace_format, names, clients_from, trace_line, trace_block_size)
     table = _table(params, seed, end)
     chosen = split_commas("--clients", clients) if clients else []
     part = cut(table, start_s=start, end_s=end, head=head, clients=chosen, largest=largest)
@@ -132,7 +137,7 @@ def scale(
     as_json: AsJson = False,
 ) -> None:
     """Write a trace at another rate: all its times are divided."""
-    params = _params(file, trace_format, names, clients_from, trace_line, trace_block_size)
+    params = log_params(file, trace_format, names, clients_from, trace_line, trace_block_size)
     _write(scaled(_table(params, seed), rate), output, as_json=as_json)
 
 
@@ -154,9 +159,9 @@ def combine(
 ) -> None:
     """Write times and clients of a trace with the requests of another: synthetic."""
     senders = _table(
-        _params(file, trace_format, names, clients_from, trace_line, trace_block_size), seed
+        log_params(file, trace_format, names, clients_from, trace_line, trace_block_size), seed
     )
-    requests = _table(_params(prompts, None, None, None, None), seed)
+    requests = _table(log_params(prompts, None, None, None, None), seed)
     _write(combined(senders, requests), output, as_json=as_json)
 
 
@@ -182,7 +187,7 @@ def anonymize(
 ) -> None:
     """Write a trace without names and texts: what was shared still is."""
     key = token_bytes(32) if key_file is None else _key(key_file)
-    params = _params(file, trace_format, names, clients_from, trace_line, trace_block_size)
+    params = log_params(file, trace_format, names, clients_from, trace_line, trace_block_size)
     _write(anonymized(_table(params, seed), key), output, as_json=as_json)
 
 
@@ -192,28 +197,6 @@ def _key(file: Path) -> bytes:
     if len(key) < SHORTEST_KEY:
         raise UsageError(f"--key-file {file}: must hold {SHORTEST_KEY} characters at least")
     return key.encode()
-
-
-def _params(
-    file: str,
-    trace_format: str | None,
-    names: list[str] | None,
-    clients_from: str | None,
-    line: int | None,
-    block_size: int | None = None,
-) -> TraceParams:
-    columns = parse_names(names)
-    if clients_from is not None:
-        columns["client"] = clients_from
-    params = TraceParams(
-        file,
-        trace_format or AUTO,
-        columns=joined_columns(columns),
-        line=line or 0,
-        block_size=block_size or 0,
-    )
-    check_params(params)
-    return params
 
 
 def _table(params: TraceParams, seed: int, end: float | None = None) -> Table:

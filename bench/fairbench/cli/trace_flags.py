@@ -7,8 +7,9 @@ from typing import Annotated
 from typer import Option
 
 from fairbench.cli.flags import split_commas
-from fairbench.workloads.traces.columns import FIELDS
+from fairbench.workloads.traces.columns import FIELDS, parse_names
 from fairbench.workloads.traces.formats import AUTO, FORMATS
+from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns
 
 TraceFormat = Annotated[
     str | None,
@@ -43,6 +44,29 @@ Misbehaving = Annotated[
         metavar="A,B", help="Heavy clients of the trace: metrics of the well-behaved omit them."
     ),
 ]
+
+
+def log_params(
+    file: str,
+    trace_format: str | None,
+    names: list[str] | None,
+    clients_from: str | None,
+    line: int | None,
+    block_size: int | None = None,
+) -> TraceParams:
+    """Return how a file is to be read, from these flags. Raises UsageError."""
+    columns = parse_names(names)
+    if clients_from is not None:
+        columns["client"] = clients_from
+    params = TraceParams(
+        file,
+        trace_format or AUTO,
+        columns=joined_columns(columns),
+        line=line or 0,
+        block_size=block_size or 0,
+    )
+    check_params(params)
+    return params
 
 
 def heavy_clients(text: str | None) -> list[str] | None:

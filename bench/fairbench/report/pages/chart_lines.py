@@ -23,6 +23,7 @@ from fairbench.report.pages.chart import (
 
 PLOT_PX, BELOW_PX = 200, 44
 LEGEND_PX, PER_ROW, LABEL_CHARACTERS = 18, 3, 14
+LONG_PER_ROW, LONG_CHARACTERS = 2, 22  # of a legend with a longer label
 
 
 class Series(NamedTuple):
@@ -48,7 +49,9 @@ def line_chart(
 
     Precondition: there is a point, and with ``log_x`` all x are positive.
     """
-    rows = -(-len(series) // PER_ROW)
+    long = any(len(one.label) > LABEL_CHARACTERS for one in series)
+    per_row = LONG_PER_ROW if long else PER_ROW
+    rows = -(-len(series) // per_row)
     top = LEGEND_PX * rows + 24
     bottom = top + PLOT_PX
     every_x = [x for one in series for x in one.x]
@@ -70,7 +73,7 @@ def line_chart(
         )
         swatch = number if one.swatch is None else one.swatch
         parts.append(f'<polyline points="{points}" {_stroke(swatch)}/>')
-        parts += _key(number, swatch, one.label)
+        parts += _key(number, swatch, one.label, per_row)
     return drawing(bottom + BELOW_PX, title, parts)
 
 
@@ -78,9 +81,10 @@ def _stroke(number: int) -> str:
     return f'class="series" style="stroke:{colour(number)}"{dashes(number)}'
 
 
-def _key(number: int, swatch: int, label: str) -> list[str]:
+def _key(number: int, swatch: int, label: str, per_row: int) -> list[str]:
     """An entry of the legend."""
-    row, column = divmod(number, PER_ROW)
-    x, y = LEFT + column * (WIDTH - LEFT - RIGHT) / PER_ROW, 10 + row * LEGEND_PX
+    row, column = divmod(number, per_row)
+    x, y = LEFT + column * (WIDTH - LEFT - RIGHT) / per_row, 10 + row * LEGEND_PX
+    most = LABEL_CHARACTERS if per_row == PER_ROW else LONG_CHARACTERS
     sample = line(x, y, x + 22, y, "series").replace('class="series"', _stroke(swatch))
-    return [sample, text(x + 27, y + 4, cut_middle(label, LABEL_CHARACTERS))]
+    return [sample, text(x + 27, y + 4, cut_middle(label, most))]

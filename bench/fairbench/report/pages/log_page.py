@@ -1,0 +1,116 @@
+"""The page of recorded traffic: who sent what when, who waited, and each client's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fairbench.errors.printable import printable
+from fairbench.metrics.records import Floats
+from fairbench.metrics.traffic import Traffic
+from fairbench.report.numbers import percent, seconds, whole
+from fairbench.report.pages.page import Bullets, Cell, Grid, Headline, Page, Paragraph, Section
+from fairbench.report.pages.traffic_cards import flood_headlines
+from fairbench.report.pages.traffic_figures import traffic_figures
+from fairbench.report.traffic_lines import Judged, traffic_lines
+
+MOST_ROWS = 30  # clients with a row each
+NOBODY = "Nobody floods: no client asks for much more than the others."
+PEAK_S = 60.0
+
+
+def log_page(
+    name: str,
+    provenance: str,
+    found: Judged,
+    measured: str,
+    *,
+    warnings: Sequence[str] = (),
+    sections: Sequence[Section] = (),
+) -> Page:
+    """Return the page of traffic that somebody recorded.
+
+    Args:
+        name: What the file is called.
+        measured: What the waits are; "" if none were recorded.
+        sections: What else is known, below the clients.
+    """
+    said = list(traffic_lines(found, "as recorded", measured)) or [NOBODY]
+    if not measured:
+        said.append("The file has no latencies, so nothing tells who waited.")
+    return Page(
+        title=_title(name, found),
+        provenance=provenance,
+        headlines=list(_headlines(found, measured)),
+        warnings=warnings,
+        sections=[
+            Section("Who floods, who waited and when", [Bullets(said)]),
+            *_pictures(found, measured),
+            Section("Clients", list(_clients(found.traffic, measured))),
+            *sections,
+        ],
+    )
+
+
+def _title(name: str, found: Judged) -> str:
+    if not found.floods:
+        return f"{printable(name)}: nobody floods"
+    verb = "floods" if len(found.heavy) == 1 else "flood"
+    hurt = "" if found.harm is None else f", {len(found.harm.victims):,} clients wait"
+    return f"{printable(name)}: {', '.join(map(printable, found.heavy))} {verb}{hurt}"
+
+
+def _headlines(found: Judged, measured: str) -> Iterator[Headline]:
+    traffic = found.traffic
+    yield from flood_headlines(found)
+    clients = f"of {len(traffic.clients):,} clients in {whole(traffic.span_s)} s"
+    yield Headline("requests", f"{len(traffic.client):,}", clients)
+    if traffic.span_s > 0:
+        rate = float(traffic.tokens.sum()) / traffic.span_s
+        yield Headline("load", f"{whole(rate)} tok/s", f"busiest minute {whole(_peak(traffic))}")
+    if measured:
+        known = traffic.wait_s[~np.isnan(traffic.wait_s)]
+        p95 = _rank(known, 95)
+        yield Headline(
+            f"{measured}, P95", f"{seconds(p95)} s", f"median {seconds(_rank(known, 50))} s"
+        )
+
+
+def _peak(traffic: Traffic) -> float:
+    """Return the weighted tokens a second of the busiest minute, of a shorter log of all of it."""
+    since_s = traffic.arrival_s - traffic.arrival_s[0]
+    tokens = np.bincount((since_s // PEAK_S).astype(np.int64), traffic.tokens)
+    return float(tokens.max()) / min(PEAK_S, traffic.span_s)
+
+
+def _pictures(found: Judged, measured: str) -> Iterator[Section]:
+    figures = list(traffic_figures(found, measured))
+    if figures:
+        yield Section("Load and waits", figures)
+
+
+def _clients(traffic: Traffic, measured: str) -> Iterator[Grid | Paragraph]:
+    """Yield a row for each client, those with most of the load first."""
+    tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
+    order = np.argsort(-tokens, kind="stable").tolist()
+    rows = []
+    for code in order[:MOST_ROWS]:
+        own = traffic.client == code
+        waits = traffic.wait_s[own & ~np.isnan(traffic.wait_s)]
+        ranks = [Cell(seconds(_rank(waits, rank))) for rank in (50, 95)] if measured else []
+        name, count = printable(traffic.clients[code]), f"{int(own.sum()):,}"
+        share = percent(tokens[code] / tokens.sum())
+        rows.append([Cell(name), Cell(count), Cell(share), *ranks])
+    times = [f"{measured} P50, s", "P95, s"] if measured else []
+    yield Grid(["client", "requests", "share of the load", *times], rows)
+    if len(order) > MOST_ROWS:
+        rest = tokens[order[MOST_ROWS:]].sum() / tokens.sum()
+        yield Paragraph(f"And {len(order) - MOST_ROWS:,} more with {percent(rest)} of the load.")
+
+
+def _rank(waits: Floats, rank: int) -> float | None:
+    """Return a percentile as a value that occurred; None of nothing."""
+    if not len(waits):
+        return None
+    return float(np.percentile(waits, rank, method="inverted_cdf"))

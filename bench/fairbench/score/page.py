@@ -1,0 +1,27 @@
+"""The page of scored records: who sent what, who waited when, and every metric."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fairbench.metrics.traffic import traffic_of
+from fairbench.report.note_lines import notes_of
+from fairbench.report.pages.log_page import log_page
+from fairbench.report.pages.page import Definitions, Page, Paragraph, Section
+from fairbench.report.result_lines import results_of
+from fairbench.report.traffic_lines import TTFT, judged
+from fairbench.score.records import Scored
+
+
+def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) -> Page:
+    """Return the page of records and of the summary that they were scored with."""
+    traffic = traffic_of(scored.clients, scored.requests, scored.horizon_s)
+    sections = []
+    if summary["num_programs"]:
+        sections.append(Section("Results", [Definitions(list(results_of(summary)))]))
+    notes = [Paragraph(text) for _, text in notes_of(summary)]
+    if notes:
+        sections.append(Section("What has no value, and why", notes, folded=True))
+    provenance = f"Scored from records ({summary['layout']})."
+    return log_page(", ".join(names), provenance, judged(traffic), TTFT, sections=sections)
