@@ -31,7 +31,7 @@ FLOORS = (
     ("execute",),
     ("report",),
     ("figures", "gate", "score", "validate", "capacity"),
-    ("attack",),
+    ("attack", "diagnose"),
     ("cli",),
     ("api", "__main__"),  # the Python interface, which ``fairbench`` itself names
 )

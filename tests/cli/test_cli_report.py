@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.report.numbers import less_than, more_than, number
+from fairbench.report.numbers import number
 from fairbench.results.comparison import compare_sweep
 from html_reading import Reader
 from one_by_one import one_by_one
@@ -87,16 +87,18 @@ def test_the_spec_in_the_page_gives_the_same_records(run, tmp_path):
     assert json.loads(again.stdout) == json.loads((run / "summary.json").read_text())
 
 
-def test_the_page_of_a_sweep_begins_with_the_sharing_incentive(swept, tmp_path):
+def test_the_page_of_a_sweep_begins_with_the_trade_off(swept, tmp_path):
     text = reported(swept, tmp_path / "s.html")
     shown = Reader(text).text
     for cell in compare_sweep(swept):
-        value = cell.combined["sharing_incentive_p95"]["mean"]  # of two programs each
-        headline = re.search(rf"<span>{cell.scheduler}</span><strong>(.*?)</strong>", text)
-        assert headline[1] in (number(value), more_than(value), less_than(value))
+        latency = cell.combined["victim_p95_s"]["mean"]
+        card = re.search(rf"<span>{cell.scheduler}</span><strong>(.*?)</strong>", text)
+        assert card[1] == f"{number(latency)} s"
         for client in cell.combined["clients"]:
             assert client["client"] in shown
-    assert text.index("sharing incentive") < text.index("<table>")
+    assert "<h1>Sweep" not in text
+    assert "undefined in" not in text
+    assert text.index("Latency against throughput") < text.index("<table")
     assert 'class="mark"' in text
     assert "fairbench sweep sweep.toml" in shown
 
@@ -155,7 +157,7 @@ def test_the_default_is_a_page_in_the_directory(run):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["nowhere"], "nowhere: is neither the directory of a run nor that of a sweep"),
+        (["nowhere"], "nowhere: is no access log, nor the directory of a run, a sweep or a plan"),
         (["nowhere", "-o", "x.pdf"], "x.pdf: must end in .html or .md"),
     ],
 )

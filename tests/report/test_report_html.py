@@ -81,7 +81,7 @@ def test_a_row_of_one_cell_heads_those_below_it():
     grid = Grid(["", "x"], [[Cell("place")], [Cell("lpm"), Cell("1", "worst", "0-2")]])
     text = as_html(Page("t", "p", [], [], [Section("s", [grid])]))
     assert '<th scope="rowgroup" colspan="2">place</th>' in text
-    assert '<td><span class="worst">1</span><small>0-2</small></td>' in text
+    assert '<td data-label="x"><span class="worst">1</span><small>0-2</small></td>' in text
 
 
 def test_markdown_has_everything_but_the_figures():
