@@ -45,7 +45,9 @@ def written(path, rows, waits=None):
     columns = "time,client,input_tokens,output_tokens" + ("" if waits is None else ",ttft,latency")
     lines = [f"{at:.4f},{NAMES[team]},1000,120" for at, team in rows]
     if waits is not None:
-        lines = [f"{line},{wait:.4f},{wait + 1:.4f}" for line, wait in zip(lines, waits, strict=True)]
+        lines = [
+            f"{line},{wait:.4f},{wait + 1:.4f}" for line, wait in zip(lines, waits, strict=True)
+        ]
     path.write_text("\n".join([columns, *lines]) + "\n")
     return path
 

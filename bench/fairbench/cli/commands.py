@@ -59,9 +59,12 @@ COMMANDS: Mapping[str, Entry] = {
         "score:score", "Compute every fairness metric from anyone's records of requests."
     ),
     "diagnose": Entry(
-        "diagnose:diagnose_log", "Find who floods an access log, who is hurt, and what would help."
+        "diagnose:diagnose_log",
+        "Find who floods an access log, who is hurt and when, and what fair queueing would change.",
     ),
-    "report": Entry("report:report", "Write a page on a run, its repeats, or a sweep."),
+    "report": Entry(
+        "report:report", "Write a page on a run, its repeats, a sweep, a plan, or an access log."
+    ),
     "plot": Entry("plot:plot", "Draw a figure of the DLPM paper from stored runs."),
     "reproduce": Entry(
         "reproduce:reproduce", "Run what a figure of the DLPM paper lacks, then draw it."
