@@ -91,11 +91,14 @@ def test_the_page_of_a_sweep_begins_with_the_trade_off(swept, tmp_path):
     text = reported(swept, tmp_path / "s.html")
     shown = Reader(text).text
     for cell in compare_sweep(swept):
-        headline = re.search(rf"<span>{cell.scheduler}</span><strong>(.*?) s</strong>", text)
-        assert headline[1] == number(cell.combined["victim_p95_s"]["mean"])
+        latency = cell.combined["victim_p95_s"]["mean"]
+        card = re.search(rf"<span>{cell.scheduler}</span><strong>(.*?)</strong>", text)
+        assert card[1] == f"{number(latency)} s"
         for client in cell.combined["clients"]:
             assert client["client"] in shown
-    assert text.index("<strong>") < text.index("<table")
+    assert "<h1>Sweep" not in text
+    assert "undefined in" not in text
+    assert text.index("Latency against throughput") < text.index("<table")
     assert 'class="mark"' in text
     assert "fairbench sweep sweep.toml" in shown
 

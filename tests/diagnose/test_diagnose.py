@@ -1,116 +1,133 @@
-"""``fairbench diagnose``: who floods a log, who is hurt and when, and what would help."""
+"""A flood in an access log: its client, its window and its victims are named rightly."""
 
 import json
-import random
+import re
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.metrics.floods import floods
+from fairbench.metrics.harm import harm_of
+from fairbench.metrics.traffic import Traffic, best_stretch
 
-CLIENTS, SPAN_S = 12, 150.0
-FLOOD_S = (40.0, 90.0)
-
-
-def diagnosed(*arguments):
-    result = CliRunner().invoke(app, ["diagnose", *map(str, arguments), "--disable-tqdm"])
-    assert result.exit_code == 0, result.output
-    return result.stdout
+FLOODER, START_S, END_S, SPAN_S = 17, 120, 360, 480
+NAMES = tuple(f"team-{number:02d}" for number in range(40))
 
 
-def arrivals(seed, floods):
-    """Return (time, client) of teams that send 0.3 requests/s each; team-7 may flood at 15/s."""
-    rng = random.Random(seed)
-
-    def poisson(rate, start_s, end_s):
-        while (start_s := start_s + rng.expovariate(rate)) < end_s:
-            yield start_s
-
-    sent = [(at_s, f"team-{n}") for n in range(CLIENTS) for at_s in poisson(0.3, 0.0, SPAN_S)] + [
-        (at_s, "team-7") for at_s in poisson(15.0, *FLOOD_S) if floods
-    ]
-    return sorted(sent)
+def requests(flooding=True):
+    """Requests of 40 teams by time; one floods from 120 to 360 s with nine requests a second."""
+    rng = np.random.default_rng(1)
+    rows = [(at, team) for team in range(40) for at in rng.uniform(0, SPAN_S, 70)]
+    if flooding:
+        rows += [(at, FLOODER) for at in rng.uniform(START_S, END_S, 9 * (END_S - START_S))]
+    return sorted(rows)
 
 
-def written(path, lines, header="timestamp,client,input_tokens,output_tokens"):
-    path.write_text("\n".join([header, *lines]) + "\n")
+def one_server(rows, service_s=0.1):
+    """The wait of each in a queue of one server, first come, first served: by Lindley."""
+    waits, free_s = [], 0.0
+    for at, _ in rows:
+        free_s = max(free_s, at)
+        waits.append(free_s - at + service_s)
+        free_s += service_s
+    return np.array(waits)
+
+
+def traffic_of(rows, waits):
+    client = np.array([team for _, team in rows])
+    arrival_s = np.array([at for at, _ in rows])
+    return Traffic(NAMES, client, arrival_s, np.full(len(rows), 100.0), waits)
+
+
+def written(path, rows, waits=None):
+    columns = "time,client,input_tokens,output_tokens" + ("" if waits is None else ",ttft,latency")
+    lines = [f"{at:.4f},{NAMES[team]},1000,120" for at, team in rows]
+    if waits is not None:
+        lines = [
+            f"{line},{wait:.4f},{wait + 1:.4f}" for line, wait in zip(lines, waits, strict=True)
+        ]
+    path.write_text("\n".join([columns, *lines]) + "\n")
     return path
 
 
-@pytest.fixture(params=[0, 1])
-def flooded(tmp_path, request):
-    sent = arrivals(request.param, floods=True)
-    return written(tmp_path / "log.csv", [f"{at_s:.3f},{client},1200,150" for at_s, client in sent])
+def test_the_flood_its_window_and_its_victims_are_named():
+    rows = requests()
+    traffic = traffic_of(rows, one_server(rows))
+    (flood,) = floods(traffic)
+    assert traffic.clients[flood.client] == "team-17"
+    assert flood.start_s == pytest.approx(START_S, abs=2)
+    assert flood.end_s == pytest.approx(END_S, abs=2)
+    assert not flood.throughout
+    harm = harm_of(traffic, [flood])
+    assert {one.client for one in harm.victims} == set(range(40)) - {FLOODER}
+    assert START_S <= harm.start_s < START_S + 30
+    assert harm.end_s > END_S  # the queue drains after the flood
 
 
-def test_the_flood_its_window_and_its_victims_are_named(flooded):
-    found = json.loads(diagnosed(flooded, "--no-plan", "--json", "--dp", 1))
-    (flood,) = found["floods"]
-    assert flood["client"] == "team-7"
-    assert flood["start_s"] == pytest.approx(FLOOD_S[0], abs=3.0)
-    assert flood["end_s"] == pytest.approx(FLOOD_S[1], abs=3.0)
-    victims = {one["client"] for one in found["harm"]["victims"]}
-    assert victims == {f"team-{n}" for n in range(CLIENTS) if n != 7}
+def test_without_a_flood_nobody_is_named():
+    rows = requests(flooding=False)
+    assert floods(traffic_of(rows, one_server(rows))) == []
 
 
-def test_fair_queueing_lowers_the_waits_of_the_others_and_the_text_says_so(flooded):
-    found = json.loads(diagnosed(flooded, "--no-plan", "--json", "--dp", 1))
-    p95_s = {one["scheduler"]: one["others_p95_s"] for one in found["schedulers"]}
-    assert list(p95_s) == ["fcfs", "vtc", "d2lpm", "fair-finish"]
-    assert all(p95_s[name] < p95_s["fcfs"] / 2 for name in p95_s if name != "fcfs")
-    text = diagnosed(flooded, "--no-plan", "--dp", 1)
-    assert text.startswith("team-7 floods, 11 clients wait\n")
-    assert "- team-7 floods from " in text
-    assert max(map(len, text.splitlines())) <= 80
+def test_a_flood_that_delays_nobody_does_no_harm():
+    rows = requests()
+    traffic = traffic_of(rows, np.full(len(rows), 0.1))
+    assert harm_of(traffic, floods(traffic)) is None
 
 
-def test_a_log_in_which_nobody_floods_says_so(tmp_path):
-    sent = arrivals(2, floods=False)
-    log = written(tmp_path / "log.csv", [f"{at_s:.3f},{client},500,50" for at_s, client in sent])
-    found = json.loads(diagnosed(log, "--no-plan", "--json", "--dp", 1))
-    assert (found["floods"], found["harm"]) == ([], None)
-    assert "floods from" not in diagnosed(log, "--no-plan", "--dp", 1)
+def test_the_best_stretch_by_hand():
+    gains, cost = np.array([1.0, -3.0, 2.0, 2.0, -1.0]), np.zeros(5)
+    assert best_stretch(gains, cost) == (2, 3, 4.0)
+    # Three events of 2 each; the gap before the last costs more than it brings.
+    assert best_stretch(np.full(3, 2.0), np.array([0.0, 1.0, 9.0])) == (0, 1, 3.0)
 
 
-def test_recorded_latencies_tell_who_waited(tmp_path):
-    """Half of the teams wait in this log, and only while team-7 floods."""
-    slow = {f"team-{n}" for n in range(6)}
-    lines = [
-        f"{at_s:.3f},{client},1200,150,{at_s + wait_s:.3f},{at_s + wait_s + 1:.3f}"
-        for at_s, client in arrivals(3, floods=True)
-        for wait_s in [20.0 if client in slow and FLOOD_S[0] < at_s < FLOOD_S[1] else 0.1]
-    ]
-    header = "timestamp,client,input_tokens,output_tokens,first_token,end"
-    found = json.loads(
-        diagnosed(written(tmp_path / "log.csv", lines, header), "--no-plan", "--json", "--dp", 1)
-    )
-    assert [one["client"] for one in found["floods"]] == ["team-7"]
-    assert {one["client"] for one in found["harm"]["victims"]} == slow
+@pytest.fixture
+def log(tmp_path):
+    """The flood as a file with waits."""
+    rows = requests()
+    return written(tmp_path / "access.csv", rows, one_server(rows))
 
 
-def test_the_fewest_replicas_are_in_the_page(flooded, tmp_path):
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_one_command_answers_on_one_page(log, tmp_path):
     page = tmp_path / "page.html"
-    text = diagnosed(flooded, "--report", page, "--slo", "victim_p95_s<5s")
-    assert "Replicas for a P95 below 5.00 s" in text
+    result = invoke("diagnose", log, "--no-plan", "--dp", 1, "--report", page, "--disable-tqdm")
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stdout.split())
+    start_s, end_s = map(int, re.search(r"team-17 floods from (\d+) to (\d+) s", text).groups())
+    assert abs(start_s - START_S) <= 2
+    assert abs(end_s - END_S) <= 2
+    assert "39 of 39 other clients are hurt" in text
+    assert "as recorded" in text
+    assert all(len(line) <= 80 for line in result.stdout.splitlines() if str(page) not in line)
     shown = page.read_text()
-    assert "team-7" in shown
-    assert "<svg" in shown
-    assert "<script" not in shown
+    assert "<h1>team-17 floods, 39 clients wait</h1>" in shown
+    assert "<strong></strong>" not in shown
+    assert "<strong>-</strong>" not in shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["none.csv"], "none.csv"),
-        (["LOG", "--scheduler", "d2lmp"], "Did you mean 'd2lpm'?"),
-        (["LOG", "--slo", "victim_p95<2s"], "victim_p95"),
-        (["LOG", "--report", "page.pdf"], "must end in .html or .md"),
-    ],
-)
-def test_a_wrong_argument_is_one_line(tmp_path, monkeypatch, arguments, said):
-    monkeypatch.chdir(tmp_path)
-    written(tmp_path / "LOG", ["0.0,a,10,10", "1.0,b,10,10"])
-    result = CliRunner().invoke(app, ["diagnose", *arguments])
-    assert result.exit_code == 2
-    assert len(result.stderr.splitlines()) == 1
-    assert said in result.stderr
+def test_the_numbers_as_json(log):
+    result = invoke("diagnose", log, "--no-plan", "--dp", 1, "--scheduler", "fcfs,vtc", "--json")
+    found = json.loads(result.stdout)
+    assert [one["client"] for one in found["floods"]] == ["team-17"]
+    assert len(found["harm"]["victims"]) == 39
+    fcfs, vtc = found["schedulers"]
+    assert (fcfs["scheduler"], vtc["scheduler"]) == ("fcfs", "vtc")
+
+
+@pytest.mark.parametrize("command", [("report",), ("score", "--report")])
+def test_a_log_has_a_page(command, log, tmp_path):
+    page = tmp_path / "page.html"
+    flags = ("-o", page) if command == ("report",) else ("--report", page)
+    result = invoke(command[0], log, *flags)
+    assert result.exit_code == 0, result.output
+    text = page.read_text()
+    assert "team-17 floods, 39 clients wait" in text
+    assert text.count("<svg") == 2
+    assert "<strong>-</strong>" not in text

@@ -1,0 +1,161 @@
+"""The work of ``fairbench reproduce``: complete the runs of a figure, draw it, judge claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from fairbench.cli.plot import QUICK
+from fairbench.cli.progress import shown_progress
+from fairbench.errors import RunFailed, UsageError, unknown_name
+from fairbench.execute.context import run_context
+from fairbench.execute.executor import Executor
+from fairbench.figures.style import check_drawable
+from fairbench_studies.dlpm.catalogue import (
+    FIGURES,
+    PaperFigure,
+    figure_named,
+    figures_of,
+)
+from fairbench_studies.dlpm.central.store import fill_timings
+from fairbench_studies.dlpm.claims.map_command import MAP, MapFiles, draw_claims_map
+from fairbench_studies.dlpm.claims.table import Setting, claims_markdown, judge_all, write
+from fairbench_studies.frontier.command import FRONTIER, FrontierSize, reproduce_frontier
+from fairbench_studies.kit.store import fill_store
+from fairbench_studies.preble.command import PREBLE, reproduce_preble
+from fairbench_studies.textbook.command import TEXTBOOK, reproduce_textbook
+from fairbench_studies.vtc.command import VTC, reproduce_vtc
+
+ALL, CLAIMS = "all", "claims"
+AUTHORS = "dlpm-paper"  # the preset beside which claims are judged unless another is named
+OTHERS = (VTC, PREBLE, FRONTIER)
+TIMED = "fig4"  # the one figure of timings, not of runs
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of ``fairbench reproduce``. ``show``: show progress."""
+
+    figure: str
+    quick: bool
+    suffixes: list[str]
+    output_dir: Path
+    claims_dir: Path
+    result_dir: Path
+    on_map: bool
+    preset: str | None
+    seeds: int | None
+    runs_on: Executor
+    show: bool
+
+    @property
+    def ending(self) -> str:
+        """The end of a store's name."""
+        return QUICK if self.quick else ""
+
+
+def carry_out(asked: Asked) -> None:
+    """Complete the runs of a figure, draw it, and judge claims. Raises UsageError, RunFailed."""
+    _check(asked)
+    if asked.on_map:
+        files = MapFiles(asked.output_dir, asked.claims_dir, asked.suffixes)
+        store = asked.result_dir / f"{MAP}{asked.ending}"
+        draw_claims_map(store, files, asked.runs_on, quick=asked.quick, show=asked.show)
+    elif asked.figure == TEXTBOOK:
+        reproduce_textbook(asked.claims_dir)
+    elif asked.figure in OTHERS:
+        _another_paper(asked)
+    else:
+        _figures(asked)
+
+
+def _check(asked: Asked) -> None:
+    known = (*FIGURES, ALL, CLAIMS, *OTHERS, TEXTBOOK)
+    figure, preset = asked.figure, asked.preset
+    if figure not in known:
+        raise unknown_name("figure", figure, known)
+    if asked.seeds is not None and figure != FRONTIER:
+        raise UsageError(f"--seeds: is of {FRONTIER}, not of {figure}")
+    if preset is not None and (asked.on_map or figure in (*OTHERS, TEXTBOOK)):
+        raise UsageError(f"--preset {preset}: is of figures and claims of DLPM, not of {figure}")
+    if asked.on_map and figure != CLAIMS:
+        raise UsageError(f"--map: is of claims, not of {figure}")
+
+
+def _another_paper(asked: Asked) -> None:
+    """Reproduce the VTC paper, the Preble paper or the frontier."""
+    check_drawable()
+    folder = asked.result_dir / asked.figure
+    files = (folder, asked.output_dir, asked.claims_dir, asked.suffixes, asked.runs_on)
+    if asked.figure == FRONTIER:
+        reproduce_frontier(*files, FrontierSize(asked.quick, asked.seeds), show=asked.show)
+    elif asked.figure == VTC:
+        reproduce_vtc(*files, quick=asked.quick, show=asked.show)
+    else:
+        reproduce_preble(*files, quick=asked.quick, show=asked.show)
+
+
+def _figures(asked: Asked) -> None:
+    """Complete figures of the DLPM paper and draw them, or judge its claims, or both."""
+    drawn = asked.figure != CLAIMS
+    if drawn:
+        check_drawable()
+    wanted = _wanted(asked.figure, asked.preset)
+    folders = {one: asked.result_dir / f"{one.sweep}{asked.ending}" for one in wanted}
+    _fill(folders, asked.runs_on, quick=asked.quick, show=asked.show)
+    if drawn:
+        for one, folder in folders.items():
+            for path in one.plot(folder, asked.output_dir, asked.suffixes):
+                typer.echo(path)
+    if asked.figure in (ALL, CLAIMS):
+        _judge(folders, asked.claims_dir)
+
+
+def _wanted(figure: str, preset: str | None) -> list[PaperFigure]:
+    """Return the figures whose runs are needed. Raises UsageError for what a preset has not."""
+    if figure not in (ALL, CLAIMS):
+        return [figure_named(figure, preset)]
+    at_preset = list(figures_of(preset or AUTHORS).values())
+    if not at_preset:
+        raise UsageError(f"--preset {preset}: no figure of the DLPM paper is bundled for it")
+    return [*FIGURES.values(), *at_preset]
+
+
+def _fill(
+    folders: Mapping[PaperFigure, Path], executor: Executor, *, quick: bool, show: bool
+) -> None:
+    """Run what is missing in the store of each figure.
+
+    Raises RunFailed if points failed, after all the others; Interrupted when interrupted.
+    """
+    failed = 0
+    with run_context(shown_progress(show), executor) as context:
+        for figure, folder in folders.items():
+            if figure.name == TIMED:
+                fill_timings(folder, context, quick=quick)
+            else:
+                failures = fill_store(figure.sweep, folder, context, quick=quick)
+                failed += len(failures)
+                for failure in failures:
+                    typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
+            if context.interrupted():
+                raise context.interrupted.ended(f"interrupted; what finished is in {folder}")
+    if failed:
+        raise RunFailed(f"{failed} points failed; see the folder failed of each store")
+
+
+def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:
+    read = {one: one.read(folder) for one, folder in folders.items()}
+    settings = [
+        Setting(
+            title, {one.name: source for one, source in read.items() if bool(one.preset) is own}
+        )
+        for title, own in (("at the authors' settings", True), ("at today's defaults", False))
+    ]
+    judged = judge_all(settings)
+    for path in write(judged, settings, claims_dir):
+        typer.echo(path)
+    typer.echo(claims_markdown(judged, settings), nl=False)

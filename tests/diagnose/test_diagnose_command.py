@@ -1,0 +1,116 @@
+"""``fairbench diagnose``: who floods a log, who is hurt and when, and what would help."""
+
+import json
+import random
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+
+CLIENTS, SPAN_S = 12, 150.0
+FLOOD_S = (40.0, 90.0)
+
+
+def diagnosed(*arguments):
+    result = CliRunner().invoke(app, ["diagnose", *map(str, arguments), "--disable-tqdm"])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def arrivals(seed, floods):
+    """Return (time, client) of teams that send 0.3 requests/s each; team-7 may flood at 15/s."""
+    rng = random.Random(seed)
+
+    def poisson(rate, start_s, end_s):
+        while (start_s := start_s + rng.expovariate(rate)) < end_s:
+            yield start_s
+
+    sent = [(at_s, f"team-{n}") for n in range(CLIENTS) for at_s in poisson(0.3, 0.0, SPAN_S)] + [
+        (at_s, "team-7") for at_s in poisson(15.0, *FLOOD_S) if floods
+    ]
+    return sorted(sent)
+
+
+def written(path, lines, header="timestamp,client,input_tokens,output_tokens"):
+    path.write_text("\n".join([header, *lines]) + "\n")
+    return path
+
+
+@pytest.fixture(params=[0, 1])
+def flooded(tmp_path, request):
+    sent = arrivals(request.param, floods=True)
+    return written(tmp_path / "log.csv", [f"{at_s:.3f},{client},1200,150" for at_s, client in sent])
+
+
+def test_the_flood_its_window_and_its_victims_are_named(flooded):
+    found = json.loads(diagnosed(flooded, "--no-plan", "--json", "--dp", 1))
+    (flood,) = found["floods"]
+    assert flood["client"] == "team-7"
+    assert flood["start_s"] == pytest.approx(FLOOD_S[0], abs=3.0)
+    assert flood["end_s"] == pytest.approx(FLOOD_S[1], abs=3.0)
+    victims = {one["client"] for one in found["harm"]["victims"]}
+    assert victims == {f"team-{n}" for n in range(CLIENTS) if n != 7}
+
+
+def test_fair_queueing_lowers_the_waits_of_the_others_and_the_text_says_so(flooded):
+    found = json.loads(diagnosed(flooded, "--no-plan", "--json", "--dp", 1))
+    p95_s = {one["scheduler"]: one["others_p95_s"] for one in found["schedulers"]}
+    assert list(p95_s) == ["fcfs", "vtc", "d2lpm", "fair-finish"]
+    assert all(p95_s[name] < p95_s["fcfs"] / 2 for name in p95_s if name != "fcfs")
+    text = diagnosed(flooded, "--no-plan", "--dp", 1)
+    assert text.startswith("team-7 floods, 11 clients wait\n")
+    assert "- team-7 floods from " in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_log_in_which_nobody_floods_says_so(tmp_path):
+    sent = arrivals(2, floods=False)
+    log = written(tmp_path / "log.csv", [f"{at_s:.3f},{client},500,50" for at_s, client in sent])
+    found = json.loads(diagnosed(log, "--no-plan", "--json", "--dp", 1))
+    assert (found["floods"], found["harm"]) == ([], None)
+    assert "floods from" not in diagnosed(log, "--no-plan", "--dp", 1)
+
+
+def test_recorded_latencies_tell_who_waited(tmp_path):
+    """Half of the teams wait in this log, and only while team-7 floods."""
+    slow = {f"team-{n}" for n in range(6)}
+    lines = [
+        f"{at_s:.3f},{client},1200,150,{at_s + wait_s:.3f},{at_s + wait_s + 1:.3f}"
+        for at_s, client in arrivals(3, floods=True)
+        for wait_s in [20.0 if client in slow and FLOOD_S[0] < at_s < FLOOD_S[1] else 0.1]
+    ]
+    header = "timestamp,client,input_tokens,output_tokens,first_token,end"
+    found = json.loads(
+        diagnosed(written(tmp_path / "log.csv", lines, header), "--no-plan", "--json", "--dp", 1)
+    )
+    assert [one["client"] for one in found["floods"]] == ["team-7"]
+    assert {one["client"] for one in found["harm"]["victims"]} == slow
+
+
+def test_the_fewest_replicas_are_in_the_page(flooded, tmp_path):
+    page = tmp_path / "page.html"
+    text = diagnosed(flooded, "--report", page, "--slo", "victim_p95_s<5s")
+    assert "Replicas for a P95 below 5.00 s" in text
+    shown = page.read_text()
+    assert "team-7" in shown
+    assert "<svg" in shown
+    assert "<script" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["none.csv"], "none.csv"),
+        (["LOG", "--scheduler", "d2lmp"], "Did you mean 'd2lpm'?"),
+        (["LOG", "--slo", "victim_p95<2s"], "victim_p95"),
+        (["LOG", "--report", "page.pdf"], "must end in .html or .md"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "LOG", ["0.0,a,10,10", "1.0,b,10,10"])
+    result = CliRunner().invoke(app, ["diagnose", *arguments])
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert said in result.stderr
