@@ -1,4 +1,4 @@
-"""What the optional compiled wheel has to know of a class (``hatch_build.py``)."""
+"""Class annotations for the optional compiled wheel (``hatch_build.py``)."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 else:
 
     def mypyc_attr(**_: Any) -> Any:
-        """Only the compiler reads it; in the interpreter the class stays as it is."""
+        """Return a decorator that only the compiler reads; the interpreter ignores it."""
         return lambda cls: cls

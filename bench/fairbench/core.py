@@ -40,16 +40,18 @@ def prompt_tokens(prompt: Prompt) -> int:
 
 @dataclass(slots=True, eq=False)  # not frozen, which would triple the cost of making one
 class Request:
-    """One LLM call as routers, engines and schedulers see it. Identity, never the true length.
+    """An LLM call as routers, engines and schedulers see it: its identity, never its true length.
 
-    ``max_new_tokens`` is what the client allows, not what will be produced. ``depth`` is the
-    length of the longest chain of earlier calls of its program that this one waited for, and
-    ``calls_left`` how many calls its program has yet to make (None where nobody knows).
-    ``arrival_s`` and the deadlines are seconds on the home's clock, the same as every ``now_s``:
-    ``deadline_s`` is when it ought to be over, ``first_token_by_s`` when its first token is due,
-    ``token_every_s`` the mean time between tokens that it was promised after that;
-    ``priority`` is a number of the client's own; each scheduler says which end goes first.
-    ``demoted`` is what admission control has put behind all others.
+    - ``max_new_tokens`` is the client's limit, not the number of tokens that will be produced.
+    - ``depth`` is the length of the longest chain of earlier calls in its program for which
+    this call waited.
+    - ``calls_left`` is the number of calls that its program has yet to make, None if unknown.
+    - ``arrival_s`` and the deadlines are seconds on the host's clock, like every ``now_s``.
+    - ``deadline_s`` is the time at which the call should have finished.
+    - ``first_token_by_s`` is the time at which its first token is due.
+    - ``token_every_s`` is the promised mean time between the tokens after the first.
+    - ``priority`` is a number chosen by the client; each scheduler says which end goes first.
+    - ``demoted`` marks a request that admission control placed behind all others.
     """
 
     request_id: Final[int]
@@ -76,9 +78,9 @@ class Request:
 
 
 class LLM(Protocol):
-    """What a program may do: call the model, wait, and run branches side by side.
+    """The operations of a program: call the model, wait, and run branches concurrently.
 
-    The same program runs in virtual time and over HTTP, so it must not use any other awaitable.
+    The same program runs in virtual time and over HTTP, and must therefore use no other awaitable.
     """
 
     def generate(
@@ -139,21 +141,22 @@ class ServiceBound:
 
 @dataclass(frozen=True, slots=True)
 class NoBound:
-    """Why no theorem bounds the service differences of a scheduler with its settings."""
+    """The reason why no theorem bounds a scheduler's service differences with its settings."""
 
     reason: str
 
 
 class CostModel(Protocol):
-    """How long an engine's iterations take, for policies that weigh time.
+    """The duration of an engine's iterations, for policies that weigh time.
 
-    The simulator answers from its timing profile; a real server's home fits the server's own steps.
+    The simulator answers from its timing profile. The host of a real server fits the model to
+    the server's own steps.
     """
 
     def prefill_s(self, cached_tokens: int, new_tokens: int) -> float:
-        """Seconds to compute ``new_tokens`` of one prompt after ``cached_tokens`` of it."""
+        """Return the seconds to prefill ``new_tokens`` after ``cached_tokens`` of a prompt."""
         ...
 
     def decode_step_s(self, requests: int, context_tokens: int) -> float:
-        """Seconds of a decode step of so many requests with so many tokens of context in all."""
+        """Return a decode step's seconds, given its requests and their total context."""
         ...

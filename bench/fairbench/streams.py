@@ -6,5 +6,5 @@ import random
 
 
 def stream(seed: int, name: str) -> random.Random:
-    """The random stream of one purpose; seeded by text, so no hash seed can change it."""
+    """Return the random stream of one purpose; seeded by text, so no hash seed can change it."""
     return random.Random(f"{seed}/{name}")

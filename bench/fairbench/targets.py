@@ -26,7 +26,7 @@ class RequestCosts(Protocol):
     def decode_step_s(self, requests: int, context_tokens: int) -> float: ...
 
     def frontend_s(self, input_tokens: int) -> float:
-        """Seconds before and behind the engine: HTTP, tokenizer."""
+        """Return the seconds spent before and behind the engine: HTTP and tokenizer."""
         ...
 
 
@@ -39,13 +39,13 @@ class Alone(NamedTuple):
 
 
 class Target(NamedTuple):
-    """At most so many seconds, or, if ``of_alone``, so many times the latency alone."""
+    """A latency limit in seconds, or, if ``of_alone``, as a multiple of the latency alone."""
 
     amount: float
     of_alone: bool = False
 
     def seconds(self, alone_s: float) -> float:
-        """The limit of a request whose latency alone is ``alone_s``."""
+        """Return the limit (s) of a request whose latency alone is ``alone_s``."""
         return self.amount * alone_s if self.of_alone else self.amount
 
     def __str__(self) -> str:
@@ -53,9 +53,9 @@ class Target(NamedTuple):
 
 
 class Due(NamedTuple):
-    """When a request is due, in seconds on the home's clock; None where nothing says so.
+    """The deadlines of a request, in seconds on the host's clock; None where there is none.
 
-    ``token_every_s`` is the mean time between tokens that it was promised.
+    ``token_every_s`` is the promised mean time between tokens.
     """
 
     first_token_s: float | None
@@ -65,9 +65,9 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What each request of a client is to keep; None is no target.
+    """The latency targets of each request of a client; None is no target.
 
-    ``ttft`` is from arrival to the first token, ``tpot`` the mean time between tokens after it,
+    ``ttft`` is from arrival to the first token, ``tpot`` the mean time between later tokens, and
     ``e2el`` from arrival to the last token.
     """
 
@@ -76,20 +76,20 @@ class Targets:
     e2el: Target | None = None
 
     def given(self) -> Iterator[tuple[str, Target]]:
-        """Those that there are, by name."""
+        """Yield the targets that are set, with their names."""
         for name in LATENCIES:
             if (target := getattr(self, name)) is not None:
                 yield name, target
 
     @property
     def of_alone(self) -> bool:
-        """Whether some are multiples, for which a timing profile is needed."""
+        """Return whether some targets are multiples, which need a timing profile."""
         return any(target.of_alone for _, target in self.given())
 
     def due(self, arrival_s: float, alone: Alone | None, max_new_tokens: int) -> Due:
-        """When a request is due that may produce ``max_new_tokens``; nobody knows if it will.
+        """Return the deadlines of a request that may produce ``max_new_tokens``.
 
-        Its end is due by ``e2el``, or when the last token is by ``ttft`` and ``tpot``.
+        The last token is due by ``e2el``, or as ``ttft`` and ``tpot`` allow for all tokens.
         """
         ttft_s, tpot_s, e2el_s = alone or Alone(0.0, 0.0, 0.0)
         first = self.ttft and arrival_s + self.ttft.seconds(ttft_s)
@@ -104,9 +104,9 @@ class Targets:
 
 
 def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
-    """Latencies of a request by itself: the frontend, a prefill of all its input, steps of one.
+    """Return the latencies of a request alone: the frontend, one prefill, steps of batch 1.
 
-    Longer prompts than an engine computes in one chunk take a little more there.
+    A prompt longer than the engine's chunk takes a little more in reality.
     """
     ttft_s = costs.frontend_s(input_tokens) + costs.prefill_s(0, input_tokens)
     last = input_tokens + max(1, output_tokens - 1)  # context of the last decode step
@@ -119,7 +119,7 @@ NOT_DUE = Due(None, None)
 
 
 def parse_targets(texts: Mapping[str, str], where: str) -> Targets:
-    """Targets from texts by name, such as ``{"ttft": "500ms"}``; a bare number is in ms.
+    """Parse targets from texts by name, such as ``{"ttft": "500ms"}``; a bare number is in ms.
 
     Raises UsageError that begins with ``where``.
     """
@@ -132,12 +132,12 @@ def parse_targets(texts: Mapping[str, str], where: str) -> Targets:
 
 
 def written_targets(text: str) -> Targets:
-    """The targets that ``str`` wrote."""
+    """Parse the targets that ``str`` wrote."""
     return parse_targets(dict(word.split(":") for word in text.split()), "goodput_targets")
 
 
 def laid_over(below: Targets, above: Targets) -> Targets:
-    """The targets of ``above``, and where it has none those of ``below``."""
+    """Return the targets of ``above``, completed by those of ``below``."""
     return Targets(**dict(below.given()) | dict(above.given()))
 
 
@@ -147,11 +147,12 @@ def named_targets(
     classes: Mapping[str, str] = MappingProxyType({}),
     usual: Mapping[str, Targets] = MappingProxyType({}),
 ) -> dict[str, Targets]:
-    """The targets of each client by name: ``usual`` ones with ``given`` ones laid over them.
+    """Return the targets of each client by name: ``given`` targets override ``usual`` ones.
 
     A key of ``given`` is ``ttft``, for every client, or ``NAME.ttft``, for a client or one of the
-    ``classes`` (client -> class); the client's own counts most. Raises UsageError for another name,
-    latency or time.
+    ``classes`` (client -> class); a client's own target takes precedence. Raises UsageError for
+    another
+    name, latency or time.
     """
     names = list(clients)
     allowed = {*names, *classes.values()}

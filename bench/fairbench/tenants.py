@@ -23,7 +23,7 @@ REMEMBERED = 2**16  # names, where clients just turn up
 
 @lru_cache(maxsize=REMEMBERED)
 def lineage(client: str) -> tuple[str, ...]:
-    """The nodes of a client: its tenants, the outermost first, and at last itself."""
+    """Return the nodes of a client: its tenants from the outermost, then the client itself."""
     ends = [at + 1 for at, letter in enumerate(client) if letter == SEPARATOR]
     # At a server names are whatever they are; one with the last part empty is not its tenant.
     leaf = client + "\0" if client.endswith(SEPARATOR) else client
@@ -31,14 +31,16 @@ def lineage(client: str) -> tuple[str, ...]:
 
 
 def owner_of(client: str) -> str:
-    """Whose a client is by its name: its outermost tenant, or itself."""
+    """Return a client's owner by its name: the outermost tenant, or the client itself."""
     return client.partition(SEPARATOR)[0]
 
 
 def named_below(owners: Mapping[str, str]) -> dict[str, str]:
-    """Clients by where they are in the tree, given the owner of each ("" for itself).
+    """Return the position of clients in the tree, given the owner of each ("" for itself).
 
-    Who has an owner that its name does not tell is put below it, as is whoever is one.
+    A client whose name does not contain its owner is placed below the owner, and so is a client
+    that
+    owns others.
     """
     said = {name: owner or owner_of(name) for name, owner in owners.items()}
     hidden = {owner for name, owner in said.items() if owner != owner_of(name)}
@@ -49,7 +51,7 @@ def named_below(owners: Mapping[str, str]) -> dict[str, str]:
 
 
 def child_of(tenant: str, client: str) -> str | None:
-    """The node below a tenant on the way to a client; None if the client is not its."""
+    """Return the node below a tenant on the way to a client, None for another tenant's client."""
     nodes, depth = lineage(client), tenant.count(SEPARATOR)
     below = tenant == ROOT or (len(nodes) > depth and nodes[depth - 1] == tenant)
     return nodes[depth] if below else None
@@ -57,22 +59,22 @@ def child_of(tenant: str, client: str) -> str | None:
 
 @lru_cache(maxsize=REMEMBERED)
 def parent_of(node: str) -> str:
-    """The tenant of a node."""
+    """Return the tenant of a node."""
     return node[: node.rfind(SEPARATOR, 0, -1) + 1]
 
 
 def children_of(tenant: str, clients: Iterable[str]) -> dict[str, None]:
-    """The nodes below a tenant on the way to these clients, in the order of these."""
+    """Return the nodes below a tenant on the way to these clients, in the clients' order."""
     children = (child_of(tenant, client) for client in clients)
     return {child: None for child in children if child is not None}
 
 
 def with_tenants(clients: Iterable[str]) -> list[str]:
-    """Who can have a weight: these clients, then their tenants."""
+    """Return the names that can have a weight: these clients, then their tenants."""
     names = list(clients)
     return [*names, *tenants_of(names)]
 
 
 def tenants_of(clients: Iterable[str]) -> dict[str, None]:
-    """All tenants of these clients, each before those within; none of names without separators."""
+    """Return all tenants of these clients, outer before inner; none for plain names."""
     return {tenant: None for client in clients for tenant in lineage(client)[:-1]}

@@ -43,14 +43,15 @@ One = Result | str | PathLike[str]
 
 
 class Comparison:
-    """What ``compare`` found.
+    """The result of ``compare``.
 
-    ``runs`` is an Arrow table of the metrics of every run, one row each, that begins with
-    ``place``, ``run`` (its scheduler there) and ``seed``. ``differences`` has one row per metric
-    and pair of experiments: both means, the difference paired by seed, its 95% interval, and
-    whether the other is ``better`` or ``worse`` than the baseline, the ``same``, or nobody can
-    tell, and then about how many more seeds would. Printed, it is what ``fairbench compare``
-    prints.
+    ``runs`` is an Arrow table of the metrics of every run, with one row per run. Its first
+    columns are ``place`` (the configuration), ``run`` (the scheduler there) and ``seed``.
+    ``differences`` has one row per metric and pair of experiments: both means, the difference
+    paired by seed and its 95% interval. The row also says whether the other experiment is
+    ``better`` or ``worse`` than the baseline, the ``same``, or whether the comparison is
+    inconclusive. An inconclusive row estimates how many more seeds would settle the comparison.
+    The printed form is the output of ``fairbench compare``.
     """
 
     def __init__(self, groups: Sequence[Sequence[Side]], metrics: Sequence[str] | None) -> None:
@@ -145,7 +146,7 @@ def compare(
 
 
 def _sides(given: Sequence[One | Sequence[Result]]) -> list[Side]:
-    """Results as sides: those of one experiment together, a seed that comes again as another."""
+    """Group results into sides, one per experiment; a repeated seed starts another side."""
     rounds: list[list[ComparedRun]] = [[]]
     for one in given:
         if isinstance(one, Result):
@@ -184,7 +185,7 @@ def _by_place(sides: Sequence[Side]) -> list[list[Side]]:
 
 
 def _contrasts(groups: Sequence[Sequence[Side]], metrics: Sequence[str]) -> Iterator[Contrast]:
-    """Every side against the first of its group, where they have a seed in common."""
+    """Yield the contrast of every side with the first of its group, if they share a seed."""
     for group in groups:
         for other in group[1:]:
             if group[0].runs.keys() & other.runs.keys():

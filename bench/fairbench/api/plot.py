@@ -63,7 +63,7 @@ def _title(summary: Mapping[str, Any]) -> str:
 
 
 def _shown_figure() -> Figure:
-    """A figure that no window manages, and that a notebook shows where it is a cell's value."""
+    """Return a figure without a window, which a notebook displays as a cell's value."""
     from matplotlib.figure import Figure
 
     class Shown(Figure):

@@ -47,12 +47,12 @@ class Result:
 
     @classmethod
     def stored(cls, run: StoredRun) -> Result:
-        """Of a run's directory. Raises DataError if its experiment cannot be read."""
+        """Return the result of a run's directory. Raises DataError if it cannot be read."""
         return cls(run, experiment_of(run), run.path)
 
     @classmethod
     def unsaved(cls, spec: ExperimentSpec, result: RunResult) -> Result:
-        """Of a run that was kept in memory."""
+        """Return the result of a run that was kept in memory."""
         tables = {name: _as_table(columns) for name, columns in result.tables().items()}
         return cls(_InMemory(Path(), result.summary, {}, tables), experiment_tables(spec), None)
 
@@ -63,17 +63,17 @@ class Result:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Every metric of the run; undefined is None."""
+        """All metrics of the run. Undefined metrics are None."""
         return self._run.summary
 
     @property
     def requests(self) -> pa.Table:
-        """One row a request. Raises DataError if its file cannot be read, as all tables do."""
+        """The requests, one row each. Raises DataError, as all tables do, if unreadable."""
         return self._run.table("requests")
 
     @property
     def programs(self) -> pa.Table:
-        """One row a program."""
+        """The programs, one row each."""
         return self._run.table("programs")
 
     @property
@@ -83,11 +83,11 @@ class Result:
 
     @property
     def clients(self) -> pa.Table:
-        """One row a client: its metrics as they are in the summary."""
+        """The clients, one row each, with their metrics from the summary."""
         return pa.Table.from_pylist(self.summary["clients"])
 
     def plot(self) -> Figure:
-        """Each client's service and response times over the run, as a matplotlib figure.
+        """Plot each client's service and response times over the run as a matplotlib figure.
 
         Needs the plot extra: raises UsageError without it.
         """

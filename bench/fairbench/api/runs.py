@@ -62,9 +62,9 @@ def run(
 
 
 def load(directory: str | PathLike[str]) -> Result:
-    """The result of a run that was saved, by its directory.
+    """Return the result of a saved run from its directory.
 
-    Raises DataError if it is none, if it is of another version, or if someone damaged its summary.
+    Raises DataError if the directory is not a run, is of another version, or has a damaged summary.
     """
     stored = read_run(Path(directory))
     check_summary(stored.summary, stored.path / "summary.json")

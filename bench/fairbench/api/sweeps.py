@@ -55,7 +55,7 @@ class SweepResult:
 
     @property
     def cells(self) -> list[dict[str, Any]]:
-        """One a scheduler and place: its metrics over all seeds, ``{mean, low, high, runs}``."""
+        """An entry per scheduler and configuration: ``{mean, low, high, runs}`` by metric."""
         cells: list[dict[str, Any]] = self.comparison["cells"]
         return cells
 
@@ -152,14 +152,14 @@ def sweep(
 
 
 def load_sweep(directory: str | PathLike[str]) -> SweepResult:
-    """A sweep that was saved, as it was last compared. Raises DataError if it cannot be read."""
+    """Return a saved sweep as last compared. Raises DataError if the sweep cannot be read."""
     path = Path(directory)
     tables = [read_parquet(path / f"{name}.parquet") for name in ("metrics", "clients")]
     return SweepResult(read_json(path / "comparison.json"), tables[0], tables[1], path)
 
 
 def _listed(flag: str, value: Any) -> Any:
-    """The values of an axis as a list; others as they are."""
+    """Return the values of a sweep axis as a list, and other values unchanged."""
     if flag not in AXES or value is None:
         return value
     return list(value) if isinstance(value, SEVERAL) else [value]

@@ -1,6 +1,6 @@
-"""What an attacker may do. Every choice has an honest value, and all of them make the honest twin.
+"""The choices that an attacker has. Each choice has an honest value; the honest twin has them all.
 
-Whatever it does, it runs the same programs as often as its twin.
+An attacker runs the same programs as its twin, and as often.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ Part = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """One way to behave; the defaults are honest.
+    """A client behaviour. The defaults are honest.
 
-    ``identities`` share the programs, at the same time or ``in_turn`` for ``period_s`` each.
-    ``padding_tokens`` come before every prompt, of its own or what a victim last began with.
-    A program's calls are ``split`` into so many smaller ones. ``max_new_multiple`` is how many
-    times too much output is reserved. With ``on_share`` below 1 all is sent in that part of each
-    ``period_s``. At most ``in_flight`` programs of an identity are under way, 0 being no limit;
-    with a ``reaction`` they begin when what it sees of its own requests says so. It claims
-    ``deadline_part`` of the time that it was promised, and ``weight_multiple`` times its weight.
-    Its answers go on until they are ``output_multiple`` times as long as its twin's.
+    - ``identities`` share the programs, at the same time or ``in_turn`` for ``period_s`` each.
+    - ``padding_tokens`` are prepended to every prompt. They are the attacker's own, or the
+    tokens with which a victim's latest prompt began.
+    - ``split`` is the number of smaller calls that replace each call of a program.
+    - ``max_new_multiple`` is the factor by which the reserved output exceeds the real output.
+    - ``on_share`` below 1 sends all load within that fraction of each ``period_s``.
+    - ``in_flight`` limits the running programs per identity. 0 means no limit.
+    - ``reaction`` starts programs when the identity's own requests show the named event.
+    - ``deadline_part`` is the claimed fraction of the promised time.
+    - ``weight_multiple`` is the factor by which the claimed weight exceeds the real weight.
+    - ``output_multiple`` is the factor by which its answers are longer than the twin's.
     """
 
     __pydantic_config__ = NO_MORE
@@ -50,7 +53,7 @@ class Behaviour:
     output_multiple: AtLeast1 = 1
 
     def plain(self) -> Behaviour:
-        """The same with honest values wherever others make no difference."""
+        """Return the behaviour with honest values for all choices that have no effect."""
         turns = self.in_turn and self.identities > 1
         paced = turns or self.on_share < 1
         return replace(
@@ -63,7 +66,7 @@ class Behaviour:
         )
 
     def changed(self) -> dict[str, Any]:
-        """What is not honest of it, by name."""
+        """Return the choices that are not honest, by name."""
         return {key: one for key, one in asdict(self).items() if one != getattr(HONEST, key)}
 
     def __str__(self) -> str:
@@ -72,7 +75,7 @@ class Behaviour:
 
 HONEST = Behaviour()
 
-# What a search chooses from, the honest value first.
+# The choices of a search, the honest value first.
 CHOICES: Mapping[str, tuple[Any, ...]] = {
     "identities": (1, 2, 3, 5, 8),
     "in_turn": (False, True),
@@ -91,7 +94,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
 
 
 def behaviour_of(data: Mapping[str, Any]) -> Behaviour:
-    """A behaviour from what is not honest of it. Raises UsageError for an unknown name."""
+    """Build a behaviour from its dishonest choices. Raises UsageError for an unknown name."""
     names = [field.name for field in fields(Behaviour)]
     for name in data:
         if name not in names:

@@ -26,10 +26,10 @@ def tokens_per_hour(spec: ExperimentSpec) -> float:
 
 
 def gpu_s_per_hour(spec: ExperimentSpec) -> float:
-    """What their requests add to a worker's time by the engine's costs (``RequestWork``).
+    """Return the GPU time that the attack adds per hour, by the engine's costs (``RequestWork``).
 
-    Padding of its own is cached, all the rest of a prompt is computed: an upper bound for programs
-    whose calls share a prompt.
+    The attacker's own padding counts as cached and the rest of a prompt as computed. The result
+    is an upper bound for programs whose calls share a prompt.
     """
     work = RequestWork(ProfileCosts(load_profile(spec.gpu)))
 
@@ -55,9 +55,9 @@ def _per_hour(spec: ExperimentSpec, size: Callable[[ClientPlan, Job], float]) ->
 
 
 def programs_multiple(honest: ExperimentSpec, attack: ExperimentSpec) -> float:
-    """How many times the twin's programs the attacker sends while programs arrive, on average.
+    """Return the attacker's programs over its twin's, on average, while programs arrive.
 
-    Not 1 where the time is not a whole number of an attack's periods.
+    The ratio differs from 1 if the time is not a whole number of an attack's periods.
     """
     sent = [
         sum(expected_programs(plan) for plan in spec.client_plans() if plan.misbehaving)

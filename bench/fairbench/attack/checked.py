@@ -1,4 +1,4 @@
-"""What is in the files of a search, checked: anyone may have written them."""
+"""Validation of the files of a search, which anyone may have written."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NO_MORE = ConfigDict(extra="forbid")
 
 
 def checked(shape: type[T], data: Any, where: str) -> T:
-    """What ``data`` says, as a ``shape``: a dataclass or a named tuple of numbers and texts.
+    """Return ``data`` validated as ``shape``, a dataclass or named tuple of numbers and texts.
 
     Raises DataError: one line that names ``where``, the key, its value and what is allowed.
     """
     plain: type = shape
     try:
-        # By way of JSON, where strict takes a table for a dataclass.
+        # Through JSON, because strict mode then accepts a table for a dataclass.
         made: T = _adapter(plain).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         raise DataError(f"{where}: {explain(error)}") from None
@@ -32,7 +32,7 @@ def checked(shape: type[T], data: Any, where: str) -> T:
 
 
 def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
-    """The value, if it is allowed. Raises ValueError with the nearest match."""
+    """Return the value if it is allowed. Raises ValueError with the nearest match."""
     names = [str(one) for one in allowed]
     if value not in names:
         raise ValueError(str(unknown_name(what, value, names)))

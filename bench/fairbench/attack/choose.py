@@ -1,7 +1,7 @@
-"""Which behaviour is tried next: at random, or where earlier trials were good (Optuna's TPE).
+"""Choice of the next behaviour: at random, or near good earlier trials (Optuna's TPE).
 
-A choice depends on the seed, its number and the trials before it, not on how often the search was
-interrupted.
+A choice depends on the seed, its number and the trials before it. Interrupting the search does
+not change it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPTIMISERS = RANDOM, TPE = ("random", "tpe")
 def random_behaviours(
     choices: Choices, seed: int, first: int, count: int, tried: Sequence[Behaviour]
 ) -> list[Behaviour]:
-    """So many, of numbers ``first`` and up, none of which was tried; fewer if there are no more."""
+    """Draw ``count`` untried behaviours, numbered from ``first``; fewer if too few are left."""
     known, found = {HONEST, *tried}, []
     for number in range(first, first + count):
         rng = stream(seed, f"attack/{number}")
@@ -47,9 +47,9 @@ def random_behaviours(
 def tpe_behaviours(
     choices: Choices, seed: int, first: int, count: int, scored: Scored, tried: Sequence[Behaviour]
 ) -> list[Behaviour]:
-    """As many of the optimiser's, none of which was ``tried``, impossible ones included.
+    """Return up to ``count`` behaviours from Optuna's TPE, none of them in ``tried``.
 
-    Raises UsageError if Optuna is not installed.
+    ``tried`` includes the impossible behaviours. Raises UsageError if Optuna is not installed.
     """
     optuna = _optuna()
     several = {name: values for name, values in choices.items() if len(values) > 1}

@@ -14,7 +14,7 @@ from fairbench.report.palette import SERIES
 
 
 def draw(search: Search, found: Sequence[Found], paths: Sequence[Path]) -> None:
-    """Every trial by kept and gain, the worst by their ranks, and how the search went."""
+    """Draw every trial by kept and gain, the worst with their ranks, and the search's course."""
     trials = [trial for trial in search.store.trials() if not trial.error]
     objective, spec = Objective(search.plan.objective), search.spec
     with paper_style():

@@ -17,12 +17,12 @@ KNOWN: Mapping[str, Behaviour] = {
     "leave-and-rejoin": Behaviour(on_share=0.5, period_s=20.0),
     "large-reservations": Behaviour(max_new_multiple=100.0),
     "one-at-a-time": Behaviour(in_flight=8),
-    # What a search found against `fair-finish` with all defences.
+    # Found by a search against `fair-finish` with all defences.
     "long-context-bursts": Behaviour(
         identities=2, padding_tokens=20_000, split=8, max_new_multiple=4.0, on_share=0.1
     ),
     "long-answers": Behaviour(output_multiple=16),
     "long-decoder": Behaviour(padding_tokens=8000, output_multiple=16),
-    # What a search found against the same with limits of clients, but for how many requests.
+    # Found by a search against `fair-finish` with client limits, except the limit on requests.
     "long-answer-bursts": Behaviour(identities=5, on_share=0.1, output_multiple=16),
 }

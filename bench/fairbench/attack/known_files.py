@@ -27,11 +27,11 @@ def named_workload(name: str) -> WorkloadSpec:
 
 
 def known_workload(name: str) -> WorkloadSpec:
-    """A known attack of judges, on three victims by somebody who sends four times as much."""
+    """Return a known attack on workload judge: three victims, and an attacker with 4x the load."""
     title = f"attack-{name}"
     return attack_workload(load_workload("judge"), "none", KNOWN[name], Stakes(), name=title)
 
 
 def known_file(name: str) -> str:
-    """What is in ``workloads/attacks/NAME.toml``."""
+    """Return the text of ``workloads/attacks/NAME.toml``."""
     return HEADER.format(name=name) + attack_file(known_workload(name))

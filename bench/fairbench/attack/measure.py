@@ -1,4 +1,4 @@
-"""One simulation of an attack or of its honest twin: what the attacker got, and its victims."""
+"""Simulation of an attack or its honest twin: the attacker's gain and the victims' loss."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ PERCENT = 95
 
 
 class Seen(NamedTuple):
-    """What one run shows. Served is up to the end of arrivals, by the service log.
+    """The measurements of one run. Service counts up to the end of arrivals, by the service log.
 
-    ``attacker`` is the attacker's useful service in programs; ``victims`` the mean over the victims
-    of the part of what was due to them that was served, ``finished`` how many of their programs
-    were over. ``p95_s`` is the mean of their P95 over programs that came after the warm-up, a lower
-    bound if ``more``, None if it is not known or infinite.
+    - ``attacker`` is the attacker's useful service, in programs.
+    - ``victims`` is the mean, over the victims, of the served fraction of the service due to them.
+    - ``finished`` is the number of victims' programs that finished.
+    - ``p95_s`` is the mean of the victims' P95 over programs that arrived after the warm-up.
+    The value is a lower bound if ``more``, and None if unknown or infinite.
     """
 
     attacker: float
@@ -56,7 +57,7 @@ class Harm(NamedTuple):
 
 
 def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> ExperimentSpec:
-    """The experiment with the workload of an attack in place of its own."""
+    """Return the experiment with its workload replaced by that of an attack."""
     count = workload.client_count(scenario)
     return spec.model_copy(
         update={"workload": workload, "scenario": scenario, "clients": count, "weights": None}
@@ -69,7 +70,7 @@ def measure(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen:
 
 
 def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
-    """What a run shows, simulated or not. Raises UsageError if it is too short for a victim."""
+    """Measure a run, simulated or live. Raises UsageError if the run is too short for a victim."""
     end_s = facts.window.end_s
     attackers = {plan.index: padding_of(plan) for plan in plans if plan.misbehaving}
     victims = [plan.index for plan in plans if not plan.misbehaving]
@@ -88,7 +89,7 @@ def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
 
 
 def tried(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen | str:
-    """``measure``, or why the experiment is impossible."""
+    """Return the result of ``measure``, or the reason why the experiment is impossible."""
     try:
         return measure(spec, interrupted)
     except UsageError as error:
@@ -96,7 +97,7 @@ def tried(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen | str:
 
 
 def harm(attack: Seen, honest: Seen) -> Harm:
-    """The attack against the honest twin at the same seed."""
+    """Compare the attack with the honest twin at the same seed."""
     p95 = attack.p95_s / honest.p95_s if attack.p95_s and honest.p95_s else None
     return Harm(
         gain=_over(attack.attacker, honest.attacker),
@@ -108,9 +109,9 @@ def harm(attack: Seen, honest: Seen) -> Harm:
 
 
 def combined(harms: Sequence[Harm]) -> dict[str, Any]:
-    """Means and 95% intervals over seeds as JSON types, by the names of ``Harm``.
+    """Return means and 95% intervals over seeds as JSON types, by the names of ``Harm``.
 
-    Of the P95 ratio a lower bound of a seed makes ``low`` alone hold: ``more`` says so.
+    If a seed's P95 ratio is a lower bound, only ``low`` holds for the P95, and ``more`` is true.
     """
     return {
         "gain": _interval([one.gain for one in harms]),
@@ -122,9 +123,9 @@ def combined(harms: Sequence[Harm]) -> dict[str, Any]:
 
 
 def pair(spec: ExperimentSpec, workload: WorkloadSpec) -> tuple[ExperimentSpec, ExperimentSpec]:
-    """The honest run and the attack of a workload file of an attack. Raises UsageError.
+    """Return the honest run and the attack run of an attack workload. Raises UsageError.
 
-    Nothing of the attack is left in the honest run, which other attacks may share.
+    The honest run contains nothing of the attack, and several attacks may share it.
     """
     for scenario in (HONEST, ATTACK):
         if scenario not in workload.scenarios:

@@ -1,4 +1,4 @@
-"""What an attacker is after, as a number of each trial."""
+"""The attacker's objective, as a number for each trial."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Objective(StrEnum):
-    """What the worst attack is the worst by."""
+    """The quantity by which attacks are ranked."""
 
     GAIN = "gain"
     HARM = "harm"
@@ -28,10 +28,11 @@ LABELS = {
 
 
 def value_of(harms: Sequence[Harm], objective: str) -> float:
-    """How good a trial is for the attacker, the mean over its seeds.
+    """Return a trial's value to the attacker, averaged over its seeds.
 
-    Its gain, the victims' loss of service, or how many times as long their P95 is as beside the
-    twin: infinite if what was refused leaves them none.
+    The value is the attacker's gain, the victims' loss of service, or the ratio of the victims'
+    P95 to the honest twin's. The ratio is infinite if the victims have no P95 because their
+    requests were refused.
     """
     if objective == Objective.GAIN:
         return fmean(one.gain for one in harms)

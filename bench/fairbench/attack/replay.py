@@ -15,9 +15,9 @@ from fairbench.execute.context import RunContext
 def replay(
     pairs: Sequence[tuple[ExperimentSpec, ExperimentSpec]], seeds: int, context: RunContext
 ) -> list[dict[str, Any]]:
-    """The harm of each attack beside its honest twin (``measure.pair``), over so many seeds.
+    """Return each attack's harm relative to its honest twin (``measure.pair``), over the seeds.
 
-    A twin that several attacks have in common is simulated once.
+    A twin shared by several attacks is simulated once.
     """
     specs: list[ExperimentSpec] = []
     for number in range(seeds):

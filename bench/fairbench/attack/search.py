@@ -39,14 +39,14 @@ CONFIRM_FROM = 1000  # seeds of the confirmation are so much higher: nothing was
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One of the worst behaviours: its trial, and its harm over the seeds of the confirmation."""
+    """A confirmed attack: its trial, and its harm over the confirmation seeds."""
 
     trial: Trial
     harm: dict[str, Any]
 
 
 class Search:
-    """One search, with all it needs to know; ``run`` goes on where its store ends."""
+    """A search for attacks; ``run`` continues from where its store ends."""
 
     def __init__(self, store: SearchStore, context: RunContext) -> None:
         self.store = store
@@ -76,13 +76,13 @@ class Search:
         self.store.save_spent(self.spent)
 
     def _goes_on(self, trials: Sequence[Trial]) -> bool:
-        """Whether there are trials left, and processor time."""
+        """Return whether trials and processor time are left."""
         if self.plan.cpu_hours is not None and self.spent.cpu_s >= 3600 * self.plan.cpu_hours:
             return False
         return self.plan.trials is None or len(trials) < self.plan.trials
 
     def workload(self, behaviour: Behaviour, name: str = "attack") -> WorkloadSpec:
-        """The workload of a behaviour: the twin's programs in this time, within the budget."""
+        """Return a behaviour's workload: its twin's programs, scaled to fit the budget."""
         lasting = {"duration_s": self.spec.duration_s, "warmup_s": self.spec.warmup_s}
         base, scenario = self.spec.workload.model_copy(update=lasting), self.plan.scenario
         make = partial(attack_workload, base, scenario, behaviour, self.stakes, name=name)
@@ -98,7 +98,7 @@ class Search:
         return whole if isclose(part, 1) else make(rate_part=part)
 
     def next_batch(self, trials: Sequence[Trial]) -> list[Behaviour]:
-        """What is tried after these trials; nothing if there is nothing left to try."""
+        """Return the behaviours to try after these trials. The list is empty when none are left."""
         left = BATCH if self.plan.trials is None else self.plan.trials - len(trials)
         count = min(BATCH, left)
         first, seed = len(trials), self.spec.seed
@@ -113,7 +113,7 @@ class Search:
         return tpe_behaviours(self.choices, seed, first, count, scored, tried_before)
 
     def try_all(self, batch: Sequence[Behaviour], first: int) -> list[Trial]:
-        """A trial of each, numbered from ``first`` on."""
+        """Return one trial per behaviour, numbered from ``first``."""
         seeds = [self.spec.seed + n for n in range(self.plan.seeds)]
         self._know_honest(seeds)
         self._check_comparable(seeds)
@@ -132,7 +132,7 @@ class Search:
         return trials
 
     def _attack(self, behaviour: Behaviour) -> ExperimentSpec | str:
-        """The experiment of a behaviour, or why no workload can have it."""
+        """Return the experiment of a behaviour, or the reason why no workload can have it."""
         try:
             return replayed(self.spec, self.workload(behaviour), ATTACK)
         except UsageError as error:
@@ -190,7 +190,7 @@ class Search:
 
 
 def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
-    """So many of the worst, worst first; of several with the same harms, the first tried."""
+    """Return up to ``most`` worst trials, worst first; of equal harms, only the first tried."""
     distinct: dict[tuple[Harm, ...], Trial] = {}
     for trial in trials:
         if not trial.error:
@@ -200,7 +200,7 @@ def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
 
 
 def result_json(search: Search, found: Sequence[Found], trials: int) -> Mapping[str, Any]:
-    """The outcome as JSON types."""
+    """Return the outcome as JSON types."""
     spec, plan = search.spec, search.plan
     return {
         "scheduler": spec.scheduler,

@@ -23,18 +23,18 @@ def timed(
     spec: ExperimentSpec,
     interrupted: Callable[[], bool],
 ) -> tuple[Any, float]:
-    """What a simulation comes to, and the processor time that it took, in s."""
+    """Return a simulation's result and its processor time in seconds."""
     begun_s = process_time()
     return how(spec, interrupted), process_time() - begun_s
 
 
 def task_of(how: Any, spec: ExperimentSpec) -> Task:
-    """What an executor does: ``how`` of the experiment."""
+    """Return an executor task that applies ``how`` to the experiment."""
     return Reading(partial(how, spec), files_of(spec))
 
 
 def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list[Any]:
-    """What the tasks return, in their order. Raises Interrupted, or what a task raised."""
+    """Return the tasks' results in order. Raises Interrupted, or the error that a task raised."""
     results: dict[int, Any] = {}
     with (
         context.progress.tasks([1.0] * len(tasks)) as done,

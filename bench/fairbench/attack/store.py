@@ -42,11 +42,15 @@ Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How it is searched. ``budget`` is in tokens an hour, input and twice the output; None: any.
+    """The settings of a search.
 
-    ``gpu_budget`` is in seconds of GPUs an hour (``attack.budget``). ``seeds`` are how many each
-    trial has, ``confirm`` how many others the worst ``keep`` then have. It ends after so many
-    ``trials``, or when simulations have taken ``cpu_hours`` of processors, whichever is sooner.
+    - ``budget`` is in weighted tokens (input + 2 x output) per hour. None means no limit.
+    - ``gpu_budget`` is in GPU seconds per hour (``attack.budget``).
+    - ``seeds`` is the number of seeds per trial.
+    - ``confirm`` is the number of further seeds on which the ``keep`` worst trials are confirmed.
+
+    The search ends after ``trials`` trials or ``cpu_hours`` of processor time, whichever comes
+    first.
     """
 
     __pydantic_config__ = NO_MORE
@@ -85,7 +89,7 @@ class Trial:
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As it is written down."""
+        """Return the trial as stored."""
         data: dict[str, Any] = {"trial": self.number, "behaviour": self.behaviour.changed()}
         if self.error:
             return data | {"error": self.error}
@@ -112,7 +116,7 @@ class SearchStore:
 
     @classmethod
     def create(cls, parent: Path, spec: ExperimentSpec, plan: Plan) -> SearchStore:
-        """A fresh directory in ``parent``. Raises UsageError if it cannot be made."""
+        """Create a new directory in ``parent``. Raises UsageError if that fails."""
         check_writable(parent)
         name = f"attack-{spec.scheduler}-{spec.workload.name}-seed{spec.seed}"
         store = cls(fresh_directory(parent, name.replace("/", "_")))
@@ -121,11 +125,11 @@ class SearchStore:
         return store
 
     def spec(self) -> ExperimentSpec:
-        """The honest experiment. Raises DataError if this is no search's directory."""
+        """Return the honest experiment. Raises DataError if the directory is not a search's."""
         return read_spec(self.path / EXPERIMENT)
 
     def plan(self) -> Plan:
-        """How it is searched. Raises DataError."""
+        """Return the search's settings. Raises DataError."""
         return checked(Plan, read_json(self.path / SEARCH), str(self.path / SEARCH))
 
     def go_on_for(self, trials: int | None, cpu_hours: float | None) -> None:
@@ -134,7 +138,7 @@ class SearchStore:
         write_json(self.path / SEARCH, asdict(plan))
 
     def honest(self) -> dict[int, Seen]:
-        """What is known of the honest twin, by seed. Raises DataError."""
+        """Return the stored measurements of the honest twin, by seed. Raises DataError."""
         file = self.path / HONEST
         found = {}
         for seed, data in (read_json(file) if file.exists() else {}).items():
@@ -149,7 +153,7 @@ class SearchStore:
         write_json(self.path / HONEST, data)
 
     def spent(self) -> Spent:
-        """What the simulations have taken. Raises DataError."""
+        """Return the processor time of the simulations so far. Raises DataError."""
         file = self.path / CPU
         return checked(Spent, read_json(file), str(file)) if file.exists() else Spent()
 
@@ -158,7 +162,7 @@ class SearchStore:
         write_json(self.path / CPU, asdict(spent))
 
     def trials(self) -> list[Trial]:
-        """Those that were run, in order. Raises DataError naming the trial."""
+        """Return the trials that were run, in order. Raises DataError naming the trial."""
         file = self.path / TRIALS
         if not file.exists():
             return []
@@ -178,7 +182,7 @@ class SearchStore:
         write_json(self.path / TRIALS, {"trials": [trial.to_json() for trial in trials]})
 
     def save_worst(self, workloads: Iterable[WorkloadSpec]) -> None:
-        """The worst behaviours as workload files."""
+        """Write the worst behaviours as workload files."""
         folder = self.path / WORST
         folder.mkdir(exist_ok=True)
         for rank, workload in enumerate(workloads, start=1):
@@ -186,5 +190,5 @@ class SearchStore:
 
 
 def attack_file(workload: WorkloadSpec) -> str:
-    """The workload of an attack as a file."""
+    """Return the workload of an attack as the text of a file."""
     return dumps(workload.model_dump(mode="json", exclude_defaults=True))

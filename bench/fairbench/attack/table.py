@@ -22,7 +22,7 @@ EXPLAINED = (
 def attack_text(
     title: str, rows: Sequence[Mapping[str, Any]], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """A table with a row for each ``about`` and its harm (``measure.combined``)."""
+    """Return a table with one row per ``about`` and its harm (``measure.combined``)."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("", "kept", "finished", "gain", "P95"):
         table.add_column(heading, justify="right" if heading else "left", overflow="fold")
@@ -40,18 +40,18 @@ def attack_text(
 
 
 def _about(row: Mapping[str, Any]) -> str:
-    """What it does, and whether that was to send more than its twin, or less."""
+    """Describe the attack, and how many times its twin's programs it sends if not as many."""
     times = f"{row.get('programs', 1.0):.2f}"
     return row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"
 
 
 def processors_text(hours: float) -> str:
-    """How much processors did: in hours, in seconds where that is less than six minutes."""
+    """Return processor time as text: in hours, or in seconds below six minutes."""
     return f"{hours:.2f} hours" if hours >= 0.1 else f"{3600 * hours:.0f} s"
 
 
 def interval_text(value: Mapping[str, float | None] | None) -> str:
-    """A mean, and its interval if it has one."""
+    """Return a mean as text, followed by its interval if known."""
     if value is None:
         return "-"
     if value["low"] is None or value["high"] is None:

@@ -25,7 +25,7 @@ Params = Mapping[str, Any]
 
 
 class Stakes(NamedTuple):
-    """How many victims there are, and how many times as much as one the attacker sends."""
+    """The number of victims, and the attacker's load as a multiple of one victim's."""
 
     victims: int = 3
     multiple: float = 4.0
@@ -40,11 +40,10 @@ def attack_workload(
     name: str = "attack",
     rate_part: float = 1.0,
 ) -> WorkloadSpec:
-    """``base`` with the clients of an attack, all of which run its programs as in ``scenario``.
+    """Return ``base`` with an attack's clients, all of which run its programs as in ``scenario``.
 
-    The attacker sends ``rate_part`` of what its twin does. Raises UsageError if the workload's
-    clients do not all run the same, if its program cannot be split, or for stakes that no workload
-    may have.
+    The attacker sends ``rate_part`` of its twin's load. Raises UsageError if the workload's
+    clients differ, if its program cannot be split, or for stakes that a workload cannot have.
     """
     chosen = base.scenario(scenario)
     if chosen.others or base.classes or base.arrivals:
@@ -90,7 +89,7 @@ def attack_workload(
 def _sends(
     program: str, one: Behaviour, stakes: Stakes, params: Params, turn: int, rate_part: float
 ) -> dict[str, Any]:
-    """What one identity does, the ``turn``-th, as a table of a workload file."""
+    """Return the load of identity number ``turn`` as a table of a workload file."""
     rate = stakes.multiple * rate_part
     sends: dict[str, Any] = {}
     if one.in_turn:
@@ -127,7 +126,7 @@ def _sends(
 
 
 def _claims(base: WorkloadSpec, one: Behaviour) -> dict[str, Any]:
-    """What an identity says that it was promised, and weighs. Raises UsageError if nobody does."""
+    """Return an identity's claimed deadlines and weight. Raises UsageError if nobody has any."""
     claims: dict[str, Any] = {}
     if one.deadline_part < 1:
         if not base.targets:
@@ -164,7 +163,7 @@ SPLITS: Mapping[str, Callable[[Params, int], dict[str, Any]]] = {
 def choices(
     base: WorkloadSpec, all_choices: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, tuple[Any, ...]]:
-    """Those that a workload leaves: by its kind of program, and where deadlines and weights are."""
+    """Return the choices that a workload allows, by its program kind, deadlines and weights."""
     honest = asdict(Behaviour())
     there = {
         "split": base.program in SPLITS,

@@ -22,7 +22,7 @@ Summaries = Callable[[Choice, int], Sequence[Summary]]
 def answer_json(
     clusters: Clusters, found: Mapping[Choice, Found], judge: Judge, summaries: Summaries
 ) -> dict[str, Any]:
-    """What was found for every choice, in their order, and what of it is cheaper than the first."""
+    """Return the answer for every choice, in order, and the choices cheaper than the first."""
     question = clusters.question
     rows = [_row(clusters, choice, one, judge, summaries) for choice, one in found.items()]
     choice, first = next(iter(found.items()))
@@ -83,7 +83,7 @@ def _row(
 
 
 def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
-    """The mean incentive of each client that was simulated alone, over the seeds that have one."""
+    """Return the mean sharing incentive of each client simulated alone, over the known seeds."""
     rows = []
     for clients in zip(*(summary["clients"] for summary in summaries), strict=True):
         row: dict[str, Any] = {"client": clients[0]["client"]}
@@ -98,10 +98,10 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Which rows cost less than the first of their load, the next cheaper first.
+    """Return the indices of rows that cost less than the first row of their load, dearest first.
 
-    Without prices only rows of one GPU can be told, by how many they need. Where the first has no
-    answer, those that have one.
+    Without prices, only rows of the same GPU are comparable, by the number of GPUs. If the
+    first row has no answer, every row with an answer counts as cheaper.
     """
     found = []
     for number, row in enumerate(rows):

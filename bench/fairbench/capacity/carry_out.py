@@ -41,7 +41,7 @@ class _Walk:
 
 
 def begin(question: Question, parent: Path) -> SweepStore:
-    """A fresh directory in ``parent`` for a plan. Raises UsageError for what cannot be planned."""
+    """Create a directory for a plan. Raises UsageError if the question cannot be planned."""
     clusters = Clusters(question)
     specs = clusters.seeds(question.choices[0], question.high)
     store = SweepStore.create(parent, _sweep(specs), specs)
@@ -50,7 +50,7 @@ def begin(question: Question, parent: Path) -> SweepStore:
 
 
 def asked(store: SweepStore) -> Question:
-    """The question of a plan's directory. Raises DataError if it has none."""
+    """Return the question of a plan's directory. Raises DataError if the directory has none."""
     path = store.path / QUESTION
     try:
         return Question(**read_json(path))
@@ -87,7 +87,7 @@ def carry_out(store: SweepStore, context: RunContext) -> dict[str, Any]:
 
 
 class _Runs:
-    """What has been run of a plan: summaries of every choice and number of replicas, by seed."""
+    """The completed runs of a plan: summaries per choice and number of replicas, by seed."""
 
     def __init__(self, clusters: Clusters, store: SweepStore, context: RunContext) -> None:
         self._clusters, self._store, self._context = clusters, store, context
@@ -122,20 +122,20 @@ class _Runs:
         }
 
     def summaries(self, choice: Choice, dp: int) -> list[Summary]:
-        """Those of a cluster that was run, in the order of the seeds."""
+        """Return the summaries of a simulated cluster, in the order of the seeds."""
         return [self._found[one] for one in self._of[choice, dp]]
 
     def judged(self, choice: Choice, dp: int) -> list[Judged]:
-        """Every target at such a cluster."""
+        """Return the verdict on every target for a cluster of ``dp`` replicas."""
         return [judge(slo, self.summaries(choice, dp)) for slo in self._clusters.targets]
 
     def is_enough(self, choice: Choice, dp: int) -> bool:
-        """Whether all targets are met there, certainly if that was asked."""
+        """Return whether the cluster meets all targets, at 95% confidence if requested."""
         certain = self._clusters.question.certain
         return all(one.certain if certain else one.met for one in self.judged(choice, dp))
 
 
 def _sweep(specs: Sequence[ExperimentSpec]) -> Sweep:
-    """The runs so far as a sweep: so they are reported, and read, like one."""
+    """Return the runs so far as a sweep, which can be reported and read as usual."""
     grid = [grid_of(spec) | {"seed": [spec.seed]} for spec in specs]
     return make_sweep({"name": "plan", "grid": grid})

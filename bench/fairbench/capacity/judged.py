@@ -16,11 +16,11 @@ UNDONE = ("unfinished", "refused", "failed")
 
 
 class Judged(NamedTuple):
-    """What became of a target: mean over seeds, and its 95% interval where there are several.
+    """The verdict on a target: the mean over seeds and, given several seeds, its 95% interval.
 
-    ``met`` says so of the mean, ``certain`` of all of the interval. ``bound`` is ``>`` or ``<``
-    where the mean is only a bound, and ``reason`` says why there is none; ``seeds_met`` counts the
-    seeds that keep the target by themselves.
+    ``met`` refers to the mean, ``certain`` to the whole interval. ``bound`` is ``>`` or ``<``
+    if the mean is only a bound. ``reason`` says why there is no mean. ``seeds_met`` counts the
+    seeds that meet the target individually.
     """
 
     slo: Slo
@@ -42,10 +42,10 @@ class Judged(NamedTuple):
 
 
 def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> Judged:
-    """A target, given the summaries of one cluster under several seeds.
+    """Judge a target from the summaries of one cluster under several seeds.
 
-    Where no client was short of service shares are as they should be. A latency that is only a
-    lower bound has not kept its limit, nor has what has no value.
+    Below saturation, targets on shares count as met. A latency that is only a lower bound does
+    not meet its limit, nor does a missing value.
     """
     values = [_value(slo, summary) for summary in summaries]
     fine = [value.reason == NOT_CONTENDED for value in values]
@@ -71,7 +71,7 @@ def _value(slo: Slo, summary: Mapping[str, Any]) -> Value:
 
 
 def _is_among_undone(slo: Slo, summary: Mapping[str, Any]) -> bool:
-    """Whether a latency of completed requests would be among those that never were."""
+    """Return whether a percentile of completed requests would fall among unfinished requests."""
     match = OF_COMPLETED.fullmatch(slo.metric)
     if match is None:
         return False
@@ -81,7 +81,7 @@ def _is_among_undone(slo: Slo, summary: Mapping[str, Any]) -> bool:
 
 
 def _knows(slo: Slo, value: Value) -> bool:
-    """Whether it is on the side of its bound that matters."""
+    """Return whether a value's bound, if any, decides the target."""
     return value.bound != (">" if slo.below else "<")
 
 

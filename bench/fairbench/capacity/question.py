@@ -30,7 +30,7 @@ NUM_RUNS = 3  # seeds of each cluster
 
 
 class Choice(NamedTuple):
-    """What an operator might buy: a scheduler on a GPU, for so many times the load."""
+    """A purchase option: a scheduler on a GPU at a multiple of the load."""
 
     scheduler: str
     gpu: str
@@ -39,13 +39,15 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """All that decides a plan; ``as_json`` and ``Question(**...)`` keep it.
+    """The complete input of a plan, stored by ``as_json`` and ``Question(**...)``.
 
-    The first of ``schedulers`` and of ``gpus`` is what is planned, the rest are alternatives.
-    ``loads`` are multiples of the load that ``flags`` describe: of ``request_rate``, of the trace's
-    speed, or of the workload's own rate for one replica of the first GPU. ``prices`` are of a GPU
-    an hour. ``certain``: a target is met only if its whole interval is. ``every``: try all numbers
-    of replicas. ``sharing``: simulate the clients alone, at what is found.
+    - The first of ``schedulers`` and of ``gpus`` is planned, the others are alternatives.
+    - ``loads`` are multiples of the load that ``flags`` describe: of ``request_rate``, the
+    trace's speed, or the workload's own rate for one replica of the first GPU.
+    - ``prices`` are per GPU and hour.
+    - ``certain`` requires the whole interval to meet a target.
+    - ``every`` tries all numbers of replicas.
+    - ``sharing`` also simulates each client alone on the cluster that is found.
     """
 
     slos: Sequence[str]
@@ -63,17 +65,17 @@ class Question:
     sharing: bool = True
 
     def as_json(self) -> dict[str, Any]:
-        """Its fields as plain values."""
+        """Return the fields as plain values."""
         return {name: _plain(value) for name, value in vars(self).items()}
 
     @property
     def targets(self) -> tuple[Slo, ...]:
-        """What has to be met."""
+        """The targets to meet."""
         return parse_slos(self.slos)
 
     @property
     def choices(self) -> list[Choice]:
-        """All of them; at each load what is planned comes first."""
+        """All choices, by load; the planned choice comes first at each load."""
         return [
             Choice(scheduler, gpu, load)
             for load in self.loads
@@ -87,15 +89,15 @@ class Question:
         return self.choices[:: len(self.gpus) * len(self.schedulers)]
 
     def price(self, profile_id: str) -> float | None:
-        """Of one GPU of a profile, an hour; None if nobody gave it."""
+        """Return the hourly price of one GPU of a profile, or None if not given."""
         named = (self.prices or {}).items()
         return next((price for gpu, price in named if profile_id.startswith(gpu.lower())), None)
 
 
 class Load(NamedTuple):
-    """What is held fixed: programs/s of each well-behaved client, None where a trace says when.
+    """The fixed load: programs/s per well-behaved client, or None if a trace sets the times.
 
-    ``usual`` if the rate is the workload's own for one replica.
+    ``usual`` is true if the rate is the workload's own for one replica.
     """
 
     rate: float | None
@@ -106,7 +108,7 @@ class Clusters:
     """The experiments of a question: every choice at any number of replicas, under one load."""
 
     def __init__(self, question: Question) -> None:
-        """Raises UsageError, in one line, for what cannot be planned."""
+        """Prepare a plan. Raises UsageError, in one line, for what cannot be planned."""
         self.question = question
         self.targets = question.targets
         _check(question)
@@ -119,7 +121,7 @@ class Clusters:
             self.spec(choice, question.high)
 
     def spec(self, choice: Choice, dp: int) -> ExperimentSpec:
-        """A choice with so many replicas, under the first seed."""
+        """Return the experiment of a choice with ``dp`` replicas, under the first seed."""
         own: dict[str, Any] = {"scheduler": choice.scheduler, "gpu": choice.gpu, "dp": dp}
         if self.load.rate is not None:
             own["request_rate"] = self.load.rate * choice.load
@@ -128,7 +130,7 @@ class Clusters:
         return experiment({**self._flags, **own}, self.question.settings)
 
     def seeds(self, choice: Choice, dp: int) -> list[ExperimentSpec]:
-        """The same under each of the seeds, which all choices share."""
+        """Return the experiment of a choice under each seed. All choices share the seeds."""
         first = self.spec(choice, dp)
         return [
             first.model_copy(update={"seed": first.seed + number})

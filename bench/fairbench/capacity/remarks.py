@@ -1,4 +1,4 @@
-"""What else to know of a plan, in sentences: made from ``answer.json`` alone."""
+"""Remarks on a plan as sentences, derived from ``answer.json`` alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Row = Mapping[str, Any]
 
 
 def remarks_of(answer: Row) -> Iterator[str]:
-    """Whether the answer is an end of the range, no step, or in doubt; and what costs less."""
+    """Yield remarks on the limits of the answer, on doubts, and on cheaper choices."""
     for row in answer["choices"]:
         yield from _of_choice(row, answer)
     yield from _cheaper(answer)
@@ -69,7 +69,7 @@ def _offer(row: Row) -> str:
 
 
 def _at(load: float, answer: Row) -> str:
-    """Which load, where there are several."""
+    """Return a phrase that names the load if there are several."""
     several = len({row["load"] for row in answer["choices"]}) > 1
     return f" at {load:g} times the load" if several else ""
 

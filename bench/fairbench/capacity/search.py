@@ -25,10 +25,11 @@ class Found(NamedTuple):
 
 
 def bisected(low: int, high: int) -> Search:
-    """The smallest from ``low`` to ``high``, by halves; then the neighbours of the step are tried.
+    """Find the smallest sufficient size from ``low`` to ``high`` by bisection.
 
-    Is it no step, everything smaller than what is enough is tried, so that the answer is true. Is
-    the largest not enough, others down to the smallest are tried before it is said that none is.
+    The neighbours of the step are tested too. If the results are not monotone, every size below
+    the smallest sufficient one is tested. If the largest size is insufficient, smaller sizes
+    are tested before the search reports that none suffices.
     """
     tried = dict((yield [high]))
     below, above = low - 1, high
@@ -59,7 +60,7 @@ def _halves(low: int, high: int) -> list[int]:
 
 
 def each(low: int, high: int) -> Search:
-    """The smallest from ``low`` to ``high``, by trying every one."""
+    """Find the smallest sufficient size from ``low`` to ``high`` by testing every size."""
     return _found(dict((yield list(range(low, high + 1)))))
 
 
@@ -69,6 +70,6 @@ def _found(tried: dict[int, bool]) -> Found:
 
 
 def is_monotone(tried: Mapping[int, bool]) -> bool:
-    """Whether nothing that is not enough is larger than something that is."""
+    """Return whether no insufficient size is larger than a sufficient one."""
     enough = [tried[one] for one in sorted(tried)]
     return enough == sorted(enough)

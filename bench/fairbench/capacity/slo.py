@@ -45,7 +45,7 @@ class Slo(NamedTuple):
 
     @property
     def entry(self) -> Metric:
-        """What the catalogue says of the metric."""
+        """The catalogue entry of the metric."""
         found = metric_of(self.metric)
         assert found is not None  # ``parse_slo`` has looked
         return found
@@ -58,17 +58,17 @@ class Slo(NamedTuple):
 
     @property
     def of_sharing(self) -> bool:
-        """Whether clients alone have to be simulated for it."""
+        """Return whether the metric requires simulating clients alone."""
         return "sharing_incentive" in self.metric
 
     def met_by(self, value: float) -> bool:
-        """Whether a value keeps the limit."""
+        """Return whether a value meets the limit."""
         if value == self.limit:
             return self.inclusive
         return value < self.limit if self.below else value > self.limit
 
     def margin(self, value: float) -> float | None:
-        """How far a value is on the good side of the limit, as a part of it; None of a limit 0."""
+        """Return a value's margin as a fraction of the limit; None for a limit of 0."""
         if not self.limit:
             return None
         left = self.limit - value if self.below else value - self.limit
@@ -76,7 +76,7 @@ class Slo(NamedTuple):
 
 
 def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
-    """The targets, one at least. Raises UsageError naming what is wrong with one."""
+    """Parse the targets, at least one. Raises UsageError naming what is wrong with a target."""
     found = tuple(parse_slo(text) for text in texts)
     if not found:
         raise UsageError(f"--slo: needed, or every cluster is large enough: {WRITE}")
@@ -119,7 +119,7 @@ def _require_possible(slo: Slo) -> None:
 
 
 def metric_key(name: str) -> str:
-    """The key of a summary that a user's word for it means."""
+    """Return the summary key that a user's metric name means."""
     if match := LATENCY.fullmatch(name):
         return f"{match[2]}_{match[1]}_ms"
     if match := SHARING.fullmatch(name):
@@ -139,7 +139,7 @@ def _in_unit_of(entry: Metric, unit: str | None, text: str) -> float:
 
 
 def _is_of_a_run(entry: Metric) -> bool:
-    """Whether it has a better side, and does not depend on what else was run at the same place."""
+    """Return whether a metric has a better side and depends on its own run alone."""
     beside_others = entry.of_comparison and not entry.key.startswith("sharing_incentive")
     return entry.better is not Better.NEITHER and not beside_others
 

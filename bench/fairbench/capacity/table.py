@@ -24,12 +24,12 @@ Row = Mapping[str, Any]
 
 
 def answer_text(answer: Row, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
-    """``render`` as lines of text."""
+    """Return the output of ``render`` as lines of text."""
     return printed(render(answer), colour=colour, width=width)
 
 
 def render(answer: Row) -> RenderableType:
-    """What was asked, a row a choice with one replica less below it, sharing, and remarks."""
+    """Render the question, each choice with the next smaller cluster, sharing, and remarks."""
     basis_line, *others = head_lines(answer)
     head = [Text(basis_line, style="bold"), *map(Text, others)]
     blocks: list[RenderableType] = [*head, Text(), _choices(answer)]
@@ -41,7 +41,7 @@ def render(answer: Row) -> RenderableType:
 
 
 def head_lines(answer: Row) -> list[str]:
-    """What the numbers are: on what, over which seeds, of which load and trace."""
+    """Return the lines that say on what hardware, seeds, load and trace the numbers are based."""
     count, first = len(answer["seeds"]), answer["seeds"][0]
     seeds = f"{count} seeds: {METHOD}" if count > 1 else f"seed {first}"
     profiles = list(dict.fromkeys(row["timing_profile"] for row in answer["choices"]))
@@ -50,7 +50,7 @@ def head_lines(answer: Row) -> list[str]:
 
 
 def load_line(answer: Row) -> str:
-    """What the load is, and that it does not change with the replicas."""
+    """Return a line that states the load, which is independent of the number of replicas."""
     what = f"workload {answer['workload']}, scenario {answer['scenario']}"
     if answer["rate"] is None:
         return f"{what}: the trace's load, held fixed"
@@ -97,7 +97,7 @@ def _judged(targets: Sequence[Row], seeds: int) -> list[Text]:
 
 
 def _cell(target: Row) -> Text:
-    """The mean, the interval below it, and the margin; coloured by what became of the target."""
+    """Return the mean, its interval below and the margin, coloured by the target's verdict."""
     style = MISSED if not target["met"] else MET if target["certain"] else DOUBTFUL
     text = Text(target_text(target), style=style)
     if target["mean"] is None:

@@ -73,7 +73,7 @@ class _Commands(TyperGroup):
 
 @contextmanager
 def _before_typer() -> Iterator[None]:
-    """What typer would catch itself, and end without a word or not cleanly."""
+    """Handle exceptions that typer would otherwise end silently or not cleanly."""
     try:
         yield
     except Interrupted as error:
@@ -87,7 +87,7 @@ def _before_typer() -> Iterator[None]:
 
 
 def _wording(error: Any) -> str:
-    """Typer's complaint, with the flag, its value and what is allowed if a value was wrong."""
+    """Word typer's error message: the flag, and for a wrong value also what is allowed."""
     details = getattr(error.__cause__, "errors", None)
     if details is not None:
         first = details()[0]
@@ -121,9 +121,9 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Who gets what share of an LLM cluster under which scheduler, and at what cost.
+    """Measure which share of an LLM cluster each client gets under a scheduler, and at what cost.
 
-    Runs on a simulated cluster, for which no GPU is needed, or drives real servers.
+    Runs on a simulated cluster, which needs no GPU, or drives real servers.
     """
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help(), err=True)

@@ -31,7 +31,7 @@ LENGTHS = {"trials", "cpu_hours"}  # which a search that is resumed may be given
 
 
 class Optimiser(StrEnum):
-    """How the next behaviours are chosen."""
+    """The method that chooses the next behaviours."""
 
     RANDOM = "random"
     TPE = "tpe"
@@ -231,7 +231,7 @@ def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str
     spec = experiment(flags, assigned(settings))
     if spec.duration_s is None:
         raise UsageError("duration: an attack needs one")
-    # What is measured is over by the end of arrivals, but for latencies.
+    # Measurements end with the arrivals, except for latencies.
     return spec.model_copy(update={"max_drain_s": min(spec.max_drain_s, spec.duration_s)})
 
 

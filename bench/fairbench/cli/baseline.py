@@ -80,9 +80,9 @@ def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: Quiet = False) -> None
 def _rerun(
     specs: Mapping[str, ExperimentSpec], *, show: bool
 ) -> Iterator[tuple[dict[str, StoredRun], Path]]:
-    """The runs of all experiments by name, and the directory in which they are for the moment.
+    """Rerun all experiments; yield the runs by name and their temporary directory.
 
-    Raises what the first of them raised, once all have ended; Interrupted when interrupted.
+    Raises the first experiment's error once all have ended, and Interrupted when interrupted.
     """
     from fairbench.cli.progress import shown_progress
     from fairbench.config import identity

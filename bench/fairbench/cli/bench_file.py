@@ -28,9 +28,9 @@ OnSaved: TypeAlias = "Callable[[StoredRun], None]"
 
 
 def run_lines(path: Path | None, *, details: bool) -> OnSaved:
-    """What adds a run's line to the file, if there is a path.
+    """Return a callback that appends a run's line to the file, if a path is given.
 
-    Raises UsageError, before anything is run, as ``add_bench_line`` would.
+    Raises UsageError before anything runs, as ``add_bench_line`` would.
     """
     _check_details(path, details)
     if path is not None:
@@ -39,7 +39,7 @@ def run_lines(path: Path | None, *, details: bool) -> OnSaved:
 
 
 def add_run_line(path: Path | None, run: StoredRun, *, details: bool) -> None:
-    """``add_bench_line`` of a stored run. Raises DataError if its requests cannot be read."""
+    """Call ``add_bench_line`` for a stored run. Raises DataError if its requests are unreadable."""
     from fairbench.results.run_tables import read_tables
 
     add_bench_line(path, run.summary, lambda: read_tables(run).requests, details=details)

@@ -20,7 +20,7 @@ JOB_SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file whose Markdown a job of Gi
 
 
 class Format(StrEnum):
-    """How an outcome is printed."""
+    """The output format of an outcome."""
 
     TABLE = "table"
     MARKDOWN = "markdown"
@@ -29,7 +29,7 @@ class Format(StrEnum):
 
 
 class CannotTell(StrEnum):
-    """What becomes of a check that cannot be decided."""
+    """The result of an inconclusive check."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -94,7 +94,7 @@ def judged(
     alpha: float = 0.05,
     allowed: Collection[str] = (),
 ) -> Outcome:
-    """The outcome for two directories. Raises UsageError if they or a clause cannot be used."""
+    """Compare two directories. Raises UsageError if they or a clause cannot be used."""
     from fairbench.gate.outcome import judge
     from fairbench.gate.points import read_pairs
 

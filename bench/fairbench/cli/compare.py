@@ -187,7 +187,7 @@ def compare(
 
 
 def _print(compared: Compared, metrics: list[str] | None, *, as_json: bool) -> None:
-    """The comparison, and on stderr what failed and what makes runs hard to compare."""
+    """Print the comparison; failed runs and comparability warnings go to stderr."""
     from fairbench.cli.output import look, print_json
     from fairbench.metrics.catalogue import key_of
     from fairbench.report.contrast_table import contrast_text, shown_metrics
@@ -220,7 +220,7 @@ def _print(compared: Compared, metrics: list[str] | None, *, as_json: bool) -> N
 
 
 def _advise(contrasts: list[Contrast], path: Path | None) -> None:
-    """Where it is, and how more seeds are run if some metric might be told by them."""
+    """Print where the comparison is stored, and how to add seeds if they may settle a metric."""
     if path is None:
         return
     typer.echo(f"files  {path}")

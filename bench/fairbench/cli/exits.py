@@ -17,7 +17,7 @@ STDOUT = 1  # its file descriptor
 
 
 def complain(message: str, notes: Iterable[str] = ()) -> None:
-    """One line on stderr, and under it notes, such as the end of a server's log."""
+    """Print one line on stderr, followed by notes such as the end of a server's log."""
     line = printable(" ".join(message.split()))
     print(f"fairbench: {line}", *map(printable_lines, notes), sep="\n", file=sys.stderr)
 
@@ -27,7 +27,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def heed_sigterm() -> None:
-    """From here on SIGTERM ends the command as Ctrl-C does: what is open is closed."""
+    """Treat SIGTERM like Ctrl-C from now on, so that open resources are closed."""
 
     def end(signum: int, _: FrameType | None) -> None:
         raise Terminated
@@ -54,5 +54,5 @@ def written_file(error: OSError) -> str:
 
 
 def discard_output() -> None:
-    """From here on standard output goes nowhere, so that Python's own last flush cannot fail."""
+    """Discard standard output from now on, so that Python's final flush cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)

@@ -75,19 +75,19 @@ Percentiles = Annotated[
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are not None."""
+    """Return the options that are not None."""
     return {key: value for key, value in options.items() if value is not None}
 
 
 def assigned(texts: Iterable[str] | None) -> dict[str, Any]:
-    """``--set`` texts by their keys. Raises UsageError for one that is not NAME.PARAM=VALUE."""
+    """Parse ``--set`` texts. Raises UsageError for a text that is not NAME.PARAM=VALUE."""
     return dict(parse_assignment(text) for text in texts or ())
 
 
 def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
-    """``--goodput`` words, ``[NAME.]LATENCY:TIME``, by what is before the colon, None for none.
+    """Parse ``--goodput`` words, ``[NAME.]LATENCY:TIME``, by their part before the colon.
 
-    Raises UsageError for another shape, or for what is given twice.
+    Returns None without words. Raises UsageError for another shape or a duplicate.
     """
     given: dict[str, str] = {}
     for word in [word for text in texts or () for word in text.replace(",", " ").split()]:
@@ -100,7 +100,7 @@ def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
 
 
 def split_commas(flag: str, text: str) -> list[str]:
-    """The words between the commas. Raises UsageError for an empty or a repeated one."""
+    """Split a text at commas. Raises UsageError for an empty or a repeated word."""
     words = [word.strip() for word in text.split(",")]
     if "" in words or len(set(words)) < len(words):
         raise UsageError(f"{flag} {text}: must be different words with commas between")
@@ -108,7 +108,7 @@ def split_commas(flag: str, text: str) -> list[str]:
 
 
 def split_args(texts: list[str] | None) -> list[str] | None:
-    """The words of every ``--server-arg``, as a shell would have them; None for none."""
+    """Split every ``--server-arg`` as a shell would; None stays None. Raises UsageError."""
     try:
         return [word for text in texts for word in shlex.split(text)] if texts else None
     except ValueError as error:
@@ -116,7 +116,7 @@ def split_args(texts: list[str] | None) -> list[str] | None:
 
 
 def split_command(flag: str, text: str | None) -> list[str] | None:
-    """The words of a command, as a shell would have them; None for none. Raises UsageError."""
+    """Split a command as a shell would; None stays None. Raises UsageError."""
     try:
         return None if text is None else shlex.split(text)
     except ValueError as error:
@@ -133,7 +133,7 @@ def parse_headers(texts: list[str] | None) -> dict[str, str]:
 
 
 def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
-    """Headers with the key of ``--api-key-file``. Raises UsageError if they have one."""
+    """Add the key of ``--api-key-file`` to headers. Raises UsageError if they have a key."""
     if file is None:
         return headers
     if any(name.lower() == "authorization" for name in headers):

@@ -18,7 +18,7 @@ DEFAULT_STORE = DEFAULT_RESULT_DIR / "leaderboard"
 
 
 class Format(StrEnum):
-    """How the table is written."""
+    """The output format of the table."""
 
     TABLE = "table"
     MARKDOWN = "md"

@@ -15,7 +15,7 @@ from fairbench.schedulers.eviction.registry import EVICTIONS
 
 
 class Kind(StrEnum):
-    """What to list."""
+    """The things that can be listed."""
 
     SCHEDULERS = "schedulers"
     ROUTERS = "routers"

@@ -16,7 +16,7 @@ MIN_WIDTH = 60
 
 
 def print_summary(summary: Mapping[str, Any], path: Path, *, complete: bool) -> None:
-    """The summary for people, on stdout; plain text unless stdout is a terminal."""
+    """Print the summary for people on stdout, as plain text unless stdout is a terminal."""
     from fairbench.report.table import summary_text
 
     colour, width = look()
@@ -25,7 +25,7 @@ def print_summary(summary: Mapping[str, Any], path: Path, *, complete: bool) -> 
 
 
 def look() -> tuple[bool, int]:
-    """Whether tables on stdout have colours, and how many columns they have."""
+    """Return whether tables on stdout have colours, and their width in columns."""
     from fairbench.report.table import MAX_WIDTH
 
     terminal = sys.stdout.isatty()
@@ -34,5 +34,5 @@ def look() -> tuple[bool, int]:
 
 
 def print_json(summary: Mapping[str, Any]) -> None:
-    """What programs read: one JSON object on stdout, in which undefined is null."""
+    """Print the summary for programs: one JSON object on stdout, with null for undefined."""
     typer.echo(json.dumps(summary, allow_nan=False))

@@ -96,7 +96,7 @@ def _plot_own(folder: Path, output_dir: Path, suffixes: list[str], table: Path |
 
 
 def read_formats(text: str) -> list[str]:
-    """The formats between the commas. Raises UsageError for an unknown one."""
+    """Return the formats between the commas. Raises UsageError for an unknown format."""
     from fairbench.figures.style import FORMATS
 
     found = split_commas("--format", text)
@@ -107,7 +107,7 @@ def read_formats(text: str) -> list[str]:
 
 
 def stored(name: str) -> Path:
-    """Where ``fairbench reproduce`` keeps the runs of a figure: the full store before the quick."""
+    """Return the folder of a figure's runs: the full store if present, else the quick store."""
     full = DEFAULT_RESULT_DIR / name
     quick = DEFAULT_RESULT_DIR / f"{name}{QUICK}"
     return quick if quick.exists() and not full.exists() else full

@@ -40,7 +40,7 @@ def _has_notebook() -> bool:
 
 
 def _tell_large(costs: Sequence[float]) -> None:
-    """Before many requests: about how long they take, and how large their records are."""
+    """Announce, before many requests, the expected duration and size of the records."""
     from fairbench.execute.estimate import estimate
 
     if (whole := estimate(costs)).large:
@@ -54,19 +54,19 @@ class LineProgress(Silent):
         self._begun_s = monotonic()
 
     def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
-        """How much it is, if it is much."""
+        """Announce the amount of work if it is large."""
         _tell_large(costs)
         return super().tasks(costs)
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """Which it was, and how long all has taken so far."""
+        """Print which task ended and the time elapsed so far."""
         elapsed_s = monotonic() - self._begun_s
         line = f"fairbench: {number} of {count} after {elapsed_s:,.0f} s: {printable(name)}"
         typer.echo(line, err=True)
 
 
 class TerminalProgress:
-    """One line that is kept up to date, or a bar. Both are erased: the summary says it all."""
+    """A progress line or bar, erased at the end because the summary says it all."""
 
     def __init__(self) -> None:
         self._live: Live | None = None
@@ -89,7 +89,7 @@ class TerminalProgress:
 
     @contextmanager
     def tasks(self, costs: Sequence[float]) -> Iterator[Callable[[int], None]]:
-        """A bar over tasks of such relative costs, with the time left."""
+        """Show a bar with the time left over tasks with the given relative costs."""
         _tell_large(costs)
         columns = [
             TextColumn("{task.fields[done]}/{task.fields[count]}"),
@@ -108,4 +108,4 @@ class TerminalProgress:
             yield done
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """The bar says so."""
+        """Do nothing: the bar already shows the progress."""

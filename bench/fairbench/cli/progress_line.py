@@ -15,9 +15,10 @@ SETTLED_PART = 0.001
 
 
 def progress_line(state: Any, elapsed_s: float = 0.0) -> str:
-    """The line of whatever executing code reports: see ``execute.context.Progress.update``.
+    """Return the line that shows a reported state (see ``execute.context.Progress.update``).
 
-    It took ``elapsed_s`` so far; after some seconds a simulation says how much longer it may take.
+    ``elapsed_s`` is the time so far. After some seconds, a simulation also shows an estimate of
+    the time left.
     """
     from fairbench.sim.run import Progress
 
@@ -29,7 +30,7 @@ def progress_line(state: Any, elapsed_s: float = 0.0) -> str:
 
 
 def _time_left(progress: Progress, elapsed_s: float) -> str:
-    """How long until all has arrived if it goes on as so far; nothing as long as nobody knows."""
+    """Return the estimated time until all requests have arrived, or an empty text if unknown."""
     now_s, end_s = progress.sim_time_s, progress.end_s
     if elapsed_s < SETTLED_S or end_s is None or not SETTLED_PART * end_s < now_s <= end_s:
         return ""
@@ -38,7 +39,7 @@ def _time_left(progress: Progress, elapsed_s: float) -> str:
 
 
 def _simulated(progress: Progress, elapsed_s: float) -> str:
-    """Simulated time, programs done and the clients' shares of the service so far, if they fit."""
+    """Describe a simulation: time, programs done, and the clients' service shares if they fit."""
     if progress.measuring:
         return f"computing metrics of {progress.programs_started:,} programs"
     now_s, end_s = f"{progress.sim_time_s:,.0f}", progress.end_s
@@ -62,7 +63,7 @@ def _shares(shares: list[float]) -> str:
 
 
 def _live(progress: Any) -> str:
-    """Servers that are ready, then programs done and each client's throughput."""
+    """Describe a live run: servers that are ready, then programs done and clients' throughput."""
     from fairbench.live.run import ServersProgress  # needs the live extra
 
     if isinstance(progress, ServersProgress):

@@ -70,7 +70,7 @@ def _usual(source: Path) -> Path:
 
 
 def _page(directory: Path) -> Page:
-    """The page of whatever the directory is of. Raises DataError if that is nothing of ours."""
+    """Return the report page of a directory. Raises DataError for an unknown kind of directory."""
     from fairbench.capacity.page import is_plan, plan_page
     from fairbench.report.pages.repeat_page import repeat_page
     from fairbench.report.pages.run_page import run_page

@@ -1,4 +1,4 @@
-"""How ``fairbench run`` goes on once it knows what to run: runs, saves, prints, and ends."""
+"""The main part of ``fairbench run``: run the experiment, save and print it, and exit."""
 
 from __future__ import annotations
 

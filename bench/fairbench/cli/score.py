@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Unit(StrEnum):
-    """Of the times in a file."""
+    """The unit of the times in a file."""
 
     S = "s"
     MS = "ms"
@@ -31,7 +31,7 @@ class Unit(StrEnum):
 
 
 class Latency(StrEnum):
-    """What the latency of clients is."""
+    """The quantity that counts as clients' latency."""
 
     PROGRAM = "program"
     TTFT = "ttft"

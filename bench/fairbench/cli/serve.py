@@ -44,7 +44,7 @@ from fairbench.schedulers.setup import checked_weights
 from fairbench.tenants import with_tenants
 
 DEFAULT_LOG_DIR = Path("results/serve")
-# What only workers that are started here obey.
+# Options for workers that this command starts.
 ONLY_WITH_DP = (
     *("local", "backend", "model", "gpu", "tp", "load_format", "server_arg", "time_scale"),
     *("server_python", "ready_check_timeout_sec", "log_dir"),
@@ -291,7 +291,7 @@ def serve(
 
 
 def _weights(text: str | None, keys: Mapping[str, str] | None) -> dict[str, float]:
-    """The clients' weights. Raises UsageError for a wrong one, or for whom no key stands."""
+    """Return the clients' weights. Raises UsageError for a wrong one, or one without a key."""
     from fairbench.config.weights import parse_weights
 
     weights = checked_weights(parse_weights(text) or {})
@@ -305,11 +305,11 @@ def _weights(text: str | None, keys: Mapping[str, str] | None) -> dict[str, floa
 def _own(
     weights: Mapping[str, float], flagged: Mapping[str, float], filed: Mapping[str, float]
 ) -> dict[str, float]:
-    """Weights that the keys file does not say, or that flags say otherwise."""
+    """Return the weights that come from flags or are missing in the keys file."""
     return {one: weight for one, weight in weights.items() if one in flagged or one not in filed}
 
 
 def _given(context: typer.Context, names: tuple[str, ...]) -> list[str]:
-    """Those of the parameters that are on the command line."""
+    """Return the parameters that were given on the command line."""
     sources = {name: context.get_parameter_source(name) for name in names}
     return [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]

@@ -24,9 +24,10 @@ class PeersAsked(NamedTuple):
 def peers_by(
     urls: Sequence[str] | None, key_file: Path | None, router: str, held: Held, admin: int | None
 ) -> PeersAsked:
-    """The peers that flags ask for. Raises UsageError where they do not fit, DataError for a key.
+    """Return the peers that flags ask for. Raises UsageError for a conflict, DataError for a key.
 
-    With an admin port workers come and go, and routers would no longer number them alike.
+    Peers exclude an admin port: workers would come and go, and routers would number them
+    differently.
     """
     from fairbench.config.routers import served_routers
     from fairbench.live.processes.addresses import parse_worker

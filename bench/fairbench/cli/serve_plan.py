@@ -1,4 +1,4 @@
-"""What ``fairbench serve`` would do: its gateway by flags, and the whole of it as text."""
+"""The plan of ``fairbench serve``: the gateway that flags ask for, and the whole plan as text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Held(NamedTuple):
 def held_by(
     gateway: str | None, saturation: str | None, most: str | None, settings: Mapping[str, Any]
 ) -> Held:
-    """The gateway that flags ask for. Raises UsageError where they do not fit."""
+    """Return the gateway that flags ask for. Raises UsageError for a conflict."""
     from fairbench.config.gateway import (
         SERVED_DETECTOR,
         admission_parts,
@@ -54,7 +54,7 @@ def held_by(
 
 
 def client_fields(text: str | None, *, keys: bool) -> tuple[str, ...]:
-    """The fields of ``--client-from``. Raises UsageError for others, and if keys decide."""
+    """Return the fields of ``--client-from``. Raises UsageError for others or with ``--keys``."""
     if text is None:
         return (BODY_CLIENT,)
     if keys:
@@ -84,10 +84,10 @@ def _with_most(most: str, detector: str, settings: Mapping[str, Any]) -> Mapping
 def plan_text(
     config: RouterConfig, spec: ExperimentSpec | None, known: KeysFile | None = None
 ) -> str:
-    """The policy as TOML, every parameter spelled out; clients by name, and never a key.
+    """Return the policy as TOML with every parameter and the clients' names, but never a key.
 
-    ``spec`` is of workers that would be started, ``known`` the keys file. Raises UsageError as
-    starting them would.
+    ``spec`` describes the workers that would be started, ``known`` is the keys file. Raises
+    UsageError as starting the workers would.
     """
     from fairbench.config.gateway import (
         HEADROOM,

@@ -51,7 +51,7 @@ def show(
 
 
 def _is_sweep(folder: Path) -> bool:
-    """Whether a sweep is in there. A name that no system takes is left to whoever reads it."""
+    """Return whether a folder holds a sweep; False for a name that the system rejects."""
     from fairbench.results.sweep_store import SWEEP_FILE
 
     try:
@@ -61,7 +61,7 @@ def _is_sweep(folder: Path) -> bool:
 
 
 def _show_sweep(folder: Path, *, as_json: bool) -> None:
-    """The answer of a plan; else what is finished of a sweep, compared."""
+    """Print the answer of a plan, or else compare the finished runs of a sweep."""
     from fairbench.capacity.carry_out import ANSWER
     from fairbench.cli.output import print_json
     from fairbench.cli.sweep_output import print_comparison, print_plan
@@ -82,7 +82,7 @@ def _show_sweep(folder: Path, *, as_json: bool) -> None:
 
 
 def _hint(folder: Path) -> str:
-    """What a directory without a manifest is, and what to do with it; "" if it is not ours."""
+    """Explain a directory without a manifest and what to do with it; "" for an unknown one."""
     from fairbench.results.intervals import INTERVALS_FILE
     from fairbench.results.store import is_run
     from fairbench.sim.records.spool import FOLDER as SIMULATED
@@ -97,7 +97,7 @@ def _hint(folder: Path) -> str:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """What a folder holds, by name; nothing if it cannot be read."""
+    """Return the subfolders in order of name, or none if the folder is unreadable."""
     try:
         return sorted(one for one in folder.iterdir() if one.is_dir())
     except OSError:

@@ -227,7 +227,7 @@ def sweep(
 
 
 def _axis(flag: str, text: str | None, read: Callable[[str], Any]) -> list[Any] | None:
-    """The values between the commas; None if there is no text."""
+    """Return the values between the commas, or None without a text."""
     if text is None:
         return None
     try:
@@ -258,7 +258,7 @@ def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
 
 
 def _print(outcome: SweepOutcome, *, as_json: bool) -> None:
-    """The comparison, and on stderr what failed and what makes runs hard to compare."""
+    """Print the comparison; failed runs and comparability warnings go to stderr."""
     from fairbench.cli.output import print_json
     from fairbench.cli.sweep_output import print_comparison
 

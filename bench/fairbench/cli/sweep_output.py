@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_comparison(cells: Sequence[SchedulerResults], path: Path) -> None:
-    """The comparison of a sweep for people, on stdout."""
+    """Print the comparison of a sweep for people, on stdout."""
     from fairbench.cli.output import look
     from fairbench.report.comparison_table import comparison_text
 
@@ -23,7 +23,7 @@ def print_comparison(cells: Sequence[SchedulerResults], path: Path) -> None:
 
 
 def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
-    """The answer of a plan on stdout, for people or programs."""
+    """Print the answer of a plan on stdout, for people or programs."""
     from fairbench.capacity.carry_out import ANSWER
     from fairbench.capacity.table import answer_text
     from fairbench.cli.output import look, print_json

@@ -210,7 +210,7 @@ def _key(file: Path) -> bytes:
 
 
 def _table(params: TraceParams, seed: int, end: float | None = None) -> Table:
-    """Its requests, before the end if there is one."""
+    """Return the requests of a trace, up to the end if given."""
     from fairbench.workloads.trace_workload import synthetic_parts
     from fairbench.workloads.traces.change import cut
     from fairbench.workloads.traces.read import read_trace

@@ -1,4 +1,4 @@
-"""How a recorded trace is to be read: flags of ``run`` and of ``trace``."""
+"""Flags of ``run`` and ``trace`` that say how to read a recorded trace."""
 
 from __future__ import annotations
 

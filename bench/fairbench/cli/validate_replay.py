@@ -82,7 +82,7 @@ def _report(
 
 
 def print_fit(file: Path, *, as_json: bool) -> None:
-    """The calibration: every candidate, and the best."""
+    """Print the calibration: every candidate, and the best."""
     from fairbench.cli.output import print_json
     from fairbench.validate.calibrate import best, candidates, fitted_runs
     from fairbench.validate.measured import load_measured

@@ -23,7 +23,7 @@ workload = typer.Typer(
 
 @workload.callback()
 def _commands() -> None:
-    """A group, though of one command."""
+    """Make the app a command group although it has a single command."""
 
 
 @workload.command()

@@ -33,12 +33,12 @@ AS_SERVED = "as served"  # scheduler, router, local and model of an endpoint, wh
 
 Api = Literal["generate", "completions", "chat"]
 
-# What the driver itself says in every body.
+# Fields that the driver sets in every body.
 MANAGED_FIELDS = frozenset(
     {"messages", "prompt", "input_ids", "stream", "max_tokens", "max_completion_tokens"}
 )
 
-# What the launcher itself says to every server.
+# Options that the launcher passes to every server.
 MANAGED_ARGS = frozenset(
     {"--host", "--port", "--model-path", "--model", "--tp-size", "--tp", "--load-format"}
     | {"--schedule-policy", "--kv-events-config", "--kv-events-port", "--time-scale", "--local"}
@@ -68,10 +68,10 @@ Count = Annotated[int, Field(ge=1)]
 
 
 class BackendConfig(BaseModel):
-    """What every kind has, and what the rest of the harness asks about a kind.
+    """The fields and properties common to all kinds of backend.
 
-    ``max_concurrency`` is the most requests under way that the driver allows. To add a kind, write
-    its class, name it in ``Backend``, and write ``live/backends/KIND.py``.
+    ``max_concurrency`` is the highest number of requests that the driver keeps in flight. To
+    add a kind, write its class, name it in ``Backend``, and write ``live/backends/KIND.py``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -264,14 +264,14 @@ KINDS: Mapping[str, type[BackendConfig]] = {
 
 
 def kinds_with(option: str) -> list[str]:
-    """The kinds whose runs understand this option of a run."""
+    """Return the backend kinds that support an option of a run."""
     return [kind for kind, cls in KINDS.items() if option in cls.run_options]
 
 
 def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
-    """The backend from flags over an experiment file's table; None is the simulator.
+    """Merge the backend of flags with an experiment file's table; None means the simulator.
 
-    Another kind than the file's drops the file's table. Raises UsageError naming the key.
+    If the kinds differ, the file's table is dropped. Raises UsageError naming the key.
     """
     given, stored = _table(given), _table(stored)
     kind = given.get("kind", "endpoint" if "base_url" in given else stored.get("kind", SIM))
@@ -291,7 +291,7 @@ def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
 
 
 def _table(value: Any) -> Mapping[str, Any]:
-    """``backend = "sglang"`` in a file is short for a table with only the kind."""
+    """Return a backend as a table; ``backend = "sglang"`` is short for one with only the kind."""
     if isinstance(value, str):
         return {"kind": value}
     if value is None or isinstance(value, Mapping):

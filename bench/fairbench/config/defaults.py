@@ -40,10 +40,10 @@ WARMUP_SHARE = 0.1  # of a duration that the user chose; a workload's own may no
 
 
 def without_defaults(file: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The file without the values that its own workload, scheduler, GPU and model give anyway.
+    """Return the file without the values that its workload, scheduler, GPU or model imply.
 
-    A stored experiment spells everything out. Under flags that replace one of these, a value that
-    was only a default must not outlive what it came from.
+    A stored experiment spells out every value. If flags replace the workload, scheduler, GPU or
+    model, defaults derived from the old one must not survive.
     """
     try:
         return _without_defaults(file)
@@ -73,7 +73,7 @@ def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_usual_machine(draft: Mapping[str, Any], workload: WorkloadSpec) -> bool:
-    """Whether GPU and model are those that the workload has unless somebody chooses."""
+    """Return whether the draft's GPU and model are the workload's defaults."""
     usual = {**DEFAULTS, **machine_of_workload(workload)}
     with suppress(UsageError):
         profile = resolve_profile(usual["gpu"], usual["model"]).profile_id
@@ -82,9 +82,9 @@ def _is_usual_machine(draft: Mapping[str, Any], workload: WorkloadSpec) -> bool:
 
 
 def _chosen_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
-    """The file without those of its times, and its number of clients, that need not be in it.
+    """Return the file without the times and the number of clients that equal their defaults.
 
-    The warm-up is looked at both before the duration, on which it may depend, and after.
+    The warm-up is checked before and after the duration, on which its default may depend.
     """
     kept = dict(file)
     whole = {**workload_defaults(file, workload), **file}
@@ -96,10 +96,10 @@ def _chosen_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, 
 
 
 def workload_defaults(draft: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
-    """The workload's own number of clients and times, where nothing else follows from the rest.
+    """Return the workload's number of clients and times, unless other values determine them.
 
-    A number of programs lifts the default duration. A workload's warm-up is made for the
-    workload's duration, so another duration has a warm-up of ``WARMUP_SHARE`` of it at most.
+    A number of programs disables the default duration. A duration other than the workload's
+    limits the warm-up to ``WARMUP_SHARE`` of that duration.
     """
     times = {
         "clients": workload.client_count(str(draft.get("scenario", DEFAULTS["scenario"]))),
@@ -127,7 +127,7 @@ class SchedulerParts(NamedTuple):
 
 
 def parts_of(draft: Mapping[str, Any]) -> SchedulerParts:
-    """Those of the draft's pair, or those named. Raises UsageError if unknown."""
+    """Return the draft's router and local scheduler. Raises UsageError if unknown."""
     router, local = split_pair(text_of(draft, "scheduler"))
     router = text_of(draft, "router") if "router" in draft else router
     local = text_of(draft, "local") if "local" in draft else local
@@ -141,9 +141,10 @@ def parts_of(draft: Mapping[str, Any]) -> SchedulerParts:
 
 
 def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
-    """The parts whose parameters matter: router, local scheduler, gateway and machine.
+    """Return the parts whose parameters matter: router, local scheduler, gateway and machine.
 
-    None if it is as served; a router that is somebody else's has none.
+    The result is empty for an endpoint that is benchmarked as served. An external router has no
+    parameters.
     """
     if draft["scheduler"] == AS_SERVED:
         return ()
@@ -154,7 +155,7 @@ def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def engine_of(draft: Mapping[str, Any]) -> str | None:
-    """The simulated engine that the draft names, None for the default. UsageError if unknown."""
+    """Return the draft's simulated engine, None for the default. Raises UsageError if unknown."""
     if "engine" not in draft:
         return None
     engine = text_of(draft, "engine")
@@ -164,7 +165,7 @@ def engine_of(draft: Mapping[str, Any]) -> str | None:
 
 
 def read_workload(value: Any) -> WorkloadSpec:
-    """A workload by name or path, or the whole of it as a table of the experiment file."""
+    """Return a workload given by name or path, or as a table of the experiment file."""
     if isinstance(value, str):
         return load_workload(value)
     if not isinstance(value, Mapping | WorkloadSpec):
@@ -176,7 +177,7 @@ def read_workload(value: Any) -> WorkloadSpec:
 
 
 def text_of(draft: Mapping[str, Any], key: str) -> str:
-    """The text under a key. Raises UsageError if it is something else."""
+    """Return the text under a key. Raises UsageError for any other type."""
     value = draft[key]
     if not isinstance(value, str):
         raise UsageError(f"{key} = {value!r}: must be a text")

@@ -35,9 +35,9 @@ SERVED_OUTPUTS = {f"{GATEWAY}.outputs": "ahead"}  # of `serve`, unless something
 
 
 def gateway_of(draft: Mapping[str, Any]) -> dict[str, str]:
-    """The draft's policy and detector, nothing if it has none.
+    """Return the draft's gateway policy and detector, or nothing without a gateway.
 
-    Raises UsageError for an unknown name, or for a detector where nothing is said of a gateway.
+    Raises UsageError for an unknown name, or for a detector without a gateway.
     """
     if "saturation" in draft and "gateway" not in draft:
         raise UsageError(f"saturation = {draft['saturation']!r}: of no gateway: name one, too")
@@ -54,15 +54,16 @@ def gateway_of(draft: Mapping[str, Any]) -> dict[str, str]:
 
 
 def gateway_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
-    """The parts of the draft's gateway that have parameters."""
+    """Return the names of the draft's gateway parts, which have parameters."""
     gateway = gateway_of(draft)
     return (*gateway.values(), GATEWAY) if gateway else ()
 
 
 def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Every parameter of admission control before real servers, as NAME.PARAM; none without it.
+    """Return every parameter of admission control before real servers as NAME.PARAM.
 
-    Raises UsageError for a wrong value, and where nobody says what its workers take.
+    The result is empty without admission control. Raises UsageError for a wrong value, and if
+    no timing profile of the workers is set.
     """
     if not admission_parts(settings):
         return {}
@@ -73,9 +74,9 @@ def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def admission_profile(params: AdmissionParams) -> TimingProfile:
-    """The timing profile of real workers: an id, or a GPU with the default model.
+    """Return the timing profile of real workers: an id, or a GPU with the default model.
 
-    Raises UsageError for an unknown one, or none.
+    Raises UsageError for an unknown or missing profile.
     """
     gpu, _, rest = params.profile.partition("/")
     if not gpu:
@@ -113,9 +114,9 @@ def check_gateway(
 
 
 def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Every parameter of a gateway before real servers, as NAME.PARAM.
+    """Return every parameter of a gateway before real servers as NAME.PARAM.
 
-    Raises UsageError for an unknown name, a wrong value, or one that is not possible here.
+    Raises UsageError for an unknown name, a wrong value, or a value that real servers rule out.
     """
     owners: dict[str, Any] = {
         policy: policy_class(policy).Params,

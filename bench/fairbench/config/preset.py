@@ -42,7 +42,7 @@ class Fact(_Table):
 
 
 class Unserved(_Table):
-    """Why a preset cannot serve a workload unless the user sets the key ``unless``."""
+    """The reason why a preset cannot serve a workload unless the user sets the key ``unless``."""
 
     unless: str
     because: str

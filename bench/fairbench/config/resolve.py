@@ -37,7 +37,7 @@ from fairbench.workloads.plan import expected_programs
 
 MAX_PROGRAMS = 2_000_000  # in a run: beyond that the records no longer fit a computer's memory
 
-# What the defaults of other keys depend on.
+# Keys on which the defaults of other keys depend.
 RULING = frozenset(
     {"workload", "scenario", "scheduler", "router", "local", "gpu", "model"}
     | {
@@ -54,7 +54,7 @@ RULING = frozenset(
 
 
 def read_experiment(path: Path) -> dict[str, Any]:
-    """The keys of an experiment file. Raises DataError naming the file and the key or line."""
+    """Read an experiment file's keys. Raises DataError naming the file and the key or line."""
     data = read_toml(path, str(path))
     for key in data:
         if key not in ExperimentSpec.model_fields:
@@ -66,7 +66,7 @@ def read_experiment(path: Path) -> dict[str, Any]:
 
 
 def read_spec(path: Path) -> ExperimentSpec:
-    """The full spec of an experiment file. Raises DataError naming the file."""
+    """Return the full spec of an experiment file. Raises DataError naming the file."""
     return resolve({}, {}, read_experiment(path), path=path)
 
 
@@ -77,10 +77,11 @@ def resolve(
     *,
     path: Path | None = None,
 ) -> ExperimentSpec:
-    """The full spec. ``flags`` override the keys of ``file``, ``assignments`` its settings.
+    """Return the full spec. ``flags`` override keys of ``file``, ``assignments`` its settings.
 
-    All three hold only what was given; ``path`` is where ``file`` was read. Raises UsageError with
-    one line that names the field, its value and what is allowed, and the file if it is at fault.
+    All three hold only explicit values. ``path`` is the location of ``file``. Raises UsageError
+    with one line that names the field, its value and what is allowed. If the file itself is
+    wrong, raises DataError, which also names the file.
     """
     file = file or {}
     try:
@@ -92,7 +93,7 @@ def resolve(
 
 
 def _complaint(file: Mapping[str, Any]) -> str:
-    """What is wrong with a file by itself, "" if nothing is."""
+    """Return the error in a file on its own, or "" if the file is valid."""
     try:
         _resolve({}, {}, file)
     except UsageError as error:
@@ -157,9 +158,10 @@ def _resolve(
 
 
 def _not_overridden(file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """A ``--scheduler`` flag names both halves, so it overrides the halves of the file too.
+    """Return the file's keys that flags leave in effect.
 
-    Likewise ``--gateway`` has a detector of its own.
+    A ``--scheduler`` flag names router and local scheduler, and therefore overrides both keys
+    of the file. Likewise ``--gateway`` overrides the file's detector.
     """
     dropped = {"router", "local"} if "scheduler" in flags else set()
     dropped |= set(GATEWAY_KEYS) if "gateway" in flags else set()
@@ -167,7 +169,7 @@ def _not_overridden(file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[s
 
 
 def _made_for(backend: Chosen, chosen: Mapping[str, Any]) -> dict[str, str]:
-    """The machine of the workload; a real server is what it is."""
+    """Return the workload's GPU and model; empty for a real server, which has its own."""
     if backend is not None:
         return {}
     return machine_of_workload(read_workload(chosen.get("workload", DEFAULTS["workload"])))

@@ -40,7 +40,7 @@ def check_router_command(words: Sequence[str]) -> None:
 def filled(
     words: Sequence[str], *, host: str, ports: Sequence[int], workers: Sequence[str], model: str
 ) -> list[str]:
-    """The command to run. Precondition: ``check_router_command`` lets it pass."""
+    """Return the command with its placeholders filled; ``check_router_command`` must accept it."""
     values = {
         PORT: str(ports[0]),
         "port2": str(ports[1]),

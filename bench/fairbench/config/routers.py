@@ -14,9 +14,9 @@ SERVED = ("every_s", "ahead_tok_s", "forget_s")  # of the parameters, before rea
 
 
 def with_routers(draft: Mapping[str, Any], backend: BackendConfig | None) -> dict[str, Any]:
-    """The draft, in which a single router is not spelled out.
+    """Return the draft, without the key if there is a single router.
 
-    Raises UsageError for several before real or emulated servers.
+    Raises UsageError for a number of routers before real or emulated servers.
     """
     number = draft.get(ROUTERS)
     if number == 1 and not isinstance(number, bool):
@@ -27,12 +27,12 @@ def with_routers(draft: Mapping[str, Any], backend: BackendConfig | None) -> dic
 
 
 def routers_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
-    """What has parameters because there are several routers."""
+    """Return the part whose parameters apply to several routers; empty for one router."""
     return () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
 
 
 def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
-    """The parameters of a real router that has peers. Raises UsageError for wrong ones."""
+    """Return the parameters of a real router with peers. Raises UsageError for wrong values."""
     for name in own_settings(ROUTERS, settings):
         if name not in SERVED:
             raise UsageError(f"{ROUTERS}.{name}: simulated only; peers have {', '.join(SERVED)}")

@@ -14,13 +14,13 @@ _SECRET = frozenset({"key", "secret", "password", "passwd", "credential", "crede
 
 
 def is_secret(flag: str) -> bool:
-    """Whether the value of ``--some-flag`` is one: ``--api-key``, ``--hf-token``."""
+    """Return whether the value of ``--some-flag`` is a secret: ``--api-key``, ``--hf-token``."""
     words = flag.lstrip("-").replace("_", "-").lower().split("-")
     return flag.startswith("--") and (not _SECRET.isdisjoint(words) or words[-1] == "token")
 
 
 def without_secrets(args: Sequence[str]) -> list[str]:
-    """The words of a command line with ``***`` for each secret."""
+    """Return the words of a command line with ``***`` in place of each secret."""
     kept: list[str] = []
     hides_next = False
     for word in args:
@@ -36,9 +36,9 @@ def without_secrets(args: Sequence[str]) -> list[str]:
 
 
 def storable(content: Any) -> Any:
-    """The content of a file with no secret in any ``server_args`` or ``router_command``.
+    """Return a file's content with the secrets of ``server_args`` and ``router_command`` removed.
 
-    Wherever in it they are.
+    Nested occurrences are included.
     """
     if isinstance(content, Mapping):
         return {

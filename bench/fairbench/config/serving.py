@@ -35,7 +35,7 @@ def defaults_of(backend: Chosen) -> dict[str, Any]:
 
 
 def fitting(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
-    """The file without its backend, and without the values that only that one gave a meaning to."""
+    """Return the file without its backend and the values that only that backend supports."""
     was = resolve_backend(None, file.get("backend"))
     dropped = {"backend"}
     if type(was) is not type(backend) and not (_has_profile(was) and _has_profile(backend)):
@@ -48,7 +48,7 @@ def fitting(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
 
 
 def served(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
-    """The draft's GPU, model and scheduler, resolved. Raises UsageError naming what is wrong."""
+    """Resolve the draft's GPU, model and scheduler. Raises UsageError naming what is wrong."""
     return _hardware(backend, draft) | _scheduling(backend, draft)
 
 
@@ -116,7 +116,7 @@ def _check_router(backend: Chosen, router: str) -> None:
 
 
 def _stock(policy: str, draft: Mapping[str, Any]) -> str:
-    """The local scheduler's name, where the server's own policy schedules."""
+    """Return the server's own policy as the local scheduler. Raises UsageError for another."""
     if draft.get("local", policy) != policy:
         raise UsageError(
             f"local = {draft['local']!r}: schedule_policy = {policy!r} is the server's own"

@@ -19,7 +19,7 @@ _CURRENT = {stored: key for key, stored in STORED_AS.items()}
 
 
 def current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings under the keys of today; of two that mean the same, the later one holds."""
+    """Return the settings under their current keys; of two synonyms the later entry wins."""
     return {_CURRENT.get(key, key): value for key, value in settings.items()}
 
 
@@ -35,7 +35,7 @@ def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The inverse of ``flat_settings``: the tables of an experiment file."""
+    """Return the tables of an experiment file: the inverse of ``flat_settings``."""
     tables: dict[str, dict[str, Any]] = {}
     for key, value in settings.items():
         name, _, param = STORED_AS.get(key, key).partition(".")

@@ -26,7 +26,7 @@ MACHINE: Mapping[str, type] = {ENGINE: EngineParams, CLUSTER: ClusterParams, TIM
 
 
 def machine_of(engine: str | None) -> tuple[str, ...]:
-    """The parts of the machine whose workers are this engine, None for the default."""
+    """Return the machine parts for an engine; None means the default engine."""
     return (ENGINES[engine or DEFAULT_ENGINE].part, CLUSTER, TIMING)
 
 
@@ -48,10 +48,11 @@ def parts() -> dict[str, type]:
 def resolve_settings(
     workload: WorkloadSpec, scenario: str, used: Iterable[str], given: Mapping[str, Any]
 ) -> ResolvedSettings:
-    """The workload as it is set, and every setting of the parts ``used``.
+    """Return the workload with its settings, and every setting of the parts ``used``.
 
-    A parameter is its class's default, overridden by the workload's, overridden by ``given``. All
-    of ``given`` is checked, in use or not. Raises UsageError naming the key and what is allowed.
+    A parameter is its class's default, overridden by the workload's value, overridden by
+    ``given``. All of ``given`` is checked, used or not. Raises UsageError naming the key and
+    what is allowed.
     """
     known = parts()
     if workload.name in known:
@@ -74,7 +75,7 @@ def resolve_settings(
 
 
 def _owners(settings: Mapping[str, Any]) -> list[str]:
-    """The names before the dots, each once. Raises UsageError for a key without one."""
+    """Return the distinct names before the dots. Raises UsageError for a key without a dot."""
     for key, value in settings.items():
         if "." not in key:
             if key in {*parts(), *workload_names()}:
@@ -94,7 +95,7 @@ def _unknown_owner(owner: str, workload: WorkloadSpec, known: Mapping[str, type]
 def _checked_defaults(
     workload: WorkloadSpec, scenario: str, known: Mapping[str, type]
 ) -> dict[str, Any]:
-    """The workload file's scheduler parameters, every key checked."""
+    """Return the workload file's scheduler parameters, after checking every key."""
     defaults = current_keys(workload.scheduler_settings(scenario))
     for owner in _owners(defaults):
         if owner not in known:

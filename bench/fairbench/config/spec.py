@@ -139,7 +139,7 @@ class ExperimentSpec(BaseModel):
         return {name: one for name, one in (self.weights or {}).items() if name in tenants}
 
     def client_plans(self) -> tuple[ClientPlan, ...]:
-        """Who the clients are and what each sends. Raises UsageError if that is impossible."""
+        """Return the clients and what each sends. Raises UsageError if that is impossible."""
         return plan_clients(
             self.workload,
             self.scenario,
@@ -156,9 +156,9 @@ class ExperimentSpec(BaseModel):
 
 
 def to_toml(spec: ExperimentSpec) -> str:
-    """The spec as a TOML file from which ``fairbench run`` makes the identical spec.
+    """Return a TOML file from which ``fairbench run`` restores the identical spec.
 
-    But for secrets among the flags of servers.
+    Secrets among the servers' flags are omitted.
     """
     data = storable(spec.model_dump(mode="json", exclude_none=True))
     return dumps(data | {"settings": stored_tables(data["settings"])})

@@ -26,7 +26,7 @@ SIZES = frozenset({"num_programs", "duration_s"})  # what ``quick`` decides unle
 
 
 def _flat(table: Any) -> Any:
-    """The table with settings as ``"NAME.PARAM"``: TOML nests them where nobody quotes the key."""
+    """Flatten nested settings to ``"NAME.PARAM"``, because TOML nests unquoted dotted keys."""
     if not isinstance(table, Mapping):
         return table
     flat: dict[str, Any] = {}
@@ -45,11 +45,12 @@ Tables = Annotated[list[Table], BeforeValidator(_as_list)]
 
 
 class Sweep(BaseModel):
-    """Every combination of the values in each ``grid``, over ``base``, without the excluded ones.
+    """All combinations of the values in each ``grid``, over ``base``, minus those in ``exclude``.
 
-    The keys of all three are those of an experiment file, and settings as ``"NAME.PARAM"``. A value
-    of ``grid`` or ``exclude`` is one or an array of several. ``num_runs`` is the number of seeds of
-    each point. ``quick`` replaces durations by few programs (``sweep_points.QUICK_PROGRAMS``).
+    The keys of all three tables are those of an experiment file; settings are written as
+    ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an array of
+    several. ``num_runs`` is the number of seeds per point. ``quick`` replaces durations by a
+    few programs (``sweep_points.QUICK_PROGRAMS``).
     """
 
     model_config = ConfigDict(
@@ -69,13 +70,13 @@ class Sweep(BaseModel):
 
 
 def sweep_names() -> list[str]:
-    """The bundled sweeps, in alphabetical order."""
+    """Return the names of the bundled sweeps, in alphabetical order."""
     entries = (files(__package__) / "sweeps").iterdir()
     return sorted(entry.name.removesuffix(".toml") for entry in entries)
 
 
 def read_sweep(ref: str) -> Sweep:
-    """A sweep by bundled name, or by path when ``ref`` has a slash or ends in .toml.
+    """Read a sweep by bundled name, or by path if ``ref`` has a slash or ends in .toml.
 
     Raises UsageError for an unknown name, DataError (file, line or key) for a wrong file.
     """
@@ -95,7 +96,7 @@ def _read(file: Traversable, shown: str) -> Sweep:
 
 
 def make_sweep(data: Mapping[str, Any]) -> Sweep:
-    """A sweep from the tables of its file. Raises UsageError naming the key and what is allowed."""
+    """Build a sweep from its file's tables. Raises UsageError: the key and what is allowed."""
     try:
         sweep = Sweep.model_validate(dict(data))
     except ValidationError as error:
@@ -108,7 +109,7 @@ def make_sweep(data: Mapping[str, Any]) -> Sweep:
 
 
 def to_toml(sweep: Sweep) -> str:
-    """The sweep as a TOML file from which the same points come, secrets of servers aside."""
+    """Return a TOML file that yields the same points, without secrets of servers."""
     return dumps(storable(sweep.model_dump(mode="json")))
 
 
@@ -134,9 +135,9 @@ def parse_axis(text: str) -> Axis:
 
 
 def overridden(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
-    """The sweep with ``axes`` in place of the same keys of every grid, and other ``fields``.
+    """Return the sweep with ``axes`` replacing those keys of every grid, and other ``fields``.
 
-    Axes that say how much work there is end ``quick``. Raises UsageError as ``make_sweep`` does.
+    Axes that set the amount of work turn ``quick`` off. Raises UsageError as ``make_sweep`` does.
     """
     grid = [{**one, **current_keys(axes)} for one in sweep.grid]
     quick = sweep.quick and SIZES.isdisjoint(axes)
@@ -144,6 +145,6 @@ def overridden(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
 
 
 def quickened(sweep: Sweep) -> Sweep:
-    """The quick form of a sweep: few programs a point, over ``QUICK_RUNS`` seeds at least."""
+    """Return the quick form: a few programs per point, over at least ``QUICK_RUNS`` seeds."""
     num_runs = max(sweep.num_runs, QUICK_RUNS)
     return sweep.model_copy(update={"quick": True, "num_runs": num_runs})

@@ -17,10 +17,11 @@ QUICK_PROGRAMS = 40  # of the well-behaved clients of a point, all together
 
 
 def points(sweep: Sweep, *, file: str | None = None) -> list[ExperimentSpec]:
-    """Every experiment of a sweep, each once, over all of its seeds, in the order of the grids.
+    """Return every distinct experiment of a sweep, over all seeds, in the order of the grids.
 
-    ``file`` is where the sweep was read, before flags changed it. Raises UsageError if there is no
-    point, if there are too many, or if one is impossible; it names the file if that is at fault.
+    ``file`` is the sweep's source before flags changed it. Raises UsageError if there is no
+    point, if there are too many, or if a point is impossible. If the file itself is wrong,
+    raises DataError, which names the file.
     """
     try:
         return _points(sweep)
@@ -31,7 +32,7 @@ def points(sweep: Sweep, *, file: str | None = None) -> list[ExperimentSpec]:
 
 
 def _complaint(sweep: Sweep) -> str:
-    """What is wrong with the points of a sweep, "" if nothing is."""
+    """Return the error in the points of a sweep, or "" if they are valid."""
     try:
         _points(sweep)
     except UsageError as error:
@@ -55,7 +56,7 @@ def _points(sweep: Sweep) -> list[ExperimentSpec]:
 
 
 def _drafts(sweep: Sweep) -> Iterator[dict[str, Any]]:
-    """The keys of each point, before defaults."""
+    """Yield the keys of each point, before defaults."""
     for grid in sweep.grid:
         for values in product(*(_values(values) for values in grid.values())):
             draft = {**sweep.base, **dict(zip(grid, values, strict=True))}

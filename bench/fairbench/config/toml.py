@@ -64,7 +64,7 @@ def _key(key: str) -> str:
 
 
 def toml_value(value: Any) -> str:
-    """One value as TOML, on one line; also how a value is written after ``--set NAME.PARAM=``."""
+    """Return a value as TOML on one line, which is also valid after ``--set NAME.PARAM=``."""
     if isinstance(value, str):
         return _string(value)
     if isinstance(value, bool):

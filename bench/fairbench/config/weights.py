@@ -25,9 +25,10 @@ class MovedWeights(NamedTuple):
 def moved_weights(
     settings: Mapping[str, Any], weights: Mapping[str, Any], assigned: Container[str]
 ) -> MovedWeights:
-    """The ``settings`` of the parts in use without weights, and these with a file's ``weights``.
+    """Return the used parts' ``settings`` without weights, and all weights merged.
 
-    Those of a setting that is ``assigned`` count more than the file's, others less.
+    Weights of an ``assigned`` setting override the file's ``weights``; the file's override
+    those of all other settings.
     """
     kept, found = dict(settings), dict(weights)
     for key in SPELLINGS.intersection(settings):
@@ -37,7 +38,7 @@ def moved_weights(
 
 
 def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:
-    """What is under a key, if it is there. Raises UsageError unless it is a table."""
+    """Return the table under a key, if present. Raises UsageError for another type."""
     value = keys.get(key) or {}
     if not isinstance(value, Mapping):
         shape = "NAME = WEIGHT" if key == "weights" else "LATENCY = TIME"
@@ -48,10 +49,11 @@ def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:
 def resolve_weights(
     workload: WorkloadSpec, clients: Any, given: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """The weights of a run: the workload's own, of those of its clients that it has, and ``given``.
+    """Return a run's weights: the workload's own for the run's clients, overridden by ``given``.
 
-    Who has no weight has 1. A given weight of 1 says nothing, unless the workload has another; None
-    if there is nothing to say. What is wrong with ``clients`` or ``given`` is left to the spec.
+    Clients without a weight have 1. A given weight of 1 is omitted unless the workload has
+    another one. The result is None if there are no weights. Errors in ``clients`` or ``given``
+    are left to the spec.
     """
     own = workload.client_weights or {}
     if not (given or own):
@@ -80,6 +82,6 @@ def parse_weights(text: str | None) -> dict[str, float] | None:
 
 
 def weight_flags(weights: Mapping[str, float] | None) -> list[str]:
-    """The flag from which ``parse_weights`` makes these weights; none where there are none."""
+    """Return the flag that ``parse_weights`` reads back as these weights; none without weights."""
     text = ",".join(f"{name}={weight!r}" for name, weight in (weights or {}).items())
     return ["--weights", text] if text else []

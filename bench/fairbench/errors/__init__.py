@@ -34,7 +34,7 @@ class RunFailed(FairbenchError):
 
 
 def unknown_name(what: str, name: str, allowed: Iterable[str]) -> UsageError:
-    """The one wording for an unknown name: what it was, what is allowed, the nearest match."""
+    """Word the error for an unknown name: the name, what is allowed, the nearest match."""
     names = sorted(allowed)
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 
-# What GitHub Actions takes for a command of the job's own, behind any blanks: ``::error::text``. A
+# GitHub Actions takes ``::error::text`` behind any blanks for a command of the job's own. A
 # table may begin a line with any word of a name. The older ``##[error]`` counts anywhere.
 _COMMAND = re.compile(r"(?<!\S)::(?=.*::)|##(?=\[)")
 
 
 def printable(text: str) -> str:
-    """The text with its control characters, line ends included, written as escapes.
+    """Return the text with its control characters, line ends included, written as escapes.
 
-    A name may hold sequences that a terminal obeys, and commands of CI systems, which get a
-    backslash in their midst.
+    A name may contain terminal escape sequences. A name may also contain commands of CI
+    systems, which are broken up by a backslash.
     """
     if not text.isprintable():
         escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -22,5 +22,5 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for a text of several lines, with tabs."""
+    """Apply ``printable`` to each line of a text, keeping its tabs."""
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))

@@ -19,7 +19,7 @@ TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
 
 
 def is_too_deep(value: Any) -> bool:
-    """Whether tables and arrays are nested more than ``MAX_DEPTH`` levels deep."""
+    """Return whether tables and arrays are nested more than ``MAX_DEPTH`` levels deep."""
     level = [value]
     for _ in range(MAX_DEPTH):
         level = [inner for outer in level for inner in _children(outer)]
@@ -35,10 +35,10 @@ def _children(value: Any) -> Iterable[Any]:
 
 
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
-    """The first complaint as one line: which key, its value, what is allowed, nearest match.
+    """Return the first error as one line: the key, its value, what is allowed, the nearest match.
 
-    ``owner`` goes before the key (``dlpm`` makes ``dlpm.quantum``); ``known`` are the keys that an
-    unknown top-level one is compared with.
+    ``owner`` is prefixed to the key (``dlpm`` makes ``dlpm.quantum``). An unknown top-level key
+    is compared with ``known``.
     """
     errors = error.errors(include_url=False)
     # A key that is misspelt is the cause of one that is missing.
@@ -53,7 +53,7 @@ def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) 
 
 
 def complaint(details: ErrorDetails) -> str:
-    """What pydantic has against a value, worded as a demand: ``must be greater than 0``."""
+    """Word pydantic's error about a value as a demand: ``must be greater than 0``."""
     message = details["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
     message = re.sub(r"^(?:Input|String|List|Tuple|Dictionary) should ", "must ", message)
     message = re.sub(r" after validation, not \d+$", "", message)
@@ -66,5 +66,5 @@ def complaint(details: ErrorDetails) -> str:
 
 
 def shortened(text: str) -> str:
-    """The text, cut to ``MAX_SHOWN`` characters."""
+    """Return the text, cut to ``MAX_SHOWN`` characters."""
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."

@@ -41,7 +41,7 @@ def start_child(target: Callable[..., None], *arguments: Any) -> Child:
 
 @contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """Signals that come inside arrive at the end. A process started inside begins like this."""
+    """Delay signals to the end of the block; a process started inside inherits the mask."""
     ensure_running()  # the resource tracker, whose start would let them through
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
@@ -52,7 +52,7 @@ def _signals_held_back() -> Iterator[None]:
 
 @contextmanager
 def _without_script() -> Iterator[None]:
-    """A process started inside does not run the script of this one, which would start it again."""
+    """Hide this process's script, so that a process started inside does not run it again."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:

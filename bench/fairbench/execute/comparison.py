@@ -66,15 +66,15 @@ def go_on(folder: Path, num_runs: int | None, context: RunContext) -> Compared:
 
 
 def read_alone(folder: Path, baseline: str | None = None) -> Compared:
-    """What is in one directory: at each place the schedulers there, the first is the baseline.
+    """Group the runs of one directory by configuration; the first scheduler is the baseline.
 
-    Another one is with ``baseline``. Raises DataError where there is nothing to compare.
+    ``baseline`` selects another one. Raises DataError if there is nothing to compare.
     """
     return Compared(grouped(folder, sides_of(runs_below(folder)), baseline))
 
 
 def grouped(folder: Path, sides: Sequence[Side], baseline: str | None = None) -> list[list[Side]]:
-    """The sides place by place, the baseline first; places with one side only are left out."""
+    """Group the sides by configuration, baseline first; drop configurations with a single side."""
     names = list(dict.fromkeys(side.name for side in sides))
     if baseline is not None and baseline not in names:
         raise unknown_name("baseline", baseline, names)

@@ -1,4 +1,4 @@
-"""What a comparison is of: arguments as stored experiments, and as those that are to be run."""
+"""The subjects of a comparison: arguments as stored experiments, and as experiments to run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ToRun:
 
     @property
     def key(self) -> str:
-        """What its runs share, as ``Side.key``."""
+        """The key that the runs share, as in ``Side.key``."""
         return experiment_key(experiment_tables(self.spec))
 
 
@@ -53,11 +53,11 @@ class Plan:
 
     @property
     def to_run(self) -> list[ToRun]:
-        """Those that are."""
+        """The members that have yet to run."""
         return [one for one in self.members if isinstance(one, ToRun)]
 
     def sweep(self) -> Sweep:
-        """The runs that are wanted, as a sweep: so they are resumed and reported like one."""
+        """The planned runs as a sweep, which can be resumed and reported as usual."""
         names = "-".join(one.spec.scheduler for one in self.to_run)
         first, count = self.seeds[0], len(self.seeds)
         together = self.seeds == tuple(range(first, first + count))
@@ -123,7 +123,7 @@ def check_usage(
 
 
 def is_stored(argument: str) -> bool:
-    """Whether an argument is a directory; a scheduler of that name counts more."""
+    """Return whether an argument is a directory; the name of a scheduler takes precedence."""
     return argument not in PAIRS and Path(argument).is_dir()
 
 
@@ -169,14 +169,14 @@ def _seeds(
 
 
 def grid_of(spec: ExperimentSpec) -> dict[str, Any]:
-    """The experiment as a grid of one point: a list, which would be an axis, is one value."""
+    """Return the experiment as a grid of one point, in which a list is a single value."""
     tables = dict(experiment_tables(spec))
     flat = flat_settings(tables.pop("settings", {})) | tables
     return {key: [value] for key, value in flat.items() if key != "tag"}
 
 
 def called(sides: Sequence[Side]) -> list[Side]:
-    """The sides by what tells them apart: their schedulers, or what they are called already."""
+    """Name the sides by what distinguishes them: their schedulers, or their present names."""
     named = labels([side.first.experiment for side in sides])
     schedulers = [label.scheduler for label in named]
     if len(set(schedulers)) < len(schedulers):

@@ -13,16 +13,17 @@ from fairbench.execute.local_processes import LocalProcesses
 
 
 class Progress(Protocol):
-    """Who is told how far things are."""
+    """A receiver of progress reports."""
 
     def watching(self) -> AbstractContextManager[None]:
         """Inside, what ``update`` is told is shown."""
         ...
 
     def update(self, state: Any) -> None:
-        """How far one piece of work is.
+        """Report the state of a piece of work.
 
-        A text, ``sim.run.Progress``, or what ``live.run.run_live`` tells.
+        ``state`` is a text, a ``sim.run.Progress``, or the progress that ``live.run.run_live``
+        reports.
         """
         ...
 
@@ -31,7 +32,7 @@ class Progress(Protocol):
         ...
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """The task of this name is over, the ``number``-th of ``count``, from 1."""
+        """Report that task ``name`` has ended, as the ``number``-th of ``count``, from 1."""
         ...
 
 
@@ -39,14 +40,14 @@ class Silent:
     """Shows nothing."""
 
     def watching(self) -> AbstractContextManager[None]:
-        """Nothing is shown inside either."""
+        """Return a context in which nothing is shown."""
         return nullcontext()
 
     def update(self, state: Any) -> None:
         """Forget it."""
 
     def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
-        """Takes the indices, and forgets them."""
+        """Return a callback that ignores the indices of finished tasks."""
         return nullcontext(lambda index: None)
 
     def ended(self, name: str, number: int, count: int) -> None:
@@ -55,7 +56,7 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """When to stop, whom to tell how far things are, and where many tasks are run."""
+    """The interruption flag, the progress receiver and the executor of a run's tasks."""
 
     interrupted: Interruption = field(default_factory=Interruption)
     progress: Progress = field(default_factory=Silent)
@@ -71,6 +72,6 @@ class RunContext:
 def run_context(
     progress: Progress | None = None, executor: Executor | None = None
 ) -> Iterator[RunContext]:
-    """A context that ``interruptible`` signals interrupt; local processes unless told otherwise."""
+    """Yield a context that ``interruptible`` signals interrupt; local processes are the default."""
     with interruptible() as interrupted:
         yield RunContext(interrupted, progress or Silent(), executor or LocalProcesses())

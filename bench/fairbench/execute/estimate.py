@@ -1,4 +1,4 @@
-"""How much work a sweep is, and about how long it takes here, said before it starts."""
+"""An estimate of a sweep's work and of its duration here, printed before the start."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ LARGE = 200_000  # requests: above that it is said
 
 
 class Estimate(NamedTuple):
-    """Of several simulations: requests in all, seconds on this machine as busy as it is, and bytes.
+    """The estimated cost of several simulations: total requests, seconds and bytes.
 
-    Times are right within a factor of three: requests differ in what they cost, and what else the
-    machine does may change. ``load`` is how many other processes want a processor.
+    The seconds are for this machine under its present load. They are right within a factor of
+    three, since requests differ in cost and the machine's load may change. ``load`` is the
+    number of other processes that want a processor.
     """
 
     runs: int
@@ -28,7 +29,7 @@ class Estimate(NamedTuple):
 
     @property
     def large(self) -> bool:
-        """Whether someone should know before."""
+        """Return whether the work is large enough to announce."""
         return self.requests > LARGE
 
     def __str__(self) -> str:
@@ -41,7 +42,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(requests: Iterable[float]) -> Estimate:
-    """Of simulations with so many requests each, run as many at a time as there are processors."""
+    """Estimate simulations with the given request counts, run in parallel on all processors."""
     counts = list(requests)
     total, load, processors = sum(counts), _load(), _processors()
     share = processors / (processors + load)  # of its processor's time that each simulation gets
@@ -54,7 +55,7 @@ def _processors() -> int:
 
 
 def _load() -> float:
-    """How many processes wanted a processor of late; 0 where the system does not say."""
+    """Return the recent number of runnable processes; 0 if the system does not report it."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):
@@ -62,7 +63,7 @@ def _load() -> float:
 
 
 def _addition_s() -> float:
-    """What one plain addition of this interpreter takes, so that machines can differ."""
+    """Time a plain addition of this interpreter, to account for the machine's speed."""
     begun_s, left = process_time(), ADDITIONS
     while left:
         left += -1

@@ -45,7 +45,7 @@ class Saving:
 
 
 class Failure(NamedTuple):
-    """How a task failed: what to raise for it, and the traceback if there was one."""
+    """A failed task: the error to raise, and the traceback if there was one."""
 
     error: FairbenchError
     details: str
@@ -57,17 +57,17 @@ class Executor(Protocol):
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """Gives (index, result) as tasks end; a result is what one returned, or a ``Failure``.
+        """Yield (index, result) as tasks end; a result is the returned value or a ``Failure``.
 
-        Tasks begin in the order given. Once ``interrupted``, none is begun and those under way are
-        asked to stop; their results still come. Nothing is left running when the generator is
-        closed.
+        Tasks begin in the given order. Once ``interrupted``, no task begins, and running tasks
+        are asked to stop; their results are still yielded. Nothing is left running when the
+        generator is closed.
         """
         ...
 
 
 def attempt(task: Task, interrupted: Interruption) -> Any | Failure:
-    """What the task returns, or how it failed."""
+    """Run the task. Returns its result or the way it failed."""
     try:
         return task(interrupted)
     except FairbenchError as error:

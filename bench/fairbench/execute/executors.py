@@ -14,9 +14,10 @@ EXECUTORS = (LOCAL, RAY)
 
 
 def executor_named(name: str, ray_address: str | None = None) -> Executor:
-    """One of ``EXECUTORS``; an address is that of Ray's cluster, by default this machine's.
+    """Return one of ``EXECUTORS``. An address is that of a Ray cluster, by default this machine's.
 
-    Raises UsageError for another name, an address that nothing asks for, and without Ray.
+    Raises UsageError for an unknown name, for an address without Ray's executor, and if Ray is
+    missing.
     """
     if name not in EXECUTORS:
         raise unknown_name("executor", name, EXECUTORS)

@@ -12,10 +12,11 @@ from fairbench.workloads.hub import HUB_PREFIX
 
 
 def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
-    """Traces, costs, data set and tokenizer; the workload itself is part of the spec.
+    """Return the files that an experiment reads: traces, costs, data set and tokenizer.
 
-    Those of ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS`` are any experiment's. What a name
-    of a hub stands for is no file of the user's.
+    The workload itself is part of the spec. Files of ``FAIRBENCH_SCHEDULERS`` and
+    ``FAIRBENCH_PROGRAMS`` belong to every experiment and are left out. A hub name refers to no
+    file of the user's.
     """
     found = [*_called_file(spec.workload.model_dump()), *cost_names(spec.settings)]
     if spec.dataset_path and not spec.dataset_path.startswith(HUB_PREFIX):
@@ -26,7 +27,7 @@ def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
 
 
 def _called_file(value: Any) -> Iterator[str]:
-    """Every text called ``file``, such as a trace's among the parameters of arrivals."""
+    """Yield every text under a key ``file``, such as a trace in the parameters of arrivals."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             if key == "file" and isinstance(one, str):

@@ -23,7 +23,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """Whether the end was asked for: call it to know."""
+    """A flag that tells, when called, whether an interruption was requested."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
@@ -37,7 +37,7 @@ class Interruption:
         return 128 + (self.signum or signal.SIGINT)
 
     def ended(self, message: str) -> Interrupted:
-        """What to raise once everything has come to a halt; the message says what is left."""
+        """Return the exception to raise once all has stopped; the message says what is left."""
         return Interrupted(message, self.exit_code)
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LauncherFlags(NamedTuple):
-    """What the user says of where servers are started; None is not given."""
+    """The user's choice of where servers start. None means not given."""
 
     ray_address: str | None = None
     hosts: str | None = None
@@ -59,16 +59,16 @@ LAUNCHERS: Mapping[str, Way] = {
 }
 
 
-# Whoever lists the processes of a host sees the words of a command, and drivers have a secret.
+# A list of a host's processes shows command lines, and drivers have a secret.
 DRIVER_LAUNCHERS = (LOCAL, "ray")
 
 
 def launcher_named(
     name: str, flags: LauncherFlags | None = None, *, drivers: str = LOCAL
 ) -> Launcher:
-    """One of ``LAUNCHERS``, beside that of ``drivers``.
+    """Return one of ``LAUNCHERS``, to be used beside the launcher of ``drivers``.
 
-    Raises UsageError for another name, or a flag that neither obeys.
+    Raises UsageError for an unknown name, or a flag that neither launcher supports.
     """
     flags = flags or LauncherFlags()
     if name not in LAUNCHERS:
@@ -81,7 +81,7 @@ def launcher_named(
 
 
 def driver_launcher_named(name: str, flags: LauncherFlags) -> Launcher | None:
-    """One of ``DRIVER_LAUNCHERS``; None is this machine. Raises UsageError for another name."""
+    """Return one of ``DRIVER_LAUNCHERS``, None for this machine. Raises UsageError if unknown."""
     if name not in DRIVER_LAUNCHERS:
         raise unknown_name("driver launcher", name, DRIVER_LAUNCHERS)
     return None if name == LOCAL else LAUNCHERS[name].make(flags)

@@ -12,14 +12,14 @@ from fairbench.results.sweep_store import SweepStore
 
 
 class LivePoint(NamedTuple):
-    """One run of a sweep."""
+    """A run of a sweep on real servers."""
 
     name: str
     spec: ExperimentSpec
 
 
 def live_points_left(store: SweepStore, specs: Sequence[ExperimentSpec]) -> list[LivePoint]:
-    """What a sweep has not done yet on real servers, in the order of its points."""
+    """Return a sweep's unfinished runs on real servers, in the order of its points."""
     finished = store.finished()
     return [
         LivePoint(name, spec)
@@ -29,7 +29,7 @@ def live_points_left(store: SweepStore, specs: Sequence[ExperimentSpec]) -> list
 
 
 def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
-    """The live ones among some points; those that the same workers can serve are together."""
+    """Group the live points so that the same workers can serve all points of a group."""
     groups: list[list[LivePoint]] = []
     for point in points:
         group = next((one for one in groups if same_workers(one[0].spec, point.spec)), None)

@@ -65,7 +65,7 @@ def run_live_in(
 
 
 class _Driving(NamedTuple):
-    """How the load is sent, and the address of this machine that it is sent to."""
+    """The function that sends the load, and this machine's address as drivers reach it."""
 
     how: Driving
     reaches: str = LOOPBACK
@@ -73,7 +73,7 @@ class _Driving(NamedTuple):
 
 @contextmanager
 def _driving(spec: ExperimentSpec, options: LiveOptions, context: RunContext) -> Iterator[_Driving]:
-    """From here, or from the places of a launcher, which are free again after the block."""
+    """Yield a drive from here or from a launcher's places, which are released at the end."""
     if (launcher := options.driver_launcher) is None:
         alone = options.drivers == 1
         yield _Driving(drive_here if alone else ShardedDrive(CrewHere(options.drivers)))
@@ -91,7 +91,7 @@ def _driving(spec: ExperimentSpec, options: LiveOptions, context: RunContext) ->
 def fresh_cluster(
     parent: Path, spec: ExperimentSpec, options: LiveOptions, context: RunContext
 ) -> Iterator[Workers | None]:
-    """``cluster_in`` a directory of its own, which goes if interrupted before they were ready."""
+    """Enter ``cluster_in`` a new directory, removed if interrupted before the workers are ready."""
     with (
         _removed_unless_begun(parent, context),
         cluster_in(parent, spec, options, context) as cluster,
@@ -103,9 +103,9 @@ def fresh_cluster(
 def cluster_in(
     parent: Path, spec: ExperimentSpec, options: LiveOptions, context: RunContext
 ) -> Iterator[Workers | None]:
-    """Workers for several runs in ``parent``, where their logs go; None for an endpoint.
+    """Start workers for several runs, with logs in ``parent``; yield None for an endpoint.
 
-    Raises KeyboardInterrupt if interrupted before they were ready.
+    Raises KeyboardInterrupt if interrupted before the workers are ready.
     """
     if spec.backend is None or not spec.backend.is_managed:
         yield None

@@ -29,7 +29,7 @@ class LocalProcesses:
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """As every ``Executor`` does. A task whose process dies has failed, and no other."""
+        """Run the tasks as every ``Executor`` does; if a process dies, only its own task fails."""
         left = list(reversed(range(len(tasks))))
         workers: list[Child] = []
         idle: list[Child] = []
@@ -65,7 +65,7 @@ def _start() -> Child:
 
 
 def _receive(worker: Child) -> tuple[Any | Failure, bool]:
-    """A task's result, and whether its process takes another."""
+    """Return a task's result, and whether its process accepts another task."""
     try:
         result, goes_on = worker.pipe.recv()
         return result, goes_on
@@ -85,7 +85,7 @@ def _dismiss(workers: Sequence[Child]) -> None:
 
 
 def _serve(pipe: Connection) -> None:
-    """The life of a worker process: one task after another until the parent closes the pipe."""
+    """Run a worker process: execute tasks until the parent closes the pipe."""
     with interruptible() as interrupted:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         Thread(target=_stop_without_parent, daemon=True).start()

@@ -42,7 +42,7 @@ def run_and_save(
 
 
 def run_unsaved(spec: ExperimentSpec, options: LiveOptions, context: RunContext) -> RunResult:
-    """``run_and_save``, but nothing is left on disk."""
+    """Run the experiment like ``run_and_save``, but leave nothing on disk."""
     if spec.backend is not None:
         with TemporaryDirectory(prefix="fairbench-") as temporary:
             return run_and_save(spec, options, Path(temporary), context)[0]
@@ -51,7 +51,7 @@ def run_unsaved(spec: ExperimentSpec, options: LiveOptions, context: RunContext)
 
 
 def simulation(spec: ExperimentSpec, parent: Path) -> Saving:
-    """As a task of an executor: one simulated run, saved in ``parent``; returns its summary."""
+    """Return an executor task that simulates and saves a run, and returns its summary."""
     return Saving(partial(_simulate_and_save, spec), parent, files_of(spec))
 
 
@@ -66,9 +66,10 @@ def _simulate_and_save(
 
 
 def _simulate_in(parent: Path, spec: ExperimentSpec, context: RunContext) -> tuple[RunResult, Path]:
-    """Leaves no directory if the experiment is impossible.
+    """Simulate and save a run; an impossible experiment leaves no directory.
 
-    If it fails or is killed the directory keeps the records so far: see ``execute.recovery``.
+    If the run fails or is killed, the directory keeps the records so far (see
+    ``execute.recovery``).
     """
     watch = Stopwatch.start()
     with begun_run(parent, spec) as path, run_folder(path, FOLDER) as folder:

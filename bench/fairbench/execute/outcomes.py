@@ -11,7 +11,7 @@ from fairbench.results.sweep_store import SweepStore
 
 
 class FailedPoint(NamedTuple):
-    """What failed, by its name, and why in one line."""
+    """A failed run: its name, and the reason in one line."""
 
     name: str
     error: str

@@ -83,10 +83,10 @@ AXES = {
 def experiment(
     flags: Mapping[str, Any], settings: Mapping[str, Any], file: Path | None = None
 ) -> ExperimentSpec:
-    """The experiment of a file and of flags by name, which override it; None is as not given.
+    """Build an experiment from a file, overridden by named flags; None means not given.
 
-    ``settings`` are by ``NAME.PARAM``, and override the engine's flags. Raises UsageError in one
-    line that names what is wrong, DataError if the file is.
+    ``settings`` are by ``NAME.PARAM`` and override the engine's flags. Raises UsageError in one
+    line that names what is wrong, DataError if the file is wrong.
     """
     check_names(flags, FLAGS)
     flags = traced(flags, TRACE)
@@ -107,10 +107,10 @@ def sweep_of(
     name: str | None = None,
     quick: bool = False,
 ) -> Sweep:
-    """The sweep of a file or a bundled name, of flags by name, or of both; None is not given.
+    """Build a sweep from a file or bundled name, from named flags, or from both.
 
-    A value of an axis or of ``settings`` may be a list of several. Raises UsageError if there is
-    neither, or for what is wrong.
+    None means not given. A value of an axis or of ``settings`` may be a list of several values.
+    Raises UsageError without any input, or for wrong input.
     """
     check_names(flags, (*AXES, *SINGLE))
     axes = {**_given(flags, AXES), **settings, **_given(flags, SINGLE)}
@@ -131,5 +131,5 @@ def check_names(flags: Mapping[str, Any], known: tuple[str, ...]) -> None:
 
 
 def _given(flags: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
-    """What of the flags is given, under the keys that they set."""
+    """Return the flags that are given, under the keys that they set."""
     return {key: flags[name] for name, key in keys.items() if flags.get(name) is not None}

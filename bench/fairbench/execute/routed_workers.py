@@ -59,10 +59,10 @@ def named_workers(
     keys: WorkerKeys = NO_KEYS,
     all_named: bool = True,
 ) -> Routed:
-    """Workers that run already, with their ``keys``. ``parts`` have settings besides the router.
+    """Return running workers with their ``keys``. ``parts`` have settings besides the router.
 
-    Raises UsageError for a wrong name or address, a worker named twice, a key of one not named, or
-    a setting of another part.
+    Raises UsageError for a wrong name or address, a worker named twice, a key of an unnamed
+    worker, or a setting of another part.
     """
     name = router or split_pair(scheduler)[0]
     _check_settings(settings, *dict.fromkeys((name, *parts)))
@@ -84,7 +84,7 @@ def planned_workers(
     *,
     parts: Collection[str] = (),
 ) -> Routed:
-    """Workers to be started, none of which runs yet; flags as ``started_workers`` has them.
+    """Return workers to be started later, from the same flags as ``started_workers``.
 
     Raises UsageError for a wrong flag.
     """
@@ -112,10 +112,11 @@ def started_workers(
     *,
     parts: Collection[str] = (),
 ) -> Iterator[Routed]:
-    """Workers that start here and end with the block; flags as ``fairbench run`` has them.
+    """Start workers that end with the block, from the flags of ``fairbench run``.
 
     ``parts`` have settings besides router, local scheduler and engine. Raises UsageError for a
-    wrong flag, RunFailed if a worker does not start, KeyboardInterrupt if told to stop meanwhile.
+    wrong flag, RunFailed if a worker does not start, KeyboardInterrupt if interrupted
+    meanwhile.
     """
     planned = planned_workers(flags, settings, weights, parts=parts)
     assert planned.spec is not None

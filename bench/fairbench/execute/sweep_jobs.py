@@ -23,7 +23,7 @@ from fairbench.workloads.plan import ClientPlan, expected_programs, program_stre
 
 
 class Job(NamedTuple):
-    """One task of a sweep. ``key`` names its files, ``requests`` says about how long it takes."""
+    """A task of a sweep. ``key`` names its files; ``requests`` estimates its duration."""
 
     name: str
     key: str
@@ -34,9 +34,9 @@ class Job(NamedTuple):
 def jobs_left(
     store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: bool = True
 ) -> list[Job]:
-    """What a sweep has still to simulate, the longest first, so that processors finish together.
+    """Return a sweep's unfinished simulations, longest first, so that processors finish together.
 
-    Clients alone are simulated only ``with_alone``.
+    Clients are simulated alone only if ``with_alone``.
     """
     jobs = _jobs(store, specs, with_alone=with_alone)
     return sorted(jobs, key=lambda job: -job.requests)
@@ -63,7 +63,7 @@ def _jobs(store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: boo
 def _run_alone(
     spec: ExperimentSpec, key: str, folder: Path, interrupted: Interruption
 ) -> dict[str, Any]:
-    """In a process of its own: the well-behaved clients of a place, each alone; saved."""
+    """Simulate each well-behaved client of a configuration alone, in a process, and save it."""
     rows = simulate_alone(spec, interrupted)
     if not interrupted():
         save_alone(folder, key, rows)

@@ -56,7 +56,7 @@ class _Runs:
     context: RunContext
 
     def all(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
-        """Points that can share servers, and what came of each that was begun."""
+        """Yield points that can share servers, each with its result once begun."""
         while left and not self.context.interrupted():
             try:
                 yield from self._until_one_fails(left)
@@ -68,7 +68,7 @@ class _Runs:
                 return
 
     def _until_one_fails(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
-        """On one start of the servers; takes out of ``left`` what was begun."""
+        """Run points on one start of the servers, removing them from ``left`` as they begin."""
         interrupted = self.context.interrupted
         starting = cluster_in(self.store.path, left[0].spec, self.options, self.context)
         with starting as cluster:

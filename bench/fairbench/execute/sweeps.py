@@ -32,7 +32,7 @@ class SweepOutcome:
     comparison: dict[str, Any]
 
     def remarks(self) -> Iterator[str]:
-        """What makes runs on real servers hard to compare, by their own notes."""
+        """Yield the notes of runs on real servers that make the runs hard to compare."""
         for cell in self.cells:
             for one in cell.runs:
                 name = f"{cell.place}, {cell.scheduler}, seed {one.summary['seed']}"
@@ -87,5 +87,5 @@ def _comparison(
 
 
 def cell_json(cell: SchedulerResults) -> dict[str, Any]:
-    """A cell as ``comparison.json`` has it."""
+    """Return a cell in the format of ``comparison.json``."""
     return {"place": cell.place, "cell": cell.scheduler, **cell.combined}

@@ -10,15 +10,15 @@ from fairbench.workloads.trace_workload import SCENARIO, trace_workload, with_he
 from fairbench.workloads.traces.columns import given_columns
 from fairbench.workloads.traces.read import TraceParams, joined_columns
 
-# What a trace says itself.
+# Facts that a trace states itself.
 SAID = {"workload": "", "request_rate": ": give --time-scale", "dataset_path": "", "tokenizer": ""}
 
 
 def traced(flags: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """The flags without those of ``keys``, which are of a trace, its workload in their place.
+    """Return the flags with the trace flags in ``keys`` replaced by the trace's workload.
 
-    ``clients`` are then made up, and ``time_scale`` is that of the trace. Raises UsageError for
-    what does not go together, DataError for a file that is none.
+    ``clients`` are then synthetic, and ``time_scale`` applies to the trace. Raises UsageError
+    for conflicting flags, DataError for a file that is not a trace.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     given = {name: value for name, value in given.items() if value is not False}

@@ -73,7 +73,7 @@ def _line(panel: Axes, number: int, name: str, rows: list[Row], *, several: bool
 
 
 def _tried(panel: Axes, rows: list[Row]) -> None:
-    """Of the choice that is planned, what was tried and is not enough."""
+    """Plot the tested but insufficient clusters of the planned choice."""
     points = [
         (row["load"], one["replicas"]) for row in rows for one in row["tried"] if not one["enough"]
     ]
@@ -85,7 +85,7 @@ def _tried(panel: Axes, rows: list[Row]) -> None:
 
 
 def _most(answer: Row) -> int:
-    """The most replicas that are drawn."""
+    """Return the largest number of replicas to draw."""
     found = [row["replicas"] for row in answer["choices"] if row["replicas"] is not None]
     return max(found) + 1 if len(found) == len(answer["choices"]) else int(answer["high"])
 

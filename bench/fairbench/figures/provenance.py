@@ -11,17 +11,17 @@ from fairbench.results.intervals import METHOD
 
 
 def provenance(cells: Sequence[SchedulerResults]) -> str:
-    """One line: ``simulated on PROFILE; seeds 0 to 2, mean and 95% interval (Student's t)``."""
+    """Return ``simulated on PROFILE; seeds 0 to 2, mean and 95% interval (Student's t)``."""
     return origin_of([run.summary for cell in cells for run in cell.runs])
 
 
 def of_first_runs(cells: Sequence[SchedulerResults]) -> str:
-    """The same for what is shown of the first run of each cell only."""
+    """Return the provenance line for content from the first run of each cell."""
     return origin_of([cell.runs[0].summary for cell in cells])
 
 
 def origin_of(summaries: Sequence[Any]) -> str:
-    """The same of runs by themselves."""
+    """Return the provenance line for summaries of runs."""
     bases = "; ".join(sorted({basis(summary) for summary in summaries}))
     seeds = sorted({summary["seed"] for summary in summaries})
     if len(seeds) == 1:

@@ -24,7 +24,7 @@ LETTERS_PER_IN = 15  # of the text below figures
 
 
 class SeriesStyle(NamedTuple):
-    """What a series is called, and how it looks; ``line`` is a line style of matplotlib."""
+    """The label and appearance of a series; ``line`` is a matplotlib line style."""
 
     label: str
     colour: str
@@ -47,7 +47,7 @@ HATCHES = ("", "///", "...", "xxx")
 
 
 def scheduler_style(name: str) -> SeriesStyle:
-    """The style of a scheduler; that of an unknown one is grey."""
+    """Return the style of a scheduler, grey for an unknown name."""
     if name not in SCHEDULERS:
         return SeriesStyle(name, UNKNOWN, "x", "-")
     return _style(LABELS[name], SCHEDULERS[name])
@@ -65,7 +65,7 @@ def styles_of(names: Iterable[str]) -> dict[str, SeriesStyle]:
 
 
 def client_style(number: int) -> SeriesStyle:
-    """The style of a client of a run, by its number."""
+    """Return the style of a run's client, by its number."""
     return _style(f"client {number}", SERIES[number % len(SERIES)])
 
 
@@ -100,7 +100,7 @@ def paper_style() -> Iterator[None]:
 def panels(
     rows: int, columns: int, width_in: float, height_in: float, **options: Any
 ) -> tuple[Figure, Any]:
-    """A figure and its axes, ``[row][column]``."""
+    """Return a figure and its axes, indexed ``[row][column]``."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width_in, height_in), layout="constrained")
@@ -122,7 +122,7 @@ def caption(figure: Figure, title: str, provenance: str, legend: Axes, columns: 
 
 
 def log_y(axes: Axes) -> None:
-    """A logarithmic y axis with plain numbers at 1, 2 and 5."""
+    """Make the y axis logarithmic, with plain numbers at 1, 2 and 5."""
     axes.set_yscale("log")
     _plain_numbers(axes.yaxis)
     axes.minorticks_off()

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def client_names(run: StoredRun) -> list[str]:
-    """The clients of a run, those that got nothing included."""
+    """Return the clients of a run, including those without any service."""
     return [client["client"] for client in run.summary["clients"]]
 
 
 def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:
-    """Each client's service per second between consecutive times: [client, interval]."""
+    """Return each client's service per second between consecutive times: [client, interval]."""
     clients = len(client_names(run))
     booked = cumulative(read_service(run), view, edges_s, clients, ServiceWeights())
     rates: Floats = np.diff(booked, axis=1) / np.diff(edges_s)
@@ -49,7 +49,7 @@ def response_times(run: StoredRun, edges_s: Floats) -> Floats:
 
 
 def busy_share(run: StoredRun, workers: int, edges_s: Floats) -> Floats:
-    """The share of the workers' time in each interval in which they computed something."""
+    """Return the fraction of each interval in which the workers computed something."""
     log = read_service(run)
     # The clients of one batch share its stretch, which must count once.
     stretch = np.unique(np.column_stack([log.worker, log.start_s, log.end_s]), axis=0)

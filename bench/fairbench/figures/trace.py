@@ -46,7 +46,7 @@ def draw_trace(table: Table, path: Path, title: str) -> None:
 
 
 def rates(table: Table) -> tuple[list[float], dict[str, list[float]]]:
-    """Ends of equal bins of time, s, and in each the requests a second by client."""
+    """Return the ends of equal time bins, in seconds, and each client's requests/s per bin."""
     width_s = max(table.span_s, 1e-9) / BINS
     place = np.minimum((table.arrival_s / width_s).astype(np.int64), BINS - 1)
     counts = np.bincount(table.client, minlength=len(table.clients))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fairbench.files.times import UNITS
 
-# As ``plain`` writes them, the best first: a file may hold several.
+# Names in the form that ``plain`` returns, best first: a file may hold several.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "time": (
         *("time", "timestamp", "t", "ts", "arrival", "arrivaltime", "arrivaltimestamp"),
@@ -55,7 +55,7 @@ class Column(NamedTuple):
 
 
 def recognised(names: Iterable[str], fields: Iterable[str] = NAMES) -> dict[str, Column]:
-    """Which of a file's columns the fields are in, by the names that are common; some in none."""
+    """Return the columns that hold the fields, by common names; absent fields are left out."""
     known: dict[str, Column] = {}
     for name in names:
         text, unit = split_unit(name)
@@ -66,7 +66,7 @@ def recognised(names: Iterable[str], fields: Iterable[str] = NAMES) -> dict[str,
 
 
 def split_unit(name: str) -> tuple[str, str | None]:
-    """``ttft_ms`` as ``ttft`` and ``ms``; None where a name ends in no unit."""
+    """Split ``ttft_ms`` into ``ttft`` and ``ms``; the unit is None if the name has none."""
     found = _SUFFIX.search(name)
     if found is None:
         return name, None
@@ -74,12 +74,12 @@ def split_unit(name: str) -> tuple[str, str | None]:
 
 
 def plain(name: str) -> str:
-    """Without case, spaces and punctuation: ``Request tokens`` and ``request_tokens`` are one."""
+    """Strip case, spaces and punctuation, so ``Request tokens`` equals ``request_tokens``."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def nearest(field: str, names: Iterable[str]) -> str | None:
-    """The column whose name is most like one that is common for a field; None if none is."""
+    """Return the column closest to a common name of a field, or None."""
     by_plain = {plain(name): name for name in sorted(names)}
     near = [
         one for name in NAMES.get(field, ()) for one in get_close_matches(name, by_plain, 1, 0.7)

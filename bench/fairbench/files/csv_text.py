@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 
 def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.DictReader[str]:
-    """Python's reader of the rows, which raises ``csv.Error``, and DataError as ``lines`` does."""
+    """Return a reader of CSV rows. It raises ``csv.Error``, and DataError as ``lines`` does."""
     csv.field_size_limit(limit_bytes() // LARGEST_PART)  # as of a line; a prompt may be long
     found = lines(file, shown, blank=True, streamed=streamed)  # as a text in quotes may hold
     texts = (decoded(data, f"{shown}, line {number}") for number, data in found)
@@ -37,7 +37,7 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
 
 
 def separator_of(header: str) -> str:
-    """What is between the names of columns: a comma, else a tab, else a semicolon."""
+    """Return the separator of the column names: a comma, else a tab, else a semicolon."""
     return next((mark for mark in (",", "\t", ";") if mark in header), ",")
 
 
@@ -48,11 +48,10 @@ def _checked(text: str, separator: str, shown: str) -> str:
 
 
 def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[Row]:
-    """The rows under the first line, which names the columns; missing cells are empty.
+    """Yield the rows under the first line, which names the columns; missing cells are empty.
 
-    ``streamed``: as in ``lines``.
-    Raises DataError naming the line: it is no CSV, cannot be read, or is too large, or it is not
-    clear which cell is in which column.
+    ``streamed`` has the meaning that it has in ``lines``. Raises DataError naming the line if
+    the file is not CSV, is unreadable or too large, or if cells cannot be matched to columns.
     """
     reader = csv_reader(file, shown, streamed=streamed)
     rows = reader.reader

@@ -26,17 +26,17 @@ class Place(NamedTuple):
 
 
 def json_lines(file: Traversable, shown: str) -> Iterator[Place]:
-    """The values of JSON lines, each behind ``SHOWN, line 3``. Raises DataError naming the line."""
+    """Yield each JSON line's value with ``SHOWN, line 3``. Raises DataError naming the line."""
     for number, data in lines(file, shown):
         where = f"{shown}, line {number}"
         yield Place(where, parsed(data, where))
 
 
 def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[Place]:
-    """An object a line, or the one that a file holds on however many lines.
+    """Yield the JSON object on each line, or the single object of a whole file.
 
-    ``streamed``: of what is not kept there may be as many as there are. Raises DataError naming
-    the line that is no JSON object.
+    ``streamed`` content is not kept, and its number of lines is unlimited. Raises DataError
+    naming the line that is not a JSON object.
     """
     found = lines(file, shown, streamed=streamed)
     first = None
@@ -52,7 +52,7 @@ def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> It
 
 
 def _whole_object(first: bytes, rest: Iterator[Line], shown: str) -> dict[str, Any] | None:
-    """The object that begins on a line of its own; None if it is none."""
+    """Return the object that begins on the first line and spans several; None if invalid."""
     if not first.lstrip().startswith(b"{"):
         return None
     memory = Memory(shown)
@@ -75,17 +75,18 @@ def _object(content: Any, where: str) -> dict[str, Any]:
 
 
 def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
-    """The value that a whole file holds. Raises DataError, with the line where the text is wrong.
+    """Return the JSON value of a whole file. Raises DataError, with the line of the error.
 
-    ``strict``: NaN and infinities are refused as well, and what is too large for a float.
+    ``strict`` also rejects NaN, infinities, and numbers too large for a float.
     """
     return parsed(read_whole(file, shown), shown, several_lines=True, strict=strict)
 
 
 def parsed(data: bytes, where: str, *, several_lines: bool = False, strict: bool = False) -> Any:
-    """The value of a JSON text. Raises DataError for anything that a reader cannot rely on.
+    """Return the value of a JSON text. Raises DataError for anything that is not portable.
 
-    That is nesting, integers of more than 64 bits and halves of characters as well.
+    Besides invalid text, this includes deep nesting, integers of more than 64 bits, and lone
+    surrogates.
     """
     text = decoded(data, where)
     options: dict[str, Any] = {}

@@ -15,9 +15,9 @@ BATCH_ROWS = 16_384
 
 
 def read_parquet(path: Path) -> pa.Table:
-    """The table in a file; columns of texts are dictionaries.
+    """Return the table in a file; text columns are dictionaries.
 
-    Raises DataError: it cannot be read, is too large, or has a column of another type.
+    Raises DataError if the file is unreadable or too large, or has a column of another type.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -39,7 +39,7 @@ def read_parquet(path: Path) -> pa.Table:
 
 
 def _texts(schema: pa.Schema, shown: str) -> list[str]:
-    """The names of the columns of texts. Raises DataError for one of a type that nobody reads."""
+    """Return the names of the text columns. Raises DataError for a column of unsupported type."""
     import pyarrow.types as types
 
     names = []

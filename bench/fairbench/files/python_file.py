@@ -12,9 +12,9 @@ from fairbench.errors import UsageError
 
 
 def module_of(path: Path, named_by: str) -> ModuleType:
-    """The file as a module that ``import_module`` finds by name; run once in a process.
+    """Load a file as a module, once per process, so that ``import_module`` finds it by name.
 
-    Raises UsageError, which says what named the file, if it cannot be run.
+    Raises UsageError, which says what named the file, if the file cannot be run.
     """
     digest = sha256(bytes(path)).hexdigest()
     name = f"{path.stem.replace('.', '_')}_{digest[:12]}"  # of any two files, different

@@ -31,7 +31,7 @@ CHECKED = 16 * MIB  # unpacked, after which the length of a file in gzip is comp
 MAX_RATIO = 200  # logs are up to a hundred times as long as packed
 PIPE_WAIT_S, PIPE_TRIES = 0.5, 10  # for somebody who writes to a pipe
 
-# What CPython 3.11 takes for a line and for what a mark stands for: an object, a list, an entry
+# Memory that CPython 3.11 takes for a line, and for each mark: an object, a list, an entry
 # and its number, a key's place, half a text.
 _LINE, _TEXT = 200, 32
 _MARKS = {b"{": 200, b"[": 96, b",": 48, b":": 40, b'"': _TEXT}
@@ -50,7 +50,7 @@ class Line(NamedTuple):
 
 
 class Memory:
-    """What one file may take. ``shown`` is what complaints call the file."""
+    """The memory limit of one file. ``shown`` is the name of the file in error messages."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -69,7 +69,7 @@ class Memory:
             raise self.too_large()
 
     def too_large(self) -> DataError:
-        """The complaint, which says how to allow it."""
+        """Return the error for a file that is too large, which says how to raise the limit."""
         return DataError(
             f"{self._shown}: is too large: reading it takes more than {self.limit // MIB} MiB of "
             f"memory (the environment variable {VARIABLE} allows more)"
@@ -87,11 +87,10 @@ def limit_bytes() -> int:
 def lines(
     file: Traversable, shown: str, *, blank: bool = False, streamed: bool = False
 ) -> Iterator[Line]:
-    """The lines of a file, without a mark of Windows' editors in front; ``blank`` ones if asked.
+    """Yield the lines of a file, without a byte order mark; ``blank`` includes blank lines.
 
-    ``streamed``: of a run of ours, or of what is not kept, there may be as many as there are; only
-    each is limited.
-    Raises DataError: it cannot be read, or is too large.
+    ``streamed`` is for our own runs, and for content that is not kept: only the size of each
+    line is limited, not the total. Raises DataError if the file is unreadable or too large.
     """
     memory = Memory(shown)
     most = memory.largest_line
@@ -112,7 +111,7 @@ def lines(
 
 
 def read_whole(file: Traversable, shown: str) -> bytes:
-    """All of a file, which is to be parsed as one. Raises as ``lines`` does."""
+    """Read a whole file that is to be parsed at once. Raises as ``lines`` does."""
     memory = Memory(shown)
     with opened(file, shown) as stream:
         data = stream.read(memory.largest_line + 1)
@@ -144,7 +143,7 @@ def memory_of(text: bytes) -> int:
 
 
 def decoded(data: bytes, where: str) -> str:
-    """As text. Raises DataError naming ``where`` if it is not UTF-8."""
+    """Decode UTF-8 text. Raises DataError naming ``where`` if it is not UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -224,7 +223,7 @@ class _Pipe(io.RawIOBase):
 
 @contextmanager
 def opened(file: Traversable, shown: str) -> Iterator[IO[bytes]]:
-    """The file, unpacked if its name ends in ``.gz``. What goes wrong inside is a DataError."""
+    """Open a file, decompressed if its name ends in ``.gz``; errors inside become DataError."""
     try:
         with _opened(file, shown) as raw:
             if not file.name.endswith(".gz"):

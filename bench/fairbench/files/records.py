@@ -22,7 +22,7 @@ NO_TEXT = {
 
 
 class Kind(Enum):
-    """How a file holds its records."""
+    """The format in which a file holds its records."""
 
     CSV = "a line of names, then a record a line"
     LIST = "a list of JSON"
@@ -33,9 +33,9 @@ _BY_NAME = {".csv": Kind.CSV, ".tsv": Kind.CSV}
 
 
 def kind_of(path: Path, shown: str) -> Kind:
-    """What a file is, by its name if that says it, else by its beginning.
+    """Return the format of a file, by its name if that is decisive, else by its beginning.
 
-    Raises DataError if it cannot be read, or is no text.
+    Raises DataError if the file is unreadable or not text.
     """
     with opened(path, shown) as stream:
         start = stream.read(PEEKED)
@@ -49,7 +49,7 @@ def kind_of(path: Path, shown: str) -> Kind:
 
 
 def listed(path: Path, shown: str) -> Iterator[Place]:
-    """The objects of a JSON list, each behind ``SHOWN, record 3``. DataError for anything else."""
+    """Yield the objects of a JSON list with ``SHOWN, record 3``. DataError for anything else."""
     for number, one in enumerate(json_file(path, shown), start=1):
         where = f"{shown}, record {number}"
         if not isinstance(one, dict):

@@ -11,12 +11,12 @@ MAX_BYTES = 16 * 2**10
 
 
 def is_key(text: str) -> bool:
-    """Whether it can be a key, which has to travel in a header."""
+    """Return whether a text is valid as a key, which must fit in an HTTP header."""
     return text.isascii() and text.isprintable() and text == text.strip() != ""
 
 
 def read_key(file: Traversable, shown: str) -> str:
-    """The one line of a file. Raises DataError, which never shows it."""
+    """Read a key: the only line of a file. Raises DataError, which never shows the key."""
     with opened(file, shown) as stream:
         data = stream.read(MAX_BYTES + 1)
     key = data.decode("utf-8", "replace").strip()

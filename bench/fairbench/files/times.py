@@ -21,7 +21,7 @@ class Nanoseconds(int):
 
 
 def unit_of(value: Any) -> str:
-    """The unit of a number by its size: since 1970 if it can be, else seconds."""
+    """Return a number's time unit by its size: since 1970 if plausible, else seconds."""
     if isinstance(value, Nanoseconds):
         return "ns"
     number = number_of(value)
@@ -30,9 +30,10 @@ def unit_of(value: Any) -> str:
 
 
 def nanoseconds(value: Any, unit: str) -> int:
-    """A time or a length of time. ``unit`` is that of numbers; ISO 8601 without a zone is UTC.
+    """Return a time or duration in nanoseconds.
 
-    Raises ValueError for what is neither, or 146 years or more from 1970.
+    ``unit`` applies to numbers; ISO 8601 without a zone is UTC. Raises ValueError for anything
+    else, or for 146 years or more from 1970.
     """
     number = number_of(value)
     if number is None:
@@ -49,12 +50,12 @@ def nanoseconds(value: Any, unit: str) -> int:
 
 
 def is_calendar(value: Any) -> bool:
-    """Whether it is no number, so that it can only be ISO 8601."""
+    """Return whether a value is not a number, and can therefore only be ISO 8601."""
     return not is_number(value)
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number, be it written as a text."""
+    """Return whether a value is a number, possibly written as text."""
     return number_of(value) is not None
 
 

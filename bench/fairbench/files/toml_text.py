@@ -22,10 +22,11 @@ MAX_BYTES = 4 * MIB  # tomllib takes a hundred times as much for tables, and is 
 
 
 def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[str, Any]:
-    """The tables of a TOML file, which complaints call ``shown``.
+    """Return the tables of a TOML file, which error messages call ``shown``.
 
-    Raises DataError, ``FILE: line N: what is wrong: the line`` (without the line if ``secret``), or
-    the reason why it is unreadable. Dates and larger integers are refused: no key of ours is one.
+    Raises DataError, ``FILE: line N: what is wrong: the line`` (without the line if
+    ``secret``), or the reason why the file is unreadable. Dates and larger integers are
+    rejected, since no key of ours takes them.
     """
     text = _text(file, shown)
     if found := _DEEP_KEY.search(text):
@@ -57,7 +58,7 @@ def _text(file: Traversable, shown: str) -> str:
 
 
 def _unusable(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """The values that are not of the types named above, and why."""
+    """Yield the values that are not of the types named above, with the reason."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _unusable(inner, f"{key}.{name}" if key else name)
@@ -72,7 +73,7 @@ def _unusable(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _place(message: str, text: str, *, secret: bool) -> str:
-    """``line 3: Invalid value: dp = = 4`` from the parser's message."""
+    """Return ``line 3: Invalid value: dp = = 4``, made from the parser's message."""
     lines = text.rstrip("\n").split("\n")
     found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
     if found is None:

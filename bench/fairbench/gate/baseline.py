@@ -22,14 +22,14 @@ from fairbench.results.comparison import experiment_of
 from fairbench.results.grid import differences, experiment_tables
 from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, StoredRun, read_json, write_json
 
-# What tells runs apart, but not what they show: a rerun elsewhere is to leave no trace.
+# Keys that identify a run but do not affect its results: a rerun elsewhere must not change them.
 NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
 
 
 def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
-    """The experiments of a baseline directory by name.
+    """Return the experiments of a baseline directory, by name.
 
-    Raises UsageError if there are none, or if one cannot be simulated.
+    Raises UsageError if there are none, or if an experiment cannot be simulated.
     """
     files = sorted(folder.glob(f"*/{EXPERIMENT}"))
     if not files:
@@ -62,7 +62,7 @@ def check_stored(folder: Path, specs: Mapping[str, ExperimentSpec]) -> None:
 def difference(
     stored: Path, run: StoredRun, *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """What is different in a run from the baseline stored, as lines of text; empty if nothing is.
+    """Return the lines that describe how a run differs from the stored baseline; "" if equal.
 
     Raises DataError if the baseline's summary cannot be read.
     """

@@ -21,7 +21,7 @@ class Change(NamedTuple):
 
     @property
     def difference(self) -> str:
-        """By how much, with its sign; in percent of the baseline if that is not 0."""
+        """The signed change, in percent of the baseline unless that is 0."""
         if not (self.before.is_number and self.after.is_number):
             return ""
         return relative_difference(self.before.exact, self.after.exact)
@@ -35,7 +35,7 @@ def relative_difference(before: Fraction, after: Fraction) -> str:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
-    """Every value in which two summaries differ, apart from the rounding of processors."""
+    """Return every value in which two summaries differ, ignoring rounding across processors."""
     old, new = values_of(before), values_of(after)
     pairs = [Change(key, old.get(key, ABSENT), new.get(key, ABSENT)) for key in {**old, **new}]
     return tuple(pair for pair in pairs if _differ(pair.before, pair.after))

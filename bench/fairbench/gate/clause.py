@@ -27,7 +27,7 @@ class Clause(NamedTuple):
     relative: bool
 
     def limit(self, baseline: Fraction) -> Fraction:
-        """The worst value that passes, given the baseline's."""
+        """Return the worst value that passes, given the baseline's."""
         loss = abs(baseline) * self.loss if self.relative else self.loss
         return baseline - loss if self.more_is_better else baseline + loss
 

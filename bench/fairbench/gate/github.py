@@ -7,7 +7,7 @@ from fairbench.gate.outcome import Outcome
 
 
 def as_commands(outcome: Outcome, *, cannot_tell_fails: bool) -> str:
-    """An error or warning per check that did not pass, then a notice that counts all."""
+    """Return an error or warning per check that did not pass, then a notice with the counts."""
     levels = {
         Verdict.FAIL: "error",
         Verdict.CANNOT_TELL: "error" if cannot_tell_fails else "warning",
@@ -22,7 +22,7 @@ def as_commands(outcome: Outcome, *, cannot_tell_fails: bool) -> str:
 
 
 def _data(text: str) -> str:
-    """Escaped as the runner's own toolkit does."""
+    """Escape a text as the GitHub runner's own toolkit does."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

@@ -16,7 +16,7 @@ from fairbench.results.values import Value
 
 
 class Verdict(StrEnum):
-    """What a clause says of a point."""
+    """The verdict of a clause on a point."""
 
     PASS = "pass"
     FAIL = "FAIL"
@@ -31,10 +31,10 @@ class Judgement(NamedTuple):
 
 
 def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
-    """One run against one: worse or not, on the decimals as they are written.
+    """Judge one run against another, on the decimals as written.
 
-    A value that is only a bound is judged as far as it goes: the same bound again passes, and what
-    could be either way cannot be told.
+    A value that is only a bound is judged as far as the bound allows. An equal bound passes. A
+    value that could lie on either side is inconclusive.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])
@@ -53,11 +53,11 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
 def judge_paired(
     clause: Clause, before: Sequence[Value], after: Sequence[Value], alpha: float
 ) -> Judgement:
-    """Runs over common seeds, in the order of those, by what ``fairbench compare`` uses.
+    """Judge runs over common seeds, in the order of the seeds, like ``fairbench compare``.
 
-    The mean over seeds of the change beyond what is allowed, in the clause's unit, is tested on
-    either side at level ``alpha``: it fails if that is certainly worse than nothing, passes if it
-    is certainly not, and cannot be told otherwise.
+    The test is on the mean over seeds of the change beyond what is allowed, in the clause's
+    unit, at level ``alpha`` on either side. The clause fails if the mean is significantly worse
+    than 0, and passes if it is significantly not worse. Otherwise the result is inconclusive.
     """
     if any(value.raw is None for value in [*before, *after]):
         return _judge_undefined(before, after)
@@ -104,9 +104,9 @@ def judge_repeated(
 def _scaled(
     clause: Clause, before: Sequence[Value], after: Sequence[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Limits and current values; of a clause in percent as parts of each seed's baseline.
+    """Return limits and current values; a relative clause scales them by each seed's baseline.
 
-    So a change by as many percent in every seed is one without spread, however loads differ.
+    A change by the same percentage in every seed then has no spread, however much loads differ.
     """
     units = [abs(float(value.exact)) for value in before]
     if not clause.relative or 0.0 in units:
@@ -123,7 +123,7 @@ def _scaled(
 
 
 def _beyond(found: Difference, clause: Clause) -> str:
-    """How far the current runs are beyond the limit, and in how many seeds."""
+    """Describe the distance of the current runs from the limit, and the number of seeds."""
     seeds = f"paired over {found.runs} seed{'s' if found.runs > 1 else ''}"
     if found.mean is None or found.runs < 2:
         return f"{seeds}: too few"
@@ -136,7 +136,7 @@ def _amount(value: float, clause: Clause) -> str:
 
 
 def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgement:
-    """A number and none cannot be compared, which may hide anything: that fails."""
+    """Judge undefined values: a number against none fails, because that may hide anything."""
     undefined = [[value for value in values if value.raw is None] for values in (before, after)]
     if len(undefined[0]) == len(before) and len(undefined[1]) == len(after):
         return Judgement(Verdict.PASS, "undefined in both")
@@ -145,14 +145,14 @@ def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgeme
 
 
 def _range(clause: Clause, value: Value) -> tuple[Fraction | float, Fraction | float]:
-    """Between what the true value lies, turned so that more is worse."""
+    """Return the range of the true value, with the sign chosen so that more is worse."""
     low = -inf if value.bound == "<" else value.exact
     high = inf if value.bound == ">" else value.exact
     return (-high, -low) if clause.more_is_better else (low, high)
 
 
 def _limit(clause: Clause, badness: Fraction | float) -> Fraction | float:
-    """The worst that passes, turned alike."""
+    """Return the worst badness that passes, with the same sign convention."""
     if isinstance(badness, float):
         assert not isfinite(badness)
         return badness

@@ -13,7 +13,7 @@ NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def as_junit(outcome: Outcome, *, cannot_tell_fails: bool) -> str:
-    """One test case per clause and point; what cannot be told has failed, or was skipped."""
+    """Return a test case per clause and point; inconclusive checks are failed or skipped."""
     failed = outcome.count(Verdict.FAIL)
     unknown = outcome.count(Verdict.CANNOT_TELL)
     counts = {
@@ -41,5 +41,5 @@ def as_junit(outcome: Outcome, *, cannot_tell_fails: bool) -> str:
 
 
 def _clean(text: str) -> str:
-    """The text without what XML 1.0 cannot hold."""
+    """Replace the characters that XML 1.0 cannot represent."""
     return NOT_XML.sub("?", text)

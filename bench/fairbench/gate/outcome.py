@@ -22,7 +22,7 @@ NO_CHANGE = "no difference"  # what is asked of simulated runs if there are no c
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One clause at one point. ``before`` and ``after`` are texts, ``change`` their difference.
+    """A clause's result at a point. ``before`` and ``after`` are texts, ``change`` the difference.
 
     ``causes`` are the defaults that changed in between.
     """
@@ -37,7 +37,7 @@ class Row:
     causes: tuple[str, ...] = ()
 
     def wording(self) -> str:
-        """What happened, on one line, and why if defaults changed."""
+        """Describe on one line what happened, and why if defaults changed."""
         numbers = f"{self.before}, now {self.after}" if self.before else ""
         parts = (str(self.verdict), numbers, self.change, self.reason, *self.causes)
         return ", ".join(part for part in parts if part)
@@ -57,11 +57,11 @@ class Outcome:
     causes: tuple[str, ...] = ()
 
     def count(self, verdict: Verdict) -> int:
-        """How many rows have this verdict."""
+        """Return the number of rows with this verdict."""
         return sum(row.verdict == verdict for row in self.rows)
 
     def summary(self) -> str:
-        """One line: how many points, checks and verdicts of each kind."""
+        """Return one line with the numbers of points, checks and verdicts of each kind."""
         counts = ", ".join(f"{self.count(verdict)} {verdict}" for verdict in Verdict)
         return f"{counted(self.points, 'point')}, {counted(len(self.rows), 'check')}: {counts}"
 
@@ -123,7 +123,7 @@ def _seeds(summaries: Sequence[Summary]) -> list[int]:
 
 
 def _by_seed(values: Sequence[Value], seeds: Sequence[int]) -> list[Value]:
-    """One value a seed, ascending: the mean of its repeats, undefined if one of them is."""
+    """Return one value per seed, ascending: its repeats' mean, undefined if one of them is."""
     found: list[Value] = []
     for seed in sorted(set(seeds)):
         own = [value for value, at in zip(values, seeds, strict=True) if at == seed]

@@ -19,10 +19,10 @@ MAX_SHOWN = 4  # keys in which unlike experiments differ
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One experiment: a simulated run, or measured ones that differ at most in the seed.
+    """An experiment: a simulated run, or measured runs that differ at most in the seed.
 
-    ``experiment`` is what two points have to share: the tables of the experiment file without the
-    tag and with the seeds of all runs.
+    Two points match if their ``experiment`` is equal: the tables of the experiment file,
+    without the tag, and with the seeds of all runs.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -30,7 +30,7 @@ class Point:
 
     @property
     def simulated(self) -> bool:
-        """Whether its runs come out the same every time."""
+        """Return whether the runs are simulated, and therefore deterministic."""
         return _is_simulated(self.runs[0])
 
 
@@ -81,7 +81,7 @@ def read_pairs(baseline: Path, current: Path, allowed: Collection[str] = ()) -> 
 
 
 def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
-    """The points with simulated ones that differ only in the seed joined to one of all seeds."""
+    """Merge simulated points that differ only in the seed into one point over all seeds."""
     joined: dict[str, list[PairedPoint]] = {}
     for pair in pairs:
         repeated = pair.simulated and pair.experiment
@@ -101,7 +101,7 @@ def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
 
 
 def _points(path: Path) -> dict[str, Point]:
-    """The points of a directory, by what two of them share exactly if they may be compared."""
+    """Return the points of a directory, by the experiment on which matching points agree."""
     groups: dict[str, list[ComparedRun]] = {}
     for run in runs_below(path):
         groups.setdefault(key_of(_shared(run)), []).append(run)
@@ -186,7 +186,7 @@ def _refuse_unlike(points: Mapping[str, Point], others: Mapping[str, Point], whe
 
 
 def _nearest(point: Point, others: Sequence[Point]) -> str:
-    """The point most like this one, and the keys in which somebody chose otherwise."""
+    """Describe the most similar point and the keys that were set differently there."""
     unlike = [_changes(point, other).by_choice for other in others]
     nearest = min(range(len(others)), key=lambda index: len(unlike[index]))
     found = unlike[nearest]

@@ -10,9 +10,10 @@ from math import comb
 
 
 def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
-    """One-sided p-value of ``second`` being larger, by counting every split of the pooled values.
+    """Return the one-sided p-value of ``second`` being larger, over all splits of the pool.
 
-    The chance that, were all of one distribution, the rank sum of ``second`` came out as large.
+    This is the probability of a rank sum of ``second`` at least as large if all values come
+    from one distribution.
     """
     pooled = sorted([*first, *second])
     observed = sum(_doubled_rank(pooled, value) for value in second)
@@ -28,7 +29,7 @@ def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
 
 
 def can_reject(first: int, second: int, alpha: float) -> bool:
-    """Whether samples of these sizes can give a p-value of ``alpha`` or less at all."""
+    """Return whether samples of these sizes can reach a p-value of ``alpha`` or less."""
     return 1 / comb(first + second, second) <= alpha
 
 

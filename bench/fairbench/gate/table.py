@@ -20,7 +20,7 @@ HEADINGS = ("baseline", "current", "change")
 
 
 def outcome_text(outcome: Outcome, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
-    """The outcome as lines of text, with ANSI colours or without."""
+    """Return the outcome as lines of text, with or without ANSI colours."""
     return printed(_render(outcome), colour=colour, width=width)
 
 
@@ -46,9 +46,9 @@ def _verdicts(outcome: Outcome) -> Table:
 
 
 def changes_table(found: Sequence[Change]) -> RenderableType:
-    """What changed at one point, every digit of it.
+    """Return a table of what changed at one point, with every digit.
 
-    Numbers of single clients are only counted where some of the whole cluster changed as well.
+    If cluster-wide metrics changed, changes of single clients are only counted.
     """
     of_cluster = [change for change in found if not change.metric.startswith(CLIENTS)]
     shown = of_cluster or found

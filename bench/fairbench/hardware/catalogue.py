@@ -23,21 +23,21 @@ def _load(name: str) -> dict[str, Any]:
 
 
 def profile_ids() -> list[str]:
-    """Every bundled profile, ``gpu/model/tp/source``."""
+    """Return every bundled profile, ``gpu/model/tp/source``."""
     return sorted(_load("engine_profiles.json")["profiles"])
 
 
 def model_names() -> list[str]:
-    """Models that some profile covers."""
+    """Return the models that some profile covers."""
     return sorted({name.split("/")[1] for name in profile_ids()})
 
 
 def resolve_profile(gpu: str, model: str) -> TimingProfile:
-    """The profile for a GPU (any prefix of a profile id) and a model.
+    """Return the profile for a GPU (any prefix of a profile id) and a model.
 
-    Where a prefix leaves several, the one of SGLang at TP 1 is taken, fitted to measured serving if
-    there is such a one. Raises UsageError for an unknown GPU or model and for a prefix that leaves
-    several all the same.
+    If several profiles match, SGLang at TP 1 is chosen, preferring a profile fitted to measured
+    serving. Raises UsageError for an unknown GPU or model, and for a prefix that is still
+    ambiguous.
     """
     ids = profile_ids()
     if model not in model_names():
@@ -61,7 +61,7 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
 
 
 def load_profile(profile_id: str) -> TimingProfile:
-    """One bundled profile by its full id, with the KV pool of its GPU, model and TP degree."""
+    """Load a bundled profile by its full id, with the KV pool of its GPU, model and TP degree."""
     data = _load("engine_profiles.json")
     entry = data["profiles"][profile_id]
     gpu, model, parallel, _ = profile_id.split("/")

@@ -13,7 +13,7 @@ class ProfileCosts:
         self._profile = profile
 
     def frontend_s(self, input_tokens: int) -> float:
-        """What lies before and behind the engine, for a request that waits for no other there."""
+        """Return the seconds that a request spends outside the engine when nothing else waits."""
         frontend = self._profile.frontend
         ms = frontend.request_ms + frontend.token_ms * input_tokens + frontend.delay_ms
         return ms / 1000

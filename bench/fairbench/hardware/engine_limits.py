@@ -11,9 +11,9 @@ from fairbench.hardware.timing import TimingProfile
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """What an engine was started with, defaults resolved. Tokens, except the request count.
+    """The resolved start parameters of an engine, in tokens except for the number of requests.
 
-    ``host_tokens`` is the host's memory for what is swapped; ``load_cap`` is as it was given.
+    ``host_tokens`` is the host memory for swapped KV cache. ``load_cap`` is the setting as given.
     """
 
     pool_tokens: int

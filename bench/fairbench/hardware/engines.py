@@ -11,7 +11,7 @@ from fairbench.hardware.vllm_params import VLLMParams
 
 
 class EngineKind(NamedTuple):
-    """What an engine is, and under which name ``--set`` takes its parameters."""
+    """The description of an engine, and the name under which ``--set`` takes its parameters."""
 
     description: str
     part: str

@@ -45,14 +45,15 @@ class FlashAttention2(NamedTuple):
 
     @property
     def extra_reads(self) -> int:
-        """How many more times a mixed step reads a token of decode context."""
+        """The number of additional reads of a decode context token in a mixed step."""
         return self.heads // self.kv_heads - 1
 
     def tail_tokens(self, sequences: int, longest: int) -> float:
-        """Tokens of context that one more query would have to attend to for the same tail.
+        """Return the context tokens to which one more query would attend for an equally long tail.
 
         A decode step of ``sequences`` whose longest context has ``longest`` tokens keeps one
-        multiprocessor busy with a tile of ``TILE_ROWS`` rows. Multiply by a profile's ``c_A``.
+        multiprocessor busy with a tile of ``TILE_ROWS`` rows. Multiply the result by a
+        profile's ``c_A``.
         """
         splits = 1
         if self.heads > self.kv_heads:

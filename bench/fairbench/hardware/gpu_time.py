@@ -1,8 +1,9 @@
-"""Whose a step's time is: its parts, in whole picoseconds that add up to it.
+"""Attribution of a step's GPU time to requests, in whole picoseconds that add up to the step.
 
-What a request adds to a step of one token is its own: the compute of its new tokens, its attention,
-the context that it reads, cached or not. What is left (launches, the host, weights that are read
-once for all) is the step's fixed cost, of which every request of the batch bears the same part.
+A request's own part is what it adds to a step of one token: the compute of its new tokens, its
+attention, and reads of its context, cached or not. The rest (launches, the host, weights that
+are read once for all requests) is the step's fixed cost. Every request of the batch bears an
+equal part of the fixed cost.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from fairbench.hardware.step_time import Chunk
 
 
 class Decoding(NamedTuple):
-    """What a client has in a decode batch: requests, and their context in all."""
+    """A client's part of a decode batch: its requests, and their total context."""
 
     requests: int
     context_tokens: int
 
 
 class StepParts(NamedTuple):
-    """Of each prefill chunk of a step, of each client in what decodes beside them, and of these
+    """The parts of a step's time: per prefill chunk, per decoding client, and all decoding.
 
-    together, so much of it their part of the fixed cost.
+    ``decode_fixed_ps`` is the decoding clients' part of the fixed cost, included in ``decode_ps``.
     """
 
     chunks: list[int]
@@ -34,7 +35,7 @@ class StepParts(NamedTuple):
 
 
 def split(total: int, weights: Iterable[int]) -> list[int]:
-    """``total`` in proportion to the weights, whole and adding up; nothing if these are all 0."""
+    """Split ``total`` in proportion to the weights into whole parts; all 0 if the weights are 0."""
     parts = list(weights)
     whole = sum(parts)
     if not whole:
@@ -50,9 +51,10 @@ def split(total: int, weights: Iterable[int]) -> list[int]:
 def decode_parts(
     took_ps: int, fixed_ps: int, clients: Mapping[str, Decoding], steps: int = 1
 ) -> dict[str, int]:
-    """Each client's part of decode steps of one unchanged batch, contexts those of the first.
+    """Return each client's part of decode steps of an unchanged batch.
 
-    Of ``took_ps`` so much would be the same without any context; the rest was reading it.
+    ``fixed_ps`` of ``took_ps`` would be spent without any context; the rest is spent on reading
+    context. ``clients`` holds the contexts at the first step.
     """
     grown = steps * (steps - 1) // 2
     requests = sum([one[0] for one in clients.values()])
@@ -69,7 +71,7 @@ def decode_parts(
 
 
 def prompt_parts(costs: CostModel, took_ps: int, chunks: Sequence[Chunk]) -> list[int]:
-    """Of each chunk, where no more than prompts is computed. One alone has all of it."""
+    """Return each chunk's part of a step that only prefills; a single chunk has all of it."""
     return [took_ps] if len(chunks) == 1 else step_parts(costs, took_ps, chunks, {}).chunks
 
 
@@ -80,9 +82,9 @@ def step_parts(
     clients: Mapping[str, Decoding],
     saved_ps: int = 0,
 ) -> StepParts:
-    """Whose a step's time is that computes chunks of prompts, beside which clients may decode.
+    """Split a step's GPU time between the prompts it prefills and the clients it decodes.
 
-    ``saved_ps`` is what the step saved because contexts that were read are shared.
+    ``saved_ps`` is the time that the step saved by reading shared contexts once.
     """
     least_s = costs.prefill_s(0, 1)
     # Each kind of chunk once: branches of a program compute the same.

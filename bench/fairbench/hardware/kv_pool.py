@@ -9,10 +9,10 @@ from fairbench.errors import UsageError
 
 @dataclass(frozen=True)
 class KVPool:
-    """What determines the KV pool of one GPU and model (SGLang 0.5.23's formula).
+    """The quantities that determine the KV pool of a GPU and model (SGLang 0.5.23's formula).
 
-    ``host_gb_s`` is how fast KV goes to the host's memory and back, in 10^9 bytes a second; 0 where
-    nobody knows.
+    ``host_gb_s`` is the transfer rate of KV cache to and from host memory, in 10^9 bytes/s; 0
+    if unknown.
     """
 
     pre_load_avail_gib: float
@@ -34,7 +34,7 @@ class KVPool:
         return tokens
 
     def host_tokens(self, gib: float) -> int:
-        """How many tokens so much of the host's memory holds; none without a way there."""
+        """Return the tokens that ``gib`` GiB of host memory hold; 0 without a known rate."""
         return int(gib * 2**30 / self.kv_bytes_per_token) if self.host_gb_s else 0
 
     @property

@@ -1,4 +1,4 @@
-"""What a LightLLM server is started with, and what a minibatch costs on it."""
+"""The settings of a LightLLM server, and the cost of a minibatch on the server."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ class LightLLMLimits:
         return self.max_prefill_tokens or max(self.pool_tokens // 6, 3_072)
 
     def prefill_rows(self, tokens: int) -> int:
-        """Rows that the linear layers compute for a minibatch of so many tokens."""
+        """Return the rows that the linear layers compute for a minibatch of ``tokens`` tokens."""
         tile = min(self.prefill_tile, 1 << (tokens - 1).bit_length())
         return -(-tokens // tile) * tile

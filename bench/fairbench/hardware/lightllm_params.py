@@ -35,7 +35,7 @@ class LightLLMParams:
 
 
 def lightllm_limits(params: LightLLMParams, profile: TimingProfile) -> LightLLMLimits:
-    """The parameters with the pool of the GPU and model filled in. Raises UsageError if none."""
+    """Return the parameters with the GPU and model's pool. Raises UsageError if there is none."""
     values = asdict(params)
     pool = profile.pool
     tokens = values.pop("max_total_tokens") or pool.tokens(pool.mem_fraction_static)

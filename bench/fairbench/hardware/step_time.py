@@ -1,4 +1,4 @@
-"""What an iteration takes: the formula of ``timing.TimingProfile``, by its coefficients."""
+"""The duration of an iteration: the formula of ``timing.TimingProfile`` by its coefficients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StepTime:
         self._linear_ms = linear_ms
 
     def of(self, chunks: list[Chunk], sequences: int, context_tokens: int, rows: int) -> int:
-        """As ``TimingProfile.step_ps``."""
+        """Return the duration of an iteration, as ``TimingProfile.step_ps`` does."""
         tokens = sequences
         for _, new in chunks:
             tokens += new

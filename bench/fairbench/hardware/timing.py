@@ -18,10 +18,10 @@ from fairbench.hardware.step_time import PS_PER_MS, Chunk, StepTime
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
-    """What a request costs before the engine's scheduler sees it, in ms; off the GPU.
+    """The cost of a request, in ms, before the engine's scheduler sees it; spent off the GPU.
 
-    ``request_ms`` and ``token_ms`` (a prompt token) keep the one process busy that does HTTP and
-    tokenizer; ``delay_ms`` is the way in and out and keeps nobody from working.
+    ``request_ms`` and ``token_ms`` (per prompt token) occupy the single process that serves
+    HTTP and tokenizes. ``delay_ms`` is latency on the way in and out that occupies no process.
     """
 
     request_ms: float = 0.0
@@ -64,7 +64,7 @@ class TimingProfile:
 
     @cached_property
     def fixed_ps(self) -> Callable[[int], int]:
-        """One decode step of so many sequences without any context."""
+        """A function that returns a decode step's duration by batch size, without any context."""
         return cache(self._batch_time)
 
     @cached_property
@@ -72,13 +72,14 @@ class TimingProfile:
         return StepTime(self.coefficients_ms, self.context_ps, cache(self._linear_ms))
 
     def decode_ps(self, sequences: int, context_tokens: int) -> int:
-        """One decode step of so many sequences with so many context tokens in all."""
+        """Return a decode step's duration, by sequences and their total context."""
         return self.fixed_ps(sequences) + self.context_ps * context_tokens
 
     def saved_ps(self, shared_tokens: int) -> int:
-        """What a decode step saves on context tokens that several of its sequences have in common.
+        """Return the time that a decode step saves on context shared by several sequences.
 
-        They are counted once for each sequence but the first. Nothing if ``shared_read`` is 1.
+        Shared tokens are counted once for each sequence but the first. The result is 0 if
+        ``shared_read`` is 1.
         """
         return round((1 - self.shared_read) * self.context_ps * shared_tokens)
 
@@ -105,16 +106,16 @@ class TimingProfile:
         return round(self.coefficients_ms["c_A"] * tokens * PS_PER_MS)
 
     def prefill_ps(self, chunks: list[Chunk], rows: int = 0) -> int:
-        """One prefill iteration, its linear layers over ``rows`` if padding makes them more."""
+        """Return a prefill iteration's duration; padding may raise linear layers to ``rows``."""
         return self._step_time.of(chunks, 0, 0, rows)
 
     def step_ps(
         self, chunks: list[Chunk], sequences: int, context_tokens: int, rows: int = 0
     ) -> int:
-        """One iteration of prefill chunks and of so many decoding sequences together.
+        """Return the duration of an iteration of prefill chunks together with decoding sequences.
 
-        Their tokens go through the linear layers as one, over ``rows`` if padding makes them more;
-        without chunks it is ``decode_ps``.
+        All tokens pass through the linear layers together; padding may raise their number to
+        ``rows``. Without chunks the result equals ``decode_ps``.
         """
         return self._step_time.of(chunks, sequences, context_tokens, rows)
 
@@ -131,7 +132,7 @@ class TimingProfile:
 
 
 def slowed(profile: TimingProfile, factor: float) -> TimingProfile:
-    """The profile of a GPU that takes ``factor`` times as long for everything."""
+    """Return the profile of a GPU that takes ``factor`` times as long for everything."""
     coefficients = {
         name: value if name == "p" else value * factor
         for name, value in profile.coefficients_ms.items()

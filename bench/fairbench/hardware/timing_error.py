@@ -13,18 +13,18 @@ from fairbench.hardware.timing import Frontend, TimingProfile
 
 @dataclass(frozen=True)
 class TimingParams:
-    """How far the timing profile may be off (``--set timing.error_pct=10``).
+    """The possible error of the timing profile (``--set timing.error_pct=10``).
 
-    ``error_pct`` scales the profile as a whole, and each of its coefficients, by up to so many
-    percent either way, drawn once a run from the seed; attention over a prefix that several
-    sequences share is a term of its own.
+    ``error_pct`` scales the whole profile, and each of its coefficients, by up to that many
+    percent in either direction. The errors are drawn once per run from the seed. Attention over
+    a prefix shared by several sequences is a separate term.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0
 
 
 def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProfile:
-    """The profile as it may be if it is off by up to ``percent``: as a whole and in each term."""
+    """Return the profile with random errors of up to ``percent``: overall and in each term."""
 
     def factor() -> float:
         return 1 + rng.uniform(-percent, percent) / 100

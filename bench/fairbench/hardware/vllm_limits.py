@@ -1,4 +1,4 @@
-"""What a vLLM engine is started with: settings of its scheduler and its KV cache."""
+"""The start parameters of a vLLM engine: settings of its scheduler and its KV cache."""
 
 from __future__ import annotations
 

@@ -50,9 +50,9 @@ class _Batch(NamedTuple):
 
 
 def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
-    """The parameters with the defaults of the GPU and model filled in.
+    """Return the parameters with the defaults of the GPU and model.
 
-    Raises UsageError for what vLLM would not start with.
+    Raises UsageError for parameters with which vLLM would not start.
     """
     default = _default_batch(profile)
     pool = profile.pool
@@ -77,7 +77,7 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
 
 
 def _default_batch(profile: TimingProfile) -> _Batch:
-    """Of the API server, by the GPU's memory; the A100 counts as a small one."""
+    """Return the API server's default batch, by GPU memory; the A100 counts as a small GPU."""
     gib = profile.pool.pre_load_avail_gib
     if gib >= 160:
         return _Batch(16_384, 1_024)

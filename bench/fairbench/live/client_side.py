@@ -18,9 +18,9 @@ _MESSAGE = re.compile(r'"(?:message|detail|error)"\s*:\s*"((?:[^"\\]|\\.)*)')
 
 
 def lateness_ms(requests: Iterable[RequestRecord]) -> dict[str, float]:
-    """``lateness_{p50,p99,max}_ms``: how long after they were due requests were sent.
+    """Return ``lateness_{p50,p99,max}_ms``: the delay between due time and sending of requests.
 
-    NaN if none was sent.
+    The values are NaN if no request was sent.
     """
     late_ms = np.array([1000 * (r.sent_s - r.arrival_s) for r in requests if r.sent_s is not None])
     if not len(late_ms):
@@ -34,23 +34,23 @@ def lateness_ms(requests: Iterable[RequestRecord]) -> dict[str, float]:
 
 
 def itl_ms(requests: Iterable[RequestRecord]) -> dict[str, float]:
-    """``{mean,median,std,p50,p99}_itl_ms`` over the gaps between tokens of completed requests.
+    """Return ``{mean,median,std,p50,p99}_itl_ms`` over the token gaps of completed requests.
 
-    Tokens that came together share the gap before them evenly, as SGLang's benchmark has it.
+    Tokens that arrive together share the preceding gap evenly, as in SGLang's benchmark.
     """
     gaps = [token_gaps_s(r.chunk_s, r.chunk_tokens) for r in requests if r.status == FINISHED]
     return distribution("itl", np.concatenate(gaps) if gaps else np.array([]))
 
 
 def token_gaps_s(chunk_s: Sequence[float], chunk_tokens: Sequence[int]) -> Floats:
-    """The gap before each token after the first chunk."""
+    """Return the gap before each token after the first chunk."""
     tokens = np.array(chunk_tokens[1:], dtype=np.int64)
     gaps: Floats = np.repeat(np.diff(chunk_s) / tokens, tokens)
     return gaps
 
 
 def error_counts(requests: Iterable[RequestRecord]) -> dict[str, int]:
-    """How often each kind of error ended a request, the most frequent first."""
+    """Count the errors that ended requests by kind, most frequent first."""
     kinds = Counter(r.error.partition(":")[0] for r in requests if r.error is not None)
     return dict(kinds.most_common())
 
@@ -68,6 +68,6 @@ def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
 
 
 def _message(said: str) -> str:
-    """The message in an API's error, which may be cut off; the text itself if there is none."""
+    """Return the message of an API's error, possibly truncated, or the text if there is none."""
     found = _MESSAGE.search(said) if said.startswith("{") else None
     return found[1].replace('\\"', '"') if found else " ".join(said.split())

@@ -85,7 +85,7 @@ class Connections:
 
     @property
     def middleware(self) -> Middleware:
-        """What notes which connections have a request under way; to be the outermost."""
+        """The outermost middleware, which tracks connections with a request in progress."""
 
         @web.middleware
         async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:

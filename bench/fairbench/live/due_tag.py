@@ -1,7 +1,7 @@
-"""How a request's deadlines travel from the router to its worker: behind the client's name.
+"""Transport of a request's deadlines from router to worker, appended to the client's name.
 
-Nothing else of a request reaches SGLang's scheduler process by every API. The times are what is
-left when it is sent, since clocks of machines differ.
+No other field of a request reaches SGLang's scheduler process by every API. Times are sent as
+the time that is left, since the clocks of machines differ.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOT
 
 
 def tagged(client: str, due: Due, now_s: float) -> str:
-    """The name with what is left of each deadline, and the promised pace, in milliseconds.
+    """Return the name with the time left to each deadline and the promised pace, in ms.
 
-    Without any of them it is the name.
+    Without any of them the name is returned unchanged.
     """
     ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
     left = ["" if span_s is None else f"{_ms(span_s)}" for span_s in (*ends, due.token_every_s)]
@@ -30,7 +30,7 @@ def _ms(span_s: float) -> int:
 
 
 def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:
-    """The client, and when its request is due on a clock that goes so many times as fast."""
+    """Return the client and its request's due times on a clock ``scale`` times as fast."""
     found = _TAGGED.fullmatch(name)
     if found is None:
         return name, NOT_DUE

@@ -21,7 +21,7 @@ class _Fit:
         self._found: NDArray[np.float64] | None = None  # of what has been seen so far
 
     def observe(self, first: float, second: float, seconds: float) -> None:
-        """One iteration."""
+        """Add one iteration to the fit."""
         row = np.array([1.0, first, second])
         self._products = FORGET * self._products + np.outer(row, row)
         self._targets = FORGET * self._targets + row * seconds
@@ -29,7 +29,7 @@ class _Fit:
         self._found = None
 
     def predict(self, first: float, second: float) -> float:
-        """Seconds; 0 as long as too little has been seen."""
+        """Return the predicted seconds, or 0 after too few observations."""
         if self._seen < FEW:
             return 0.0
         if self._found is None:
@@ -37,7 +37,7 @@ class _Fit:
         return max(0.0, float(self._found @ np.array([1.0, first, second])))
 
     def _solved(self) -> NDArray[np.float64]:
-        """Counts of requests and of tokens differ by powers of ten: each in a unit of its own."""
+        """Solve the least-squares fit with scaled columns, whose sizes differ by powers of ten."""
         units = np.sqrt(np.maximum(self._products.diagonal(), 1e-300))
         scaled = self._products / np.outer(units, units)
         found: NDArray[np.float64] = np.linalg.lstsq(scaled, self._targets / units, rcond=1e-10)[0]
@@ -54,14 +54,14 @@ class FittedCosts:
         self._prefill, self._decode = _Fit(), _Fit()
 
     def observe_prefill(self, chunks: Iterable[tuple[int, int]], seconds: float) -> None:
-        """An iteration of (tokens before, new tokens) of each prompt took so long."""
+        """Add a prefill iteration of ``seconds`` with each prompt's (cached, new) tokens."""
         pairs = list(chunks)
         self._prefill.observe(
             sum(new for _, new in pairs), sum(_attended(*pair) for pair in pairs), seconds
         )
 
     def observe_decode(self, requests: int, context_tokens: int, seconds: float) -> None:
-        """A decode step took so long."""
+        """Add a decode step of ``seconds``."""
         self._decode.observe(requests, context_tokens, seconds)
 
     def prefill_s(self, cached_tokens: int, new_tokens: int) -> float:
@@ -72,5 +72,5 @@ class FittedCosts:
 
 
 def _attended(cached_tokens: int, new_tokens: int) -> float:
-    """Pairs of tokens that attend to each other."""
+    """Return the number of token pairs in attention."""
     return new_tokens * (cached_tokens + (new_tokens + 1) / 2)

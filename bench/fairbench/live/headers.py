@@ -1,6 +1,6 @@
 """Names of the HTTP headers that driver, router, emulator and servers share."""
 
-# Who sends a request, strongest first; then the body's ``user`` (conventions of llm-d and smg).
+# Headers that name the client, strongest first; then the body's ``user`` (as in llm-d and smg).
 CLIENT = "x-fairbench-client"
 CLIENT_ALIASES = (CLIENT, "x-llm-d-inference-fairness-id", "x-smg-routing-key")
 DEFAULT_CLIENT = "default"  # whoever does not say
@@ -11,7 +11,7 @@ BODY_CLIENTS = (BODY_CLIENT, "safety_identifier", "prompt_cache_key")
 OTHERS, HEALTH = "(others)", "(health)"
 # SGLang's own name for what becomes ``Req.routing_key``, from which the plugin takes the client.
 ROUTING_KEY = "x-smg-routing-key"
-# What becomes vLLM's ``Request.session_id``, from which the scheduler inside takes the client.
+# Becomes vLLM's ``Request.session_id``, from which the plugin's scheduler takes the client.
 SESSION = "x-session-id"
 
 # In how many milliseconds a request ought to be over, and what kind it is, strongest name first
@@ -27,5 +27,5 @@ WORKER = "x-fairbench-worker"
 ROUTERS = "x-fairbench-routers"
 # The same: that admission control put it behind the others.
 DEMOTED = "x-fairbench-demoted"
-# For the emulator only: the true output length. Real servers ignore it.
+# The true output length, read only by the emulator. Real servers ignore it.
 OUTPUT_TOKENS = "x-fairbench-output-tokens"

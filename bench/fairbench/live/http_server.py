@@ -110,7 +110,7 @@ def check_address(host: str, port: int, shown: str | None = None) -> None:
 
 
 def is_our_fault(record: logging.LogRecord) -> bool:
-    """False for clients that leave and for malformed HTTP or bodies, in which keys may be."""
+    """Return False for client disconnects and malformed requests, which may contain keys."""
     error = record.exc_info[1] if record.exc_info else None
     return not isinstance(error, HttpProcessingError | ConnectionError | web.RequestPayloadError)
 
@@ -131,14 +131,14 @@ async def _bind(site: web.TCPSite, shown: str) -> None:
 
 
 async def parsed(raw: bytes, parse: Callable[[bytes, *Ts], T], *args: *Ts) -> T:
-    """``parse(raw, *args)``, in a thread if the body is long. Raises as that does."""
+    """Call ``parse(raw, *args)``, in a thread if the body is long. Raises as ``parse`` does."""
     if len(raw) < LONG_BODY_BYTES:
         return parse(raw, *args)
     return await asyncio.to_thread(parse, raw, *args)
 
 
 def metrics_page(registry: CollectorRegistry) -> web.Response:
-    """``/metrics``, as Prometheus reads it."""
+    """Return the ``/metrics`` page in Prometheus format."""
     return web.Response(
         body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
     )

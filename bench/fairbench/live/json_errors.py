@@ -16,7 +16,7 @@ MOST_SHOWN = 200  # characters of a path or a name
 
 
 def error_body(status: int, message: str, param: str | None = None) -> bytes:
-    """The JSON of an error; ``param`` is the field that is to blame."""
+    """Return the JSON of an error; ``param`` is the field at fault."""
     fallback = "server_error" if status >= 500 else "invalid_request_error"
     kind = _TYPES.get(HTTPStatus(status), fallback)
     error = {"message": message, "type": kind, "param": param, "code": int(status)}
@@ -24,7 +24,7 @@ def error_body(status: int, message: str, param: str | None = None) -> bytes:
 
 
 def error_answer(status: int, message: str, param: str | None = None) -> web.Response:
-    """An error as an answer."""
+    """Return an error as a response."""
     body = error_body(status, message, param)
     return web.Response(body=body, status=status, content_type="application/json")
 
@@ -37,10 +37,10 @@ def no_such_model(name: str) -> web.Response:
 
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Have aiohttp's own errors say so in JSON: no such path, a wrong method, a body too long.
+    """Report aiohttp's own errors as JSON: unknown path, wrong method, body too long.
 
-    Where a body was not read to its end the answer says that the connection is closed, as it is: or
-    the client's next request would be sent there, and lost.
+    If a body was not read to its end, the answer announces that the connection closes.
+    Otherwise the client's next request would be sent on that connection and lost.
     """
     answer = await _answered(request, handler)
     if not (answer.prepared or request.content.at_eof()):

@@ -1,4 +1,4 @@
-"""What a model's own files say of it, where they are at hand."""
+"""Properties of a model from its own files, if they are available."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairbench.files.json_text import json_file
 
 
 def vocab_size_of(model: str) -> int | None:
-    """``vocab_size`` of the ``config.json`` in a model's folder, None if it is not at hand."""
+    """Return ``vocab_size`` from the ``config.json`` in a model's folder, None if unavailable."""
     try:
         config = json_file(Path(model) / "config.json", model)
         return int(config.get("text_config", config)["vocab_size"])

@@ -16,9 +16,10 @@ def objectives(spec: ExperimentSpec) -> Mapping[str, str]:
 
 
 def objective_flags(spec: ExperimentSpec, time_scale: float) -> list[str]:
-    """Flags of ``serve`` that say what they are, for workers ``time_scale`` times as fast.
+    """Return ``serve`` flags for the latency objectives, for workers ``time_scale`` times as fast.
 
-    A multiple of the latency alone is left out: nobody knows that there.
+    Objectives given only as a multiple of the unloaded latency are left out, because the router
+    does not know that latency.
     """
     flags = []
     for _, name, times_s in _named(spec):

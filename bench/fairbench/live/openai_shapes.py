@@ -23,7 +23,7 @@ class Message(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """All of its text."""
+        """The whole text of the message."""
         if isinstance(self.content, list):
             return "".join(part.text or "" for part in self.content)
         return self.content or ""

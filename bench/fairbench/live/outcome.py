@@ -37,10 +37,11 @@ def outcome(
     broken: str = "",
     remarks: Mapping[str, str] | None = None,
 ) -> RunResult:
-    """The result of the records in ``folder``.
+    """Return the result of the records in ``folder``.
 
-    ``ended`` are workers that died while it ran, ``broken`` is why it had to end. Such a run, or
-    one in which nothing succeeded, is not complete; a note says why. ``remarks`` are notes by key.
+    ``ended`` are workers that died during the run, and ``broken`` is the reason why it had to
+    end. Such a run, or a run in which nothing succeeded, is incomplete; a note says why.
+    ``remarks`` are notes by key.
     """
     records = read_records(folder)
     tables = tables_of(records, [plan.client for plan in spec.client_plans()])
@@ -62,7 +63,7 @@ def outcome(
 
 
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
-    """The result of a run that was killed. Raises DataError if its records cannot be read."""
+    """Return the result of a killed run. Raises DataError if its records cannot be read."""
     path = folder / SERVED_FILE
     try:
         served = msgspec.convert(json_file(path, f"{path}"), Served)
@@ -75,9 +76,9 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
 
 
 def recovered(records: LiveRecords) -> DriveResult:
-    """How a run ended whose records are all there is: with the last of them, incomplete.
+    """Return the end of a run known only by its records: incomplete, at the last record.
 
-    Requests and programs that were under way are not in the records.
+    Requests and programs in progress are not in the records.
     """
     arrivals = [program.arrival_s for program in records.programs]
     ends = [program.finish_s for program in records.programs]

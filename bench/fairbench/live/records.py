@@ -81,9 +81,9 @@ class LiveRecords:
 
 
 def read_records(directory: Path) -> LiveRecords:
-    """The records in a directory. A last line that was cut off is left out.
+    """Read the records in a directory, without a truncated last line.
 
-    Raises DataError if a file cannot be read, or naming the line that is wrong.
+    Raises DataError if a file is unreadable, or naming the line that is wrong.
     """
     return LiveRecords(
         _read(directory / REQUESTS_FILE, RequestRecord),
@@ -92,10 +92,10 @@ def read_records(directory: Path) -> LiveRecords:
 
 
 def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
-    """The tables of records in the schema of simulated runs: the service log is made of requests.
+    """Return records as tables of simulated runs; the service log is derived from the requests.
 
-    Where the server does not tell, a request counts as admitted at its first token and nothing of
-    its input as cached. Raises DataError for a client that is none of ``clients``.
+    If the server does not report it, a request counts as admitted at its first token, and its
+    input as uncached. Raises DataError for a client that is not in ``clients``.
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
     columns = _columns(rows, RequestRecord, clients)
@@ -123,7 +123,7 @@ _Record = TypeVar("_Record", RequestRecord, ProgramRecord)
 def _columns(
     records: Iterable[Any], kind: type[msgspec.Struct], clients: Sequence[str]
 ) -> dict[str, Any]:
-    """Arrays by field name: None as NaN, clients and states as numbers; lists are left out."""
+    """Return arrays by field: None becomes NaN, clients and states numbers; lists are left out."""
     rows = [msgspec.structs.astuple(record) for record in records]
     names = kind.__struct_fields__
     table = dict(zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True))

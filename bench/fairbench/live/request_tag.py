@@ -1,8 +1,8 @@
-"""What a request carries past somebody else's router, of which few pass on headers of ours.
+"""Request data that survives external routers, few of which forward our headers.
 
-Routers do pass on ``x-request-id``, so that it can be found in everybody's log (sglang-router
-0.3.2 little else, vllm-router 0.1.17 all). So the facts that an emulated worker needs stand in it
-once more, and its own number in the id of its answer.
+Routers do forward ``x-request-id``, so that a request can be found in all logs (sglang-router
+0.3.2 little else, vllm-router 0.1.17 all). The facts that an emulated worker needs are
+therefore repeated there. The worker's number is encoded in the id of its answer.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _ANSWER = re.compile(r"worker-(\d{1,9})-")
 
 
 def tag(number: int, headers: Mapping[str, str]) -> str:
-    """The request id of the ``number``-th request, with those of our headers that matter."""
+    """Return the id of request ``number``, which includes the relevant headers of ours."""
     facts = {name: value for name, value in headers.items() if name in _FACTS}
     return _TAG + urlencode({"n": str(number), **facts})
 
 
 def with_tag(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """The headers, their names in lower case, and those that only stand in the request id now."""
+    """Return the headers in lower case, completed by those found only in the request id."""
     text = headers.get(REQUEST_ID, "")
     if not text.startswith(_TAG):
         return headers
@@ -36,11 +36,11 @@ def with_tag(headers: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def answer_id(worker: int, rid: str) -> str:
-    """The id of an answer of that worker."""
+    """Return the id of an answer by that worker."""
     return f"worker-{worker}-{rid}"
 
 
 def worker_in(answer: str) -> int:
-    """The worker that made an answer, by its id; -1 if that does not say."""
+    """Return the worker encoded in an answer's id, or -1 if there is none."""
     found = _ANSWER.match(answer)
     return int(found[1]) if found else -1

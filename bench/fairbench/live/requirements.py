@@ -19,7 +19,7 @@ def require_live_extra() -> None:
 
 
 def allow_many_connections() -> None:
-    """As many as the system lets us: a queue of thousands of requests is as many connections."""
+    """Raise the limit of open files: thousands of queued requests need as many connections."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -28,7 +28,7 @@ from fairbench.results.run_result import RunResult
 
 @dataclass(frozen=True, slots=True)
 class ServersProgress:
-    """How many servers are ready."""
+    """The number of servers that are ready."""
 
     ready: int
     total: int
@@ -38,7 +38,7 @@ OnProgress = Callable[[ServersProgress | DriveProgress], None]
 
 
 class Driving(Protocol):
-    """How clients are driven: as ``live.driver.drive`` does it, blocking."""
+    """A function that drives clients like ``live.driver.drive``, but blocking."""
 
     def __call__(
         self,
@@ -50,7 +50,7 @@ class Driving(Protocol):
         on_progress: Callable[[DriveProgress], None],
         interrupted: Callable[[], bool],
     ) -> DriveResult:
-        """Records are in ``folder`` in the end."""
+        """Drive the clients; at the end the records are in ``folder``."""
         ...
 
 
@@ -63,7 +63,7 @@ def drive_here(
     on_progress: Callable[[DriveProgress], None],
     interrupted: Callable[[], bool],
 ) -> DriveResult:
-    """In this process."""
+    """Drive the clients in this process."""
     return asyncio.run(
         drive(
             *(spec, target, folder), vocab=vocab, on_progress=on_progress, interrupted=interrupted
@@ -114,7 +114,7 @@ def own_workers(
     on_progress: OnProgress,
     interrupted: Callable[[], bool],
 ) -> AbstractContextManager[Workers]:
-    """The spec's workers, with their logs in ``folder``. Errors as those of running_workers."""
+    """Start the spec's workers, with logs in ``folder``. Raises as ``running_workers`` does."""
     return running_workers(
         spec,
         folder,
@@ -126,7 +126,7 @@ def own_workers(
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """What is ready to be driven: where, what it is, and the processes behind it that are ours."""
+    """A backend ready for load: its target, its description, and our processes behind it."""
 
     target: Target
     served: Served
@@ -135,11 +135,11 @@ class _Serving:
     remarks: Callable[[], Mapping[str, str]] = dict
 
     def ended(self) -> list[str]:
-        """The workers that have ended meanwhile, by name, even if they were started again."""
+        """Return the names of workers that have ended meanwhile, restarted ones included."""
         return [one.named_with_place() for one in self.workers if one.deaths or one.has_ended]
 
     def broken(self) -> str:
-        """Why nothing can be served any more, "" if something can."""
+        """Return why nothing can be served any more, or "" if something can."""
         if self.router is not None and self.router.has_ended:
             return f"the router ended during the run, with {self.router.last_words()}"
         if self.workers and all(worker.has_ended for worker in self.workers):
@@ -157,7 +157,7 @@ def _serving(
     interrupted: Callable[[], bool],
     listen: str,
 ) -> Iterator[_Serving]:
-    """The backend, ready; what was started for it ends with the block."""
+    """Yield the backend once ready; the processes started for it end with the block."""
     backend = live_backend(spec)
     if (url := backend.running_at) is not None:
         served = backend.served(told_by(url, options.headers))

@@ -15,9 +15,10 @@ LOCK_FILE = ".lock"
 
 @contextmanager
 def run_folder(directory: Path, name: str = FOLDER) -> Iterator[Path]:
-    """The folder of the run in ``directory``, made if need be, for one process at a time.
+    """Open the folder of a run, created if needed, for one process at a time.
 
-    Raises UsageError while another process has it. The system lets go of it when that one dies.
+    Raises UsageError while another process holds the folder. The system releases it when that
+    process dies.
     """
     folder = directory / name
     folder.mkdir(exist_ok=True)

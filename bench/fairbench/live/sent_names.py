@@ -21,6 +21,6 @@ def sent_names(spec: ExperimentSpec) -> Mapping[str, str]:
 
 
 def sent_weights(spec: ExperimentSpec) -> dict[str, float]:
-    """The weights of clients and tenants by the names that requests bear."""
+    """Return the weights of clients and tenants by the names in their requests."""
     names = sent_names(spec)
     return {names.get(one, one): weight for one, weight in (spec.weights or {}).items()}

@@ -1,4 +1,4 @@
-"""Whose the time of a real server's steps was, for schedulers that charge it."""
+"""Attribution of a real server's step times, for schedulers that charge them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StepTimes:
         prompts: Sequence[Prompt] = (),
         decoding: Sequence[Decode] = (),
     ) -> None:
-        """A step has ended."""
+        """Account a finished step."""
         started_s, self._until_s = max(started_s, self._until_s), max(ended_s, self._until_s)
         took_ps = max(0, round((ended_s - started_s) * PS_PER_S))
         clients: dict[str, Decoding] = {}

@@ -39,7 +39,7 @@ def summary_of(
     result: DriveResult,
     served: Served,
 ) -> dict[str, Any]:
-    """The summary as JSON types: metrics, and what was run on what."""
+    """Return the summary as JSON types: metrics, the experiment and its server."""
     facts = _facts(spec, result, served)
     metrics = metrics_of(tables, facts)
     notes: dict[str, str] = metrics["notes"]
@@ -87,7 +87,7 @@ def _facts(spec: ExperimentSpec, result: DriveResult, served: Served) -> Facts:
 
 
 def _bound(spec: ExperimentSpec, served: Served) -> tuple[ServiceBound | None, str]:
-    """The theorem that holds for the schedulers of the run, or None and why."""
+    """Return the bound that holds for the run's schedulers, or None with the reason."""
     if served.unbounded:
         return None, served.unbounded
     if served.pool_tokens is None:
@@ -105,7 +105,7 @@ def _measure_gaps(metrics: dict[str, Any], records: LiveRecords) -> None:
 
 
 def _tell_failed_from_refused(metrics: dict[str, Any], records: LiveRecords) -> None:
-    """The tables call both refused: a server turns away with HTTP 4xx, all else is a failure."""
+    """Separate failed from refused: HTTP 4xx is a refusal, anything else a failure."""
     over = [request for request in records.requests if request.status == REFUSED]
     failed = sum(
         number for kind, number in error_counts(over).items() if not kind.startswith("HTTP 4")
@@ -128,7 +128,7 @@ def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
 
 
 def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
-    """What a reader must know before trusting the numbers."""
+    """Return notes that a reader must know before trusting the numbers."""
     remarks = {}
     late_ms = lateness_ms(records.requests)["lateness_p99_ms"]
     if late_ms > LATE_MS and spec.request_rate != inf:
@@ -149,5 +149,5 @@ def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
-    """The values with null for every number that JSON cannot hold."""
+    """Return the values with null for every number that JSON cannot represent."""
     return {key: value if isfinite(value) else None for key, value in values.items()}

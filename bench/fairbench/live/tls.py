@@ -14,10 +14,10 @@ _CERTIFICATE_MARK, _KEY_MARK = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY----
 
 
 def server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
-    """How to serve with this pair of PEM files, None without one: TLS 1.2 and 1.3.
+    """Return the TLS context (1.2 and 1.3) for a pair of PEM files, None without a pair.
 
-    Raises UsageError or DataError if one is missing, unreadable, of another kind or encrypted, or
-    if they do not belong together.
+    Raises UsageError or DataError if a file is missing, unreadable, of another kind or
+    encrypted, or if the two do not match.
     """
     if certificate is None and key is None:
         return None

@@ -1,4 +1,4 @@
-"""What a vLLM server says of itself in its metrics, in the words of SGLang's ``/server_info``."""
+"""Facts of a vLLM server from its metrics, under the keys of SGLang's ``/server_info``."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MOST_RUNNING = "max_running_requests"
 
 
 def info_in(metrics: str) -> dict[str, Any]:
-    """The pool's size and block size, and our plugin's report and limit, as far as they are there.
+    """Return the available pool and block size, and our plugin's report and limit.
 
-    Raises ValueError for what are no metrics.
+    Raises ValueError for a text that is not metrics.
     """
     info: dict[str, Any] = {}
     for family in text_string_to_metric_families(metrics):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def to_arrow(values: NDArray[Any]) -> pa.Array:
-    """Numbers as an Arrow array without nulls; not copied if contiguous."""
+    """Return numbers as an Arrow array without nulls; contiguous arrays are not copied."""
     import pyarrow as pa
 
     buffers = [None, pa.py_buffer(np.ascontiguousarray(values))]
@@ -31,7 +31,7 @@ def to_numpy(numbers: pa.Array) -> NDArray[np.int64]:
 
 
 def named(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
-    """Indices into ``names`` as a column of those names."""
+    """Return indices into ``names`` as a column of those names."""
     import pyarrow as pa
 
     texts = [name.encode() for name in names]

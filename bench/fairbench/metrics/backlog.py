@@ -12,9 +12,9 @@ from fairbench.metrics.waiting import EVERYWHERE, Intervals, Waits, merged_each,
 
 
 class Backlog(NamedTuple):
-    """One row per interval in which a client was backlogged: by client, then in ascending order.
+    """A table of backlogged intervals, sorted by client and then by time.
 
-    Those of a client are disjoint.
+    The intervals of a client are disjoint.
     """
 
     client: Ints
@@ -23,10 +23,10 @@ class Backlog(NamedTuple):
 
     @classmethod
     def of(cls, requests: Requests, facts: Facts) -> Backlog:
-        """When each client had a waiting request on every worker, or for any, at every instant.
+        """Return when each client always had a waiting request on every worker, or for any worker.
 
-        On every worker because the proof of [DLPM] Theorem 5.1 takes it for granted: it is not
-        implied.
+        The condition is on every worker because the proof of [DLPM] Theorem 5.1 presumes it;
+        nothing implies it.
         """
         table = waits(requests, facts.horizon_s)
         everywhere = table.worker == EVERYWHERE
@@ -44,29 +44,29 @@ class Backlog(NamedTuple):
         return cls(client, queued.start, queued.end)
 
     def of_client(self, client: int) -> Intervals:
-        """When one client was."""
+        """Return the intervals in which one client was backlogged."""
         low, high = np.searchsorted(self.client, [client, client + 1])
         return Intervals(self.start[low:high], self.end[low:high])
 
     def of_rows(self, rows: Flags | Ints) -> Backlog:
-        """Some of the rows."""
+        """Return some of the rows."""
         return Backlog(self.client[rows], self.start[rows], self.end[rows])
 
     @property
     def shared(self) -> bool:
-        """Whether two clients were backlogged together at all."""
+        """Return whether any two clients were backlogged together."""
         order = np.argsort(self.start, kind="stable")
         reach = np.maximum.accumulate(self.end[order])
         return bool(np.any(self.start[order][1:] < reach[:-1]))
 
     def depth(self, at_s: Floats) -> Ints:
-        """How many clients were backlogged then, those whose backlog begins or ends there too."""
+        """Return how many clients were backlogged at each time, including interval ends."""
         begun = np.searchsorted(np.sort(self.start), at_s, "right")
         over = np.searchsorted(np.sort(self.end), at_s, "left")
         return begun - over
 
     def together(self, others: Backlog) -> Backlog:
-        """When each client was backlogged by both tables."""
+        """Return when each client was backlogged according to both tables."""
         every = np.arange(len(others.client))
         other, own = Overlaps(self).found(others, every, others.client)
         return Backlog(
@@ -80,15 +80,15 @@ class Overlaps:
     """Finds the rows of a table that have an instant in common with those of another."""
 
     def __init__(self, table: Backlog) -> None:
-        # By their ranks, so that client and time are one number.
+        # Times are replaced by their ranks, so that client and time fit into one number.
         self._times = np.unique(np.concatenate([table.start, table.end]))
         self._starts = self._keys(table.client, np.searchsorted(self._times, table.start))
         self._ends = self._keys(table.client, np.searchsorted(self._times, table.end))
 
     def found(self, others: Backlog, row: Ints, client: Ints) -> tuple[Ints, Ints]:
-        """Of each of some rows of the others the overlapping rows of a client, ``client``, here.
+        """Return, for each given row of the other table, the overlapping rows of ``client`` here.
 
-        Pairs of a place in ``row`` and a row here, ascending.
+        The result is pairs of an index into ``row`` and a row here, ascending.
         """
         begun = np.searchsorted(self._times, others.start, "right")
         over = np.searchsorted(self._times, others.end, "left")

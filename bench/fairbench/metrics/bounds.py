@@ -68,11 +68,11 @@ def largest_input(requests: Requests) -> int:
 
 
 def largest_remaining_output(requests: Requests, log: ServiceLog, facts: Facts) -> int:
-    """The most output tokens that a client's admitted requests on one worker still had to make.
+    """Return the most output tokens that a client's admitted requests on a worker had yet to make.
 
-    Taken just after every admission, from what the requests really produced in this run. Where
-    memory is over-committed it can be more than M: then a client decodes more than the pool without
-    a new admission. A retracted request counts as if it were still running.
+    The value is taken just after every admission, from the outputs that the run really
+    produced. With over-committed memory it can exceed M: a client then decodes more than the
+    pool without a new admission. A retracted request counts as still running.
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))
@@ -86,7 +86,7 @@ def largest_remaining_output(requests: Requests, log: ServiceLog, facts: Facts) 
 
 
 def _made(part: Service, workers: int, clients: int, instants: Instants) -> Floats:
-    """What the rows of a part make by each of the instants of their queue."""
+    """Return the tokens made by the rows of a part, up to each instant of their queue."""
     own = Stretches.of(part)
     order, _ = in_order(part.worker * clients + part.client, workers * clients)
     queue, stretch = (part.worker * clients + part.client)[order], own.of_row[order]

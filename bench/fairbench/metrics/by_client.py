@@ -8,11 +8,11 @@ from fairbench.metrics.records import Ints
 
 
 def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
-    """The rows client after client, each one's in their order, and where those of each begin.
+    """Return the rows sorted by client, in stable order, and the bounds of each client's rows.
 
-    The last of these bounds is the number of rows.
+    The last bound is the number of rows.
     """
-    # Of two bytes numpy sorts by radix, a tenth of the time.
+    # numpy sorts two-byte integers by radix, ten times as fast.
     order = np.argsort(client.astype(np.uint16) if clients <= 2**16 else client, kind="stable")
     bounds = np.searchsorted(client[order], np.arange(clients + 1))
     return order, bounds

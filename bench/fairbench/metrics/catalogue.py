@@ -21,7 +21,7 @@ from fairbench.metrics.entries import (
 from fairbench.metrics.metric import Column, Display, Metric, Needs, Shown
 from fairbench.metrics.tail import P99
 
-# How keys begin that many runs have no reason for.
+# Prefixes of keys that are undefined in many runs.
 SOMETIMES = ("weight", "goodput", "demoted", "gpu", "tree", "useful", "residency", "min_share_")
 # Short names of metrics that every command prints instead of the key.
 SHORT = {
@@ -50,7 +50,7 @@ CATALOGUE: dict[str, Metric] = {
 
 
 def metric_of(key: str) -> Metric | None:
-    """The entry of a key, which may be inside ``clients``; None for what is no metric."""
+    """Return the entry of a key, possibly inside ``clients``; None if it is not a metric."""
     return CATALOGUE.get(name_of(key)) or latency.chosen_metric(name_of(key))
 
 
@@ -65,7 +65,7 @@ def short_of(key: str) -> str:
 
 
 def chosen_metrics(percentiles: Iterable[int]) -> list[Metric]:
-    """The entries of percentiles that a user chose."""
+    """Return the entries of percentiles that a user chose."""
     of_requests = [f"_{name}_ms" for name in REQUEST_LATENCIES]
     keys = [
         key
@@ -76,12 +76,12 @@ def chosen_metrics(percentiles: Iterable[int]) -> list[Metric]:
 
 
 def name_of(key: str) -> str:
-    """The metric that a key is of, without the client."""
+    """Return the metric of a key, without the client."""
     return key.rpartition(".")[2] if key.startswith(CLIENTS) else key
 
 
 def needing(needs: Needs) -> list[str]:
-    """The metrics that are not known without it."""
+    """Return the metrics that are unknown without ``needs``."""
     return [metric.key for metric in CATALOGUE.values() if needs in metric.needs]
 
 
@@ -105,7 +105,7 @@ def columns_of(
 
 
 def told(columns: Iterable[Column], keys: Container[str]) -> list[Column]:
-    """Those of the columns that the ``keys`` of what is shown have a reason for."""
+    """Return the columns that apply, given the ``keys`` present in what is shown."""
     return [one for one in columns if one.key in keys or not one.key.startswith(SOMETIMES)]
 
 

@@ -24,7 +24,7 @@ from fairbench.metrics.records import (
 
 
 def samples(requests: Requests, programs: Programs, facts: Facts) -> list[Sample]:
-    """The sample of each client, over its programs that arrived in the window of ``facts``."""
+    """Return each client's sample, over its programs that arrived in the window of ``facts``."""
     window = facts.window
     arrived = (programs.arrival_s >= window.start_s) & (programs.arrival_s < window.end_s)
     if facts.latency == "ttft":
@@ -37,7 +37,7 @@ def _of_programs(programs: Programs, arrived: Flags, facts: Facts) -> list[Sampl
     clients, arrival_s = len(facts.clients), programs.arrival_s
 
     def of_clients(status: int, latency_s: Floats) -> Iterator[Floats]:
-        """What each client's programs of the window took that ended in such a way."""
+        """Yield, by client, the latencies of the window's programs with a status."""
         chosen = arrived & (programs.status == status)
         return _of_each(programs.client[chosen], latency_s[chosen], clients)
 
@@ -85,9 +85,9 @@ def _first_tokens(
 def _asked(
     requests: Requests, programs: Programs, arrived: Flags, clients: int
 ) -> tuple[Ints, Ints]:
-    """The requests of programs that have arrived, and whose those are.
+    """Return the requests of programs that have arrived, and their clients.
 
-    Where clients have programs of the same id nobody knows, and a request is each one's.
+    If clients have programs with equal ids, the owner is unknown, and a request counts for each.
     """
     order = np.argsort(programs.program_id, kind="stable")
     ids = programs.program_id[order]
@@ -102,7 +102,7 @@ def _asked(
 
 
 def _of_each(client: Ints, values: Floats, clients: int) -> Iterator[Floats]:
-    """The values of each client, in their order."""
+    """Yield the values of each client, in order."""
     order, bounds = in_order(client, clients)
     mine = values[order]
     return (mine[low:high] for low, high in pairwise(bounds.tolist()))

@@ -47,7 +47,7 @@ class ClientSummary(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """What the tables say of all clients, by index."""
+    """The counts from the tables for all clients, by index."""
 
     programs: list[int]
     requests: list[int]
@@ -76,7 +76,7 @@ def client_summaries(
     cohorts: Ranked,
     notes: Notes,
 ) -> Iterator[ClientSummary]:
-    """The rows of all clients."""
+    """Yield the rows of all clients."""
     counts = _counts(requests, programs, len(facts.clients))
     percentiles = list(zip(*map(cohorts.percentiles, PERCENTS), strict=True))
     length = got.window.length_s or float("nan")
@@ -116,7 +116,7 @@ def _note(
     got: Shares,
     notes: Notes,
 ) -> None:
-    """Why some of a row has no value, and which are bounds; mostly nothing."""
+    """Note why values of a row are undefined, and which are bounds; usually nothing."""
     values = (*row[4:12], row.cache_hit_rate)
     if all(map(isfinite, values)) and not any(one.censored for one in latency):
         return
@@ -130,7 +130,7 @@ def _note(
 
 
 def chosen_of_clients(cohorts: Ranked, facts: Facts, notes: Notes) -> Iterator[dict[str, float]]:
-    """The percentiles that a user chose, of each client by key."""
+    """Yield, by client, the percentiles that a user chose, by key."""
     chosen = [cohorts.percentiles(one) for one in facts.percentiles]
     for index, client in enumerate(facts.clients):
         why = undefined(cohorts.samples[index])
@@ -141,7 +141,7 @@ def chosen_of_clients(cohorts: Ranked, facts: Facts, notes: Notes) -> Iterator[d
 
 
 def undefined(sample: Sample) -> str:
-    """Why a percentile of this sample may have no value."""
+    """Return the reason why a percentile of this sample may be undefined."""
     if sample.n == 0:
         return NO_COHORT
     return f"it falls among the {sample.refused} refused of {sample.n}, which count as infinite"

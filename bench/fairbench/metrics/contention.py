@@ -1,4 +1,4 @@
-"""Whether the clients of a run had to compete: otherwise no share says anything about fairness."""
+"""Tests for contention: without contention, shares say nothing about fairness."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SERVING_AT_ONCE = 2.0  # a first token may take so many times the least, and nob
 def contended(
     requests: Requests, facts: Facts, window: Window, short: Floats, demand: Floats
 ) -> bool:
-    """Whether some client was short of service in the window.
+    """Return whether some client was short of service in the window.
 
-    That is one that was ``short`` of 5% of its ``demand`` (tokens) when the window ended, whose
-    calls spent more than 5% of their time in a queue, or one of whose calls was refused. What a
-    larger batch delays a little is no shortage (``served_at_once``).
+    A client is short in one of three cases. It lacked (``short``) 5% of its ``demand`` in
+    tokens at the window's end; its calls spent over 5% of their time queued; or one of its
+    calls was refused. A slight delay by a larger batch is no shortage (``served_at_once``).
     """
     refused = (requests.status == REFUSED) & _within(requests.arrival_s, window)
     if refused.any() or np.any(waiting_share(requests, facts, window) > SHORT_ABOVE):
@@ -55,7 +55,7 @@ def served_at_once(requests: Requests) -> bool:
 
 
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
-    """The part of the time of each client's calls in the window that they waited; 0 without any."""
+    """Return the queued fraction of each client's call time in the window; 0 without calls."""
     clients = len(facts.clients)
     sums = [
         np.bincount(client, weights=_overlap(start_s, end_s, window), minlength=clients)
@@ -82,18 +82,19 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
 
 
 def admission_unknown(requests: Requests) -> Flags:
-    """Which answered calls have no admission of their own: it was not reported.
+    """Return which answered calls have no reported admission.
 
-    Such tables put it at the first token; a prefill that takes no time there is not.
+    Their tables put the admission at the first token; a prefill that takes no time never occurs
+    otherwise.
     """
     unknown: Flags = requests.admitted_s == requests.first_token_s
     return unknown
 
 
 def with_admissions(requests: Requests) -> Requests:
-    """The calls with their admission estimated from the time to the first token, where not known.
+    """Return the calls, with unknown admissions estimated from the time to first token.
 
-    What that takes beyond twice the least that the run needed for as much input counts as waiting.
+    The time beyond twice the run's minimum for an input of that size counts as queued.
     """
     unknown = admission_unknown(requests)
     if not unknown.any():
@@ -111,6 +112,6 @@ def _within(times_s: Floats, window: Window) -> Flags:
 
 
 def _overlap(start_s: Floats, end_s: Floats, window: Window) -> Floats:
-    """How much of each interval lies in the window."""
+    """Return the length of each interval's part inside the window."""
     inside: Floats = np.minimum(end_s, window.end_s) - np.maximum(start_s, window.start_s)
     return np.maximum(0.0, inside)

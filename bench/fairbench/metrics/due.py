@@ -1,8 +1,8 @@
-"""What was due to each client: what it would have received had nothing held its calls back.
+"""The service due to each client: what it would have received if nothing had delayed its calls.
 
-A call is due when its program would have made it had its predecessors taken no longer than they
-would have alone (``unhindered``): the same think times, without the time that was lost before. So
-a client that is served late is due what it could not even ask for yet, and one that has not asked
+A call is due when its program would have made it if its predecessors had taken no longer than
+alone (``unhindered``). Think times stay the same; time lost earlier does not count. A client
+that is served late is therefore due even what it could not request yet. A client that is idle
 because its user thinks is due nothing.
 """
 
@@ -30,17 +30,17 @@ class Calls:
 
     @property
     def first_due_s(self) -> Floats:
-        """When its first token would have come."""
+        """The time at which the first token would have arrived."""
         due: Floats = self.requests.arrival_s - self.late_s + self.alone.first_token_s
         return due
 
 
 def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float) -> Floats:
-    """What each client was due before ``end_s`` and had not received: client-view tokens, weighted.
+    """Return the service due to each client before ``end_s`` and not received, in weighted tokens.
 
-    Exact for calls that were made. Of those that a program cut off by the end of the run never
-    made, by the part that finished programs of the client (of all, if it has none) had asked for at
-    the same age.
+    The result is exact for calls that were made. Programs cut off by the run's end also have
+    calls that were never made. These are estimated by the fraction that finished programs of
+    the client (of all clients, if it has none) had requested at that age.
     """
     calls, unmade = asked_of(requests, programs, facts)
     clients = len(facts.clients)
@@ -73,7 +73,7 @@ def asked_of(
 
 
 def _program_rows(requests: Requests, programs: Programs) -> Ints:
-    """The row of each call's program; ``len(programs)`` if it is not there (of a killed run)."""
+    """Return each call's program row; ``len(programs)`` if it is missing (of a killed run)."""
     order = np.argsort(programs.program_id, kind="stable")
     sorted_ids = programs.program_id[order]
     found = np.searchsorted(sorted_ids, requests.program_id)
@@ -86,10 +86,10 @@ def _program_rows(requests: Requests, programs: Programs) -> Ints:
 def _lengths(
     requests: Requests, programs: Programs, owner: Ints, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """The length of each answer when it is whole, and what each program had yet to ask for.
+    """Return each answer's full length, and the remaining demand of each program.
 
-    What a program's answers lack of its demand is shared out among the calls that were not
-    finished and those never made, by the most that each may still produce.
+    The part of a program's demand that its answers lack is divided among its unfinished and
+    unmade calls. The division is by the most that each call may still produce.
     """
     count = len(programs)
 
@@ -114,7 +114,7 @@ def _lengths(
 
 
 def _late(requests: Requests, lost_s: Floats) -> Floats:
-    """How much earlier each call would have been made had those before it lost no time."""
+    """Return how much earlier each call would have been made without lost time before it."""
     late_s = np.zeros(len(requests))
     before = _predecessors(requests)
     order = np.argsort(requests.depth, kind="stable")
@@ -126,9 +126,9 @@ def _late(requests: Requests, lost_s: Floats) -> Floats:
 
 
 def _predecessors(requests: Requests) -> Ints:
-    """The call that each waited for, -1 if for none.
+    """Return the call for which each call waited, -1 for none.
 
-    It is the last to finish before, of the calls of its program one level less deep.
+    That is the last call of the program to finish before, one level less deep.
     """
     ended = np.flatnonzero(requests.status == FINISHED)
     count = len(requests)
@@ -148,7 +148,7 @@ def _predecessors(requests: Requests) -> Ints:
 
 
 def _short_of(calls: Calls, end_s: float, facts: Facts) -> Floats:
-    """What each call was due before ``end_s`` and had not received."""
+    """Return the service due to each call before ``end_s`` and not received."""
     requests, output, alone = calls.requests, calls.output_tokens, calls.alone
     first_due_s = calls.first_due_s
     begun = first_due_s < end_s
@@ -166,7 +166,7 @@ def _short_of(calls: Calls, end_s: float, facts: Facts) -> Floats:
 
 
 def ratio_or_inf(amount: Floats, of: Floats | float) -> Floats:
-    """``amount / of``, infinite if ``of`` is 0."""
+    """Return ``amount / of``, infinite if ``of`` is 0."""
     shape = np.broadcast_to(of, amount.shape)
     ratio: Floats = np.divide(amount, shape, out=np.full(amount.shape, np.inf), where=shape > 0)
     return ratio
@@ -226,7 +226,7 @@ class Unmade:
 
 
 class _Asked:
-    """What programs had asked for by their age: which part of all the amounts."""
+    """The fraction of all demand that programs had requested by a given age."""
 
     def __init__(self, ages_s: Floats, amounts: Floats) -> None:
         order = np.argsort(ages_s, kind="stable")
@@ -235,7 +235,7 @@ class _Asked:
         self._something = bool(amounts.sum())
 
     def part_by(self, at_s: Floats) -> Floats:
-        """The part that comes before each age; none of nothing."""
+        """Return the fraction before each age; 0 if there is no demand."""
         if not self._something:
             return np.zeros(len(at_s))
         place = np.searchsorted(self._ages_s, at_s, "left")

@@ -24,9 +24,9 @@ from fairbench.metrics.service_log import ServiceLog
 
 
 def jain(allocations: ArrayLike) -> float:
-    """Jain's index (sum x)^2 / (n * sum x^2), from 1/n to 1 ([DLPM] §6.1).
+    """Return Jain's index (sum x)^2 / (n * sum x^2), from 1/n to 1 ([DLPM] §6.1).
 
-    NaN where it is undefined: no clients, or no service at all.
+    The result is NaN if undefined: no clients, or no service at all.
     """
     x = np.asarray(allocations, dtype=np.float64)
     assert np.all(x >= 0)
@@ -37,10 +37,11 @@ def jain(allocations: ArrayLike) -> float:
 
 
 def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = None) -> Floats:
-    """The max-min fair allocation: nobody gets more than its demand, and no one could get more
-    except at the cost of someone who has no more. Sums to min(capacity, total demand).
+    """Return the max-min fair allocation, which sums to min(capacity, total demand).
 
-    With ``weights`` (positive; None is all equal), "more" is of the allocation over the weight.
+    No client gets more than its demand. No client could get more except at the cost of a client
+    that has no more. With ``weights`` (positive; None is all equal), "more" refers to the
+    allocation over the weight.
     """
     wanted = np.asarray(demands, dtype=np.float64)
     weight = np.ones(len(wanted)) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -96,14 +97,14 @@ class Shares:
 
     @property
     def not_judged(self) -> str:
-        """Why no ratio is given, if there would be some."""
+        """The reason why no ratio is given, if some ratio would exist."""
         return NOT_CONTENDED if not self.contended and np.any(self.entitlement > 0) else ""
 
 
 def shares(
     requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, window: Window
 ) -> Shares:
-    """Who got what in the window, beside its entitlement."""
+    """Return each client's service in the window, and its entitlement."""
     weights = facts.weights
     booked = booked_in(log, window, len(facts.clients))
     service, actual = booked.seen(View.CLIENT, weights), booked.seen(View.ACTUAL, weights)
@@ -116,10 +117,11 @@ def shares(
 
 
 def all_active_window(programs: Programs, facts: Facts) -> Window | None:
-    """The paper's window: "the interval during which all clients are active" ([DLPM] §6.1).
+    """Return the paper's window: "the interval during which all clients are active" ([DLPM] §6.1).
 
-    From the latest first arrival to the earliest last completion of a client, where unfinished
-    work keeps a client active to the horizon. None if a client has no work or the window is empty.
+    The window runs from the latest first arrival to the earliest last completion of a client.
+    Unfinished work keeps a client active to the horizon. The result is None if a client has no
+    work or the window is empty.
     """
     clients, own = len(facts.clients), programs.client
     done, pending = programs.status == FINISHED, programs.status == UNFINISHED

@@ -116,7 +116,7 @@ def _rate(key: str, amount: float, got: Shares, notes: Notes) -> float:
 def _bound(
     requests: Requests, log: ServiceLog, facts: Facts, got: Shares, notes: Notes
 ) -> tuple[float, float]:
-    """The theorem's bound in weighted tokens, and in seconds of the window's service rate."""
+    """Return the theorem's bound in weighted tokens, and in seconds of the window's rate."""
     if facts.bound is None:
         undefined, why = float("nan"), facts.bound_unavailable
         notes.value("service_gap_bound", undefined, why)

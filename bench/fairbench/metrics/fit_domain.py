@@ -1,4 +1,4 @@
-"""How much of a run's iterations lie outside what its timing profile was fitted to."""
+"""The fraction of a run's iterations outside the range to which its timing profile was fitted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def outside_fit_ratio(tables: Tables, facts: Facts) -> float:
 
 
 def _outside(log: Service, fit: FitLimits) -> Floats:
-    """The part of each stretch that lies outside."""
+    """Return the fraction of each stretch that lies outside."""
     limit = fit.context_tokens or np.inf
     within = np.floor((limit - log.context_tokens) / np.maximum(log.batch_size, 1)) + 1
     beyond = 1 - np.clip(within, 0, log.steps) / log.steps
@@ -38,7 +38,7 @@ def _outside(log: Service, fit: FitLimits) -> Floats:
 
 
 def _stretches(log: Service) -> Service:
-    """One row for each stretch of a worker's batch, whatever the number of clients in it."""
+    """Return one row per stretch of a worker's batch, for any number of clients in it."""
     order = np.lexsort((log.start_s, log.worker))
     worker, start_s = log.worker[order], log.start_s[order]
     new = np.ones(len(order), np.bool_)

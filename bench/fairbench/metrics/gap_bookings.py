@@ -1,4 +1,4 @@
-"""What clients were booked, by cells: of the log only the places of rows are kept."""
+"""Service bookings of clients by cell; of the log, only row positions are kept."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class _Part(NamedTuple):
 
     @classmethod
     def of(cls, part: Service, begin: int, cells: Cells, clients: int) -> _Part:
-        """That of a part which begins with a row of the log."""
+        """Return the index of a part that begins with row ``begin`` of the log."""
         own = Stretches.of(part)
         final = len(cells) - 1
         first = np.clip(cells.of_starts(own.start_s), 0, final)
@@ -71,7 +71,7 @@ class _Part(NamedTuple):
         )
 
     def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
-        """The rows that may touch each of some places: the place, and which of ``rows``."""
+        """Return the rows that may touch given places: pairs of place and index in ``rows``."""
         wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
         low = np.searchsorted(self.reach, wanted, "left")
         high = np.searchsorted(self.first, wanted, "right")
@@ -79,7 +79,7 @@ class _Part(NamedTuple):
 
 
 class BookingsByCell:
-    """What each client was booked inside cells where several wait."""
+    """The bookings of each client inside cells in which several clients wait."""
 
     def __init__(self, log: ServiceLog, view: View, cells: Cells, facts: Facts) -> None:
         self._log, self._view, self._cells, self._weights = log, view, cells, facts.weights
@@ -100,7 +100,7 @@ class BookingsByCell:
         return portions(booked, AT_ONCE)
 
     def of(self, places: Places) -> Bookings:
-        """What is booked in places."""
+        """Return the bookings in given places."""
         nothing = np.empty(0, dtype=np.int64)
         found = [Bookings(nothing, np.empty(0), nothing, np.empty(0))]
         for part in self._parts:
@@ -111,7 +111,7 @@ class BookingsByCell:
         return Bookings(*map(np.concatenate, zip(*found, strict=True)))
 
     def _of_rows(self, log: Service, place: Ints, cell: Ints) -> Iterator[Bookings]:
-        """What rows book in a cell each: when they start, and by the ends of their steps."""
+        """Yield the bookings of rows in a cell: at their start, and at the ends of their steps."""
         at_start, _, stepwise = amounts(log, self._view, self._weights)
         own = np.flatnonzero((self._cells.of_starts(log.start_s) == cell) & (at_start > 0))
         yield Bookings(place[own], log.start_s[own], np.full(len(own), START), at_start[own])

@@ -38,36 +38,36 @@ class Cells:
         return len(self.edge_s) - 1
 
     def of_ends(self, at_s: Floats) -> Ints:
-        """The cell of what ends at an instant."""
+        """Return the cell of an event that ends at an instant."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "left") - 1
         return cells
 
     def of_starts(self, at_s: Floats) -> Ints:
-        """The cell of what starts at an instant."""
+        """Return the cell of an event that starts at an instant."""
         cells: Ints = np.searchsorted(self.edge_s, at_s, "right") - 1
         return cells
 
     def served(self, client: Ints, edge: Ints) -> Floats:
-        """Normalised service of clients by edges."""
+        """Return the normalised service of clients at edges."""
         service: Floats = self.service.ravel().take(client * len(self.edge_s) + edge)
         return service
 
     def ahead(self) -> Floats:
-        """At most how far each client has got ahead of the average, of a backlog's beginning.
+        """Return upper bounds on each client's lead over the average since its backlog began.
 
-        [cell, client], minus infinity without a backlog.
+        The shape is [cell, client], with minus infinity outside backlogs.
         """
         return self._risen(*self._deviation())
 
     def behind(self) -> Floats:
-        """At most how far it has fallen behind."""
+        """Return upper bounds on each client's lag behind the average."""
         low, high = self._deviation()
         return self._risen(-high, -low)
 
     def _deviation(self) -> tuple[Floats, Floats]:
-        """Bounds of each client's service less what the waiting ones get on average by then.
+        """Return bounds on each client's service minus the waiting clients' average by then.
 
-        That is in whole tokens: sums of these are exact.
+        The average is in whole tokens, whose sums are exact.
         """
         service = np.ascontiguousarray(self.service.T)
         gained = np.where(self.waits, np.diff(service, axis=0), 0.0).sum(axis=1)
@@ -76,9 +76,9 @@ class Cells:
         return service[:-1] - average[:, np.newaxis], service[1:] - before[:, np.newaxis]
 
     def _risen(self, low: Floats, high: Floats) -> Floats:
-        """At most how far a value has risen by each cell, since some instant of the same backlog.
+        """Return upper bounds on a value's rise by each cell since some instant of its backlog.
 
-        It is between ``low`` and ``high`` in a cell.
+        The value lies between ``low`` and ``high`` in a cell.
         """
         low = np.where(self.waits, low, np.inf)
         begins_anew = self.begins | ~self.waits
@@ -92,11 +92,11 @@ class Cells:
 
 
 def divided(log: ServiceLog, view: View, backlog: Backlog, facts: Facts) -> Cells:
-    """Cells in which about as much happens.
+    """Divide the run into cells of about equal numbers of events.
 
-    No more of them than an average client has rows, so that a table of them is no larger than the
-    log, nor than a few times the root of all rows, since what goes cell by cell takes as long; of
-    few clients nothing does.
+    There are no more cells than an average client has rows, so that a table of cells is no
+    larger than the log. There are also no more than a few times the square root of all rows,
+    since work per cell takes as long. The latter limit does not apply to few clients.
     """
     clients, rows = len(facts.clients), len(log)
     most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)
@@ -115,7 +115,7 @@ def divided(log: ServiceLog, view: View, backlog: Backlog, facts: Facts) -> Cell
 
 
 def _edges(log: ServiceLog, backlog: Backlog, cells: int) -> Floats:
-    """Instants at which rows end and at least two clients wait, and around all backlogs."""
+    """Return instants at which rows end while two clients wait, plus bounds around all backlogs."""
     ends = [np.empty(0)]
     for part in log.parts():
         own = Stretches.of(part)

@@ -23,9 +23,9 @@ class Inside:
         self._bookings = BookingsByCell(log, view, cells, facts)
 
     def ranges(self, joint: Joint, above: float) -> Floats:
-        """The range of the difference between two clients over each of some joint backlogs.
+        """Return the range of the service difference of two clients over given joint backlogs.
 
-        It is exact where it is ``above``, and the largest is, else at most that.
+        A range greater than ``above`` is exact, as is the largest; others are upper bounds.
         """
         parts = portions(joint.high + 1 - joint.low, AT_ONCE)
         return np.concatenate([self._ranges(joint.of_rows(some), above) for some in parts])
@@ -42,10 +42,10 @@ class Inside:
         return ranges
 
     def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
-        """The cells in which a difference may be so high or low that a range is ``above``.
+        """Return the cells in which a difference may be extreme enough for a range over ``above``.
 
-        The joint backlog and the cell of each. Nor need a range be looked for that is less than one
-        between edges, where all is known.
+        The result is the joint backlog and the cell of each. Ranges smaller than a known range
+        between edges are not searched.
         """
         states = Differences.of(self._cells, joint)
         above = max(above, float(states.at_least.max(initial=0.0)) * (1 - ROUNDING))
@@ -56,9 +56,10 @@ class Inside:
         return row[wanted], cell[wanted]
 
     def _states(self, joint: Joint, row: Ints, cell: Ints) -> tuple[Ints, Floats]:
-        """Every difference within cells of joint backlogs, and which joint backlog it is of.
+        """Return every difference within cells of joint backlogs, and its joint backlog.
 
-        That is, at the ends of a joint backlog and wherever one of its clients is booked in it.
+        Differences are taken at the ends of a joint backlog, and at each booking of its clients
+        inside it.
         """
         one = self._bookings.of(Places(joint.first[row], cell))
         two = self._bookings.of(Places(joint.second[row], cell))
@@ -83,7 +84,7 @@ class Inside:
         return own[kept], (ours - theirs)[kept]
 
     def _service(self, client: Ints, cell: Ints, place: Ints, tokens: Floats) -> Floats:
-        """Normalised service after each booking: that at its cell's edge and what came since."""
+        """Return normalised service after each booking: its cell's edge plus later bookings."""
         total = np.cumsum(tokens)
         begin = np.flatnonzero(np.diff(place, prepend=-1))
         before = np.repeat((total - tokens)[begin], np.diff(begin, append=len(place)))

@@ -1,4 +1,4 @@
-"""Which clients may differ most, and when: joint backlogs, the most promising first."""
+"""The clients that may differ most, and when: joint backlogs, most promising first."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Joint(NamedTuple):
     high: Ints
 
     def of_rows(self, rows: slice | Ints) -> Joint:
-        """Some of the rows."""
+        """Return some of the rows."""
         return Joint._make(column[rows] for column in self)
 
 
 class Pairs:
-    """All pairs of clients in their backlogs, and how far one gets ahead of the other at most."""
+    """All pairs of clients in their backlogs, with bounds on the lead of one over the other."""
 
     def __init__(self, cells: Cells, backlog: Backlog) -> None:
         self._cells, self._backlog, self._overlaps = cells, backlog, Overlaps(backlog)
@@ -43,12 +43,12 @@ class Pairs:
             self.promise = np.minimum(self.promise, self._reach())
 
     def _gained(self) -> Floats:
-        """What each backlog's client is served in it: nobody gets further ahead, or back."""
+        """Return each backlog's service, which bounds the change of its client's lead."""
         client = self._backlog.client
         return self._cells.served(client, self._high + 1) - self._cells.served(client, self._low)
 
     def _reach(self) -> Floats:
-        """How far it is ahead at most of who is furthest behind."""
+        """Return upper bounds on the lead over the client that is furthest behind."""
         reach = (self._ahead + self._furthest[:, np.newaxis]).T.ravel()
         begin = self._backlog.client * len(self._cells)
         bounds = np.column_stack([begin + self._low, begin + self._high + 1]).ravel()
@@ -56,7 +56,7 @@ class Pairs:
         return reached
 
     def rivals(self, row: int, above: float) -> Ints:
-        """Whom a backlog's client may be so far ahead of."""
+        """Return the clients over which a backlog's client may lead by more than ``above``."""
         client, cells = self._backlog.client[row], slice(self._low[row], self._high[row] + 1)
         if len(self._clients) <= FEW:
             return np.flatnonzero(self._clients != client)
@@ -67,7 +67,7 @@ class Pairs:
         return np.flatnonzero(apart > above)
 
     def joint(self, row: Ints, rival: Ints, above: float) -> Joint:
-        """The joint backlogs of rows' clients with rivals in which they are served more."""
+        """Return the joint backlogs of rows' clients with rivals in which the former gain more."""
         place, other = self._overlaps.found(self._backlog, row, rival)
         own, backlog = row[place], self._backlog
         client = backlog.client[own]
@@ -87,7 +87,7 @@ class Pairs:
 
 
 def bounded(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
-    """Between what the gaps of joint backlogs are: by what is known at the edges of cells."""
+    """Return bounds on the gaps of joint backlogs, by what is known at the edges of cells."""
     least, most = [np.empty(0)], [np.empty(0)]
     for some in portions(joint.high + 1 - joint.low, AT_ONCE):
         here = joint.of_rows(some)
@@ -113,7 +113,7 @@ class Differences(NamedTuple):
 
     @classmethod
     def of(cls, cells: Cells, joint: Joint) -> Differences:
-        """Those of some joint backlogs."""
+        """Return the differences of given joint backlogs."""
         count = joint.high + 1 - joint.low
         row, cell = spread(joint.low, count)
         first, second = joint.first[row], joint.second[row]
@@ -125,13 +125,13 @@ class Differences(NamedTuple):
 
     @property
     def lowest(self) -> Floats:
-        """Of each joint backlog."""
+        """The lowest difference of each joint backlog."""
         found: Floats = np.minimum.reduceat(self.least, self.begin)
         return found
 
     @property
     def highest(self) -> Floats:
-        """Of each joint backlog."""
+        """The highest difference of each joint backlog."""
         found: Floats = np.maximum.reduceat(self.most, self.begin)
         return found
 

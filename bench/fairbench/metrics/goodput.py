@@ -42,7 +42,7 @@ class Judged:
 
 
 def judged(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Judged:
-    """Requests of one client. ``costs`` tell the latencies alone, if some target is of them."""
+    """Judge one client's requests. ``costs`` gives unloaded latencies, if a target needs them."""
     ttft_s = requests.first_token_s - requests.arrival_s
     e2el_s = requests.finish_s - requests.arrival_s
     gaps = np.maximum(requests.output_tokens - 1, 0)
@@ -64,7 +64,7 @@ def judged(requests: Requests, targets: Targets, costs: RequestCosts | None) -> 
 
 
 def _alone(requests: Requests, costs: RequestCosts | None) -> dict[str, Floats]:
-    """The latencies alone of each request, by name."""
+    """Return each request's unloaded latencies, by name."""
     assert costs is not None, "multiples of the latency alone need a timing profile"
     sizes = zip(requests.input_tokens.tolist(), requests.output_tokens.tolist(), strict=True)
     each = np.array([alone(costs, *size) for size in sizes]).reshape(-1, len(Alone._fields))
@@ -94,7 +94,7 @@ class ClientGoodput:
 
 
 def client_goodput(tables: Tables, facts: Facts, which: Sequence[int]) -> Iterator[ClientGoodput]:
-    """The counts of the clients with these indices."""
+    """Yield the goodput counts of the clients with these indices."""
     clients = len(facts.clients)
     programs, program_bounds = in_order(tables.programs.client, clients)
     requests, request_bounds = in_order(tables.requests.client, clients)
@@ -106,7 +106,7 @@ def client_goodput(tables: Tables, facts: Facts, which: Sequence[int]) -> Iterat
 
 
 def _counted(programs: Programs, own: Requests, targets: Targets, facts: Facts) -> ClientGoodput:
-    """Of one client's programs and requests."""
+    """Count one client's programs and requests."""
     weights, arrived = facts.weights, programs.arrival_s
     chosen = programs.take((arrived >= facts.window.start_s) & (arrived < facts.window.end_s))
     got = judged(own, targets, facts.costs)

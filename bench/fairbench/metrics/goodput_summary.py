@@ -28,7 +28,7 @@ class Goodput:
 
 
 def goodput(tables: Tables, facts: Facts, notes: Notes) -> Goodput:
-    """What became of the promises in the window; empty if there were none."""
+    """Return the goodput in the window; empty if there were no targets."""
     promised = [index for index, one in enumerate(facts.clients) if any(one.targets.given())]
     if not promised:
         return Goodput()
@@ -70,7 +70,7 @@ def _rates(
 def _spread(
     each: Sequence[ClientGoodput], facts: Facts, promised: list[int], notes: Notes
 ) -> dict[str, float]:
-    """How evenly goodput is spread over the clients that were promised something."""
+    """Return how evenly goodput is spread over the clients with targets."""
     weight = facts.client_weights[promised]
     rates = np.array([one.in_window_tokens for one in each], dtype=np.float64)
     got = np.array([one.met_tokens for one in each], dtype=np.float64)
@@ -86,7 +86,7 @@ def _spread(
 
 
 def _slack(each: Iterable[ClientGoodput], notes: Notes) -> dict[str, float]:
-    """Medians, of those in time, of what was left, and of those too late, of how much."""
+    """Return the median time left of requests in time, and the median excess of late ones."""
     slack = np.concatenate([one.slack_s for one in each])
     in_time = slack >= -TICK_S
     values = {
@@ -101,7 +101,7 @@ def _median(values: Floats) -> float:
 
 
 def _waste(each: Iterable[ClientGoodput], notes: Notes) -> dict[str, float]:
-    """What was computed for requests that missed, as a part of all that was computed."""
+    """Return the tokens computed for requests that missed, and their share of all computed."""
     counts = list(each)
     wasted, computed = sum(one.wasted for one in counts), sum(one.computed for one in counts)
     share = notes.value("goodput_wasted_ratio", ratio(wasted, computed))
@@ -111,7 +111,7 @@ def _waste(each: Iterable[ClientGoodput], notes: Notes) -> dict[str, float]:
 def _classes(
     facts: Facts, promised: list[int], each: list[ClientGoodput], length_s: float
 ) -> list[dict[str, Any]]:
-    """A row for each class; NaN is None in it."""
+    """Return a row per class, with None for NaN."""
     members: dict[str, list[ClientGoodput]] = {}
     for index, one in zip(promised, each, strict=True):
         if name := facts.clients[index].service_class:

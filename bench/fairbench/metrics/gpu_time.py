@@ -12,16 +12,17 @@ from fairbench.metrics.tables import Tables
 
 
 def gpu_time(tables: Tables, facts: Facts) -> float:
-    """Seconds of the whole run in which workers computed, added up over them.
+    """Return the seconds of the whole run in which workers computed, summed over workers.
 
-    NaN where nobody says what iterations consisted of: on real servers, and in older records.
+    The result is NaN if the composition of iterations is unknown: on real servers, and in older
+    records.
     """
     times = [part.gpu_s for part in tables.service.parts()]
     return sum(float("nan") if one is None else float(one.sum()) for one in times)
 
 
 def gpu_time_of_clients(tables: Tables, facts: Facts) -> Floats:
-    """Each client's part of it; the parts of all clients add up to the whole."""
+    """Return each client's part of the GPU time; the parts add up to the whole."""
     clients = len(facts.clients)
     total = np.zeros(clients)
     for part in tables.service.parts():

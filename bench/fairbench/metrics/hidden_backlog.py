@@ -43,6 +43,6 @@ def lone_tpot_ratio(tables: Tables, facts: Facts) -> float:
 
 
 def hides_backlog(summary: Mapping[str, Any]) -> bool:
-    """Whether queues were empty for most of a run's window, and tokens slow all the same."""
+    """Return whether queues were mostly empty in a run's window, but tokens slow."""
     slow, empty = summary.get("lone_tpot_ratio"), summary.get("queue_empty_share")
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)

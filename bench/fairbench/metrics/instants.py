@@ -21,7 +21,7 @@ class Instants:
     def __init__(self, queue: Ints, at_s: Floats) -> None:
         self._times = np.unique(at_s)
         self._stride = len(self._times) + 2
-        # One more for each queue, after all of its instants, where what comes too late is put.
+        # An extra slot for each queue, after its instants, takes late events.
         late = np.unique(queue) * self._stride + len(self._times)
         every = np.arange(len(queue))
         self._keys = np.unique(np.concatenate([self._key(queue, at_s, every, "left"), late]))
@@ -32,14 +32,14 @@ class Instants:
         return keys
 
     def fall_within(self, queue: Ints, start_s: Floats, end_s: Floats, stretch: Ints) -> Flags:
-        """Whether one of a queue's instants is in (start, end]."""
+        """Return whether one of a queue's instants lies in (start, end]."""
         first = places(self._keys, self._key(queue, start_s, stretch, "right"))
         after = places(self._keys, self._key(queue, end_s, stretch, "right"))
         within: Flags = first < after
         return within
 
     def landed(self, queue: Ints, at_s: Floats, stretch: Ints, amount: Ints | Floats) -> Floats:
-        """Amounts by the first instant of their queue at which they have come."""
+        """Return the amounts by the first instant of their queue at which they have arrived."""
         count = len(self._keys)
         if not count:
             return np.zeros(0)
@@ -50,7 +50,7 @@ class Instants:
         return np.bincount(place, weights=amount, minlength=count).astype(np.float64)
 
     def running(self, landed: Floats) -> Floats:
-        """What has come by each instant of its queue, and in the end: sums of what has landed."""
+        """Return the amounts that arrived by each instant of its queue: sums of ``landed``."""
         total = np.cumsum(landed)
         begin = np.flatnonzero(np.diff(self._queues, prepend=-1))
         before = np.repeat((total - landed)[begin], np.diff(begin, append=len(self._queues)))
@@ -59,7 +59,7 @@ class Instants:
 
 
 def places(keys: Ints, values: Ints) -> Ints:
-    """``np.searchsorted(keys, values)``; of many values in order too, without a search for each."""
+    """Return ``np.searchsorted(keys, values)``, faster for many sorted values."""
     if len(values) <= len(keys) or np.any(values[1:] < values[:-1]):
         return np.searchsorted(keys, values)
     behind = np.searchsorted(values, keys, "right")  # all values from there on are behind the key

@@ -35,12 +35,12 @@ class Sample:
 
     @property
     def n(self) -> int:
-        """Its size, everything counted."""
+        """The size of the sample, including censored and refused entries."""
         return len(self.known_s) + len(self.more_than_s) + self.refused
 
 
 def pooled(samples: Sequence[Sample]) -> Sample:
-    """All of them as one."""
+    """Return the union of the samples."""
     return Sample(
         np.concatenate([one.known_s for one in samples]),
         np.concatenate([one.more_than_s for one in samples]),
@@ -72,7 +72,7 @@ class Ranked:
             self._most = most[np.lexsort((most, owner))]
 
     def percentiles(self, percent: float) -> list[Percentile]:
-        """As ``percentile`` of each sample."""
+        """Return the ``percentile`` of each sample."""
         value_s, censored = np.full(len(self._n), np.nan), np.zeros(len(self._n), dtype=np.bool_)
         some = np.flatnonzero(self._n)
         rank = (self._n[some] - 1) * percent / 100
@@ -88,16 +88,16 @@ class Ranked:
 
 
 def percentile(sample: Sample, percent: float) -> Percentile:
-    """The percentile by linear interpolation between order statistics (numpy's default).
+    """Return the percentile by linear interpolation between order statistics (numpy's default).
 
-    It is exact if it is the same whatever the censored latencies turn out to be; otherwise the
-    value is the largest one that it is certain to exceed.
+    The value is exact if the censored latencies cannot change it. Otherwise the value is the
+    largest certain lower bound.
     """
     return Ranked([sample]).percentiles(percent)[0]
 
 
 def mean_percentile(percentiles: list[Percentile]) -> Percentile:
-    """The mean of several clients' percentiles; censored if any is, NaN if any is or none given."""
+    """Return the mean of clients' percentiles; censored if any is, NaN if any is or none given."""
     if not percentiles:
         return Percentile(float("nan"), False)
     mean = sum(p.value_s for p in percentiles) / len(percentiles)
@@ -105,7 +105,7 @@ def mean_percentile(percentiles: list[Percentile]) -> Percentile:
 
 
 def _interpolate(ascending: Floats, low: Ints, high: Ints, part: Floats) -> Floats:
-    """The value so far between two places, infinite if it leans on an infinite one."""
+    """Interpolate between two positions; the result is infinite if it depends on infinity."""
     below, above = ascending[low], ascending[high]
     with np.errstate(invalid="ignore"):
         between = below + part * (above - below)

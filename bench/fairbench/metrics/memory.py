@@ -83,7 +83,7 @@ def memory_summary(tables: Tables, facts: Facts) -> tuple[dict[str, Any], list[d
 
 
 def _noted(notes: Notes, client: str, values: Mapping[str, float]) -> dict[str, float | None]:
-    """The values as JSON, with a reason for each that is undefined."""
+    """Return the values as JSON, with a note on the reason for each undefined value."""
     made: dict[str, float | None] = {}
     for key, value in values.items():
         alone = key in ("cache_hit_rate_alone", "cache_sharing_incentive")

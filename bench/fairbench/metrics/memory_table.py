@@ -11,10 +11,11 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory(Table):
-    """One row for each change: ``client`` holds ``change`` more tokens together with others.
+    """A row per change: ``client`` holds ``change`` more tokens, shared with other clients.
 
-    ``holders`` is how many clients hold each of the tokens, so a token counts 1 / ``holders`` for
-    the client. ``by`` is the client for whose requests the tokens were evicted, -1 for none.
+    ``holders`` is the number of clients that hold each of the tokens. A token counts 1 /
+    ``holders`` for the client. ``by`` is the client for whose requests the tokens were evicted,
+    -1 for none.
     """
 
     at_s: Floats

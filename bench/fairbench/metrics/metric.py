@@ -16,7 +16,7 @@ LAST = 1_000  # the position of a column that has none of its own
 
 
 class Better(Enum):
-    """Which way a metric is better; of some neither more nor less is."""
+    """The better direction of a metric, which may be neither."""
 
     MORE = "more"
     LESS = "less"
@@ -24,7 +24,7 @@ class Better(Enum):
 
 
 class Of(Enum):
-    """What a metric is of: the whole run, each of its clients, or both."""
+    """The subject of a metric: the whole run, each client, or both."""
 
     RUN = "run"
     CLIENT = "client"
@@ -40,14 +40,14 @@ class Kind(Enum):
 
 
 class Needs(Enum):
-    """What not every server reports, so that requests watched from outside may lack it."""
+    """The data that not every server reports, and that external measurements may lack."""
 
     ADMISSION = "admission times"
     CACHED = "cached tokens"
 
 
 class Form(Enum):
-    """How a value is written for people."""
+    """The format in which a value is written for people."""
 
     AMOUNT = "1,234 or 1.23"
     SECONDS = "as an amount; > x where it is only a lower bound"
@@ -58,7 +58,7 @@ class Form(Enum):
 
 
 class Presence(Enum):
-    """Which stored summaries must have a metric; older ones lack what was added since."""
+    """The stored summaries that must have a metric; older ones lack later additions."""
 
     ALWAYS = "all"
     IN_REPORTS = "those that a report or a new score is made from"
@@ -66,7 +66,7 @@ class Presence(Enum):
 
 
 class Display(Enum):
-    """Where metrics are shown, one line or one column each."""
+    """The places where metrics are shown, one line or one column each."""
 
     SUMMARY = "a line of its own in the summary of a run"
     CLIENTS = "the clients of a run"
@@ -81,11 +81,11 @@ class Display(Enum):
 
 
 class Shown(NamedTuple):
-    """That a metric is shown in a table, and what is special about it there.
+    """The appearance of a metric in a table.
 
-    ``heading`` and ``form`` replace the metric's own. ``position`` orders the columns. Tables that
-    would be too wide go without the columns that have a ``dropped``, the lowest first. ``note``
-    explains a headline; ``{latency}`` in it is what the run's latencies are of.
+    ``heading`` and ``form`` replace the metric's own. ``position`` orders the columns. A table
+    that is too wide drops the columns with ``dropped``, lowest first. ``note`` explains a
+    headline; ``{latency}`` in a note stands for the subject of the run's latencies.
     """
 
     display: Display
@@ -153,5 +153,5 @@ class Metric:
 
     @property
     def nullable(self) -> bool:
-        """Whether it may have no value."""
+        """Return whether the metric may be undefined."""
         return bool(self.undefined or self.needs)

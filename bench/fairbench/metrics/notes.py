@@ -24,7 +24,7 @@ class Notes:
         return list(self._censored)
 
     def value(self, key: str, value: float, reason: str = "") -> float:
-        """The value; if it is not a finite number, ``reason`` is kept, or the catalogue's."""
+        """Return the value; note ``reason`` or the catalogue's reason if it is not finite."""
         if not isfinite(value):
             metric = metric_of(key)
             assert reason or metric, f"{key} is not in the catalogue"
@@ -32,11 +32,11 @@ class Notes:
         return value
 
     def remark(self, key: str, text: str) -> None:
-        """A remark on a value that is there; if it is not, the reason for that replaces it."""
+        """Add a remark on a value; the reason for an undefined value replaces it."""
         self.reasons[key] = text
 
     def latency(self, key: str, percentile: Percentile, reason: str = "") -> float:
-        """The same for a percentile, which may be a lower bound."""
+        """Return a percentile's value and note if it is undefined or a lower bound."""
         if percentile.censored and isfinite(percentile.value_s):
             self._censored[key] = None
         return self.value(key, percentile.value_s, reason)

@@ -1,4 +1,4 @@
-"""What some clients got of what they asked for, when part of what they asked for is padding."""
+"""The service of clients relative to their demand, when part of the demand is padding."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ class Party(NamedTuple):
 
     @property
     def programs_served(self) -> float:
-        """What was served in programs of the mean size, parts of programs included."""
+        """The service in programs of the mean size, counting parts of programs."""
         return self.fraction * self.programs if self.due else 0.0
 
 
 def party(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> Party:
-    """What the clients of ``padding`` got before ``end_s``, from the service log.
+    """Return what the clients of ``padding`` received before ``end_s``, by the service log.
 
-    An answer that goes on is as useful at its beginning as at its end: a program has nothing of it
-    until it is over.
+    The start of an overlong answer counts as much as its end, since a program can use the
+    answer only when it is complete.
     """
     weights, clients = ServiceWeights(), np.array(sorted(padding), dtype=np.int64)
     waste, output = _prices(padding, len(tables.clients), weights)
@@ -62,9 +62,9 @@ def party(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> Party
 def useful(
     tables: Tables, padding: Mapping[int, Padding], window: Window, weights: ServiceWeights
 ) -> Floats:
-    """The service of each client in the half-open window that is of use to it, in tokens.
+    """Return each client's useful service in the half-open window, in tokens.
 
-    Whoever is not in ``padding`` needs all that it asks for.
+    Clients that are not in ``padding`` need everything they request.
     """
     served, padded = _served(tables, padding, window, weights)
     return served - padded
@@ -86,7 +86,7 @@ def _served(
 def _prices(
     padding: Mapping[int, Padding], count: int, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """What padding weighs in each request of a client, and what a token of its output is worth."""
+    """Return the weight of padding in each request of a client, and of an output token."""
     waste, output = np.zeros(count), np.full(count, float(weights.output))
     for client, one in padding.items():
         waste[client] = weights.extend * one.input_tokens

@@ -25,10 +25,10 @@ def parse_percentiles(text: str) -> tuple[int, ...]:
 
 
 def written_percentiles(ranks: tuple[int, ...]) -> str:
-    """What ``parse_percentiles`` reads."""
+    """Return the text that ``parse_percentiles`` reads."""
     return ",".join(map(str, ranks))
 
 
 def chosen_percentiles(summary: Mapping[str, Any]) -> tuple[int, ...]:
-    """Those that were chosen for a run, or for several combined; empty for none."""
+    """Return the percentiles chosen for a run, or for several combined; empty for none."""
     return parse_percentiles(summary.get(KEY) or "")

@@ -11,7 +11,7 @@ from fairbench.metrics.records import Ints
 
 
 def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
-    """For each row ``count`` numbers from ``first`` on: the row of each, and the number."""
+    """Expand each row to ``count`` numbers from ``first``; return the row and number of each."""
     row = np.repeat(np.arange(len(first)), count)
     number: Ints = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
     return row, number

@@ -37,9 +37,9 @@ class Table:
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> Self:
-        """A table from any array-likes, cast to the right types; other columns are ignored.
+        """Return a table from array-likes, cast to the right types; other columns are ignored.
 
-        Raises DataError if a column is missing that has no default, or if they differ in length.
+        Raises DataError if a column without default is missing, or if lengths differ.
         """
         made: dict[str, NDArray[Any]] = {}
         for column in fields(cls):
@@ -56,7 +56,7 @@ class Table:
         return cls(**made)
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
-        """The columns by name, in the order of the fields, without those that it does not have."""
+        """Return the present columns by name, in the order of the fields."""
         columns = ((name, getattr(self, name)) for name in self._names())
         return {name: column for name, column in columns if column is not None}
 
@@ -65,7 +65,7 @@ class Table:
         return _names_of(table)
 
     def take(self, rows: Flags | Ints) -> Self:
-        """The table of the rows that a mask or an index array selects."""
+        """Return the table of the rows that a mask or an index array selects."""
         return type(self)(**{name: column[rows] for name, column in self.to_columns().items()})
 
     def __len__(self) -> int:
@@ -74,21 +74,25 @@ class Table:
 
 @cache
 def _names_of(table: Any) -> tuple[str, ...]:
-    """The columns that such a table can have. (A thousand clients have parts of tables each.)"""
+    """Return the possible columns of a table. (Cached, because a thousand clients have parts.)"""
     return tuple(column.name for column in fields(table))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requests(Table):
-    """One row per request made.
+    """A table with one row per request.
 
-    ``worker`` is -1 before dispatch. ``admitted_s`` is the first admission; ``retracted_s`` and
-    ``readmitted_s`` are the last retraction and the admission after it. ``input_tokens`` is
-    ``cached_tokens + extend_tokens`` once admitted (first admission); ``output_tokens`` is what was
-    produced so far; ``recompute_tokens`` were computed again after retractions. ``routed_s`` is
-    when it went to its worker, where a gateway held it before; None is at its arrival.
-    ``swapped_tokens`` were copied to the host's memory or back; None where no scheduler does that.
-    ``demoted`` is 1 for whom admission control put behind the others; None where it does not.
+    - ``worker`` is -1 before dispatch.
+    - ``admitted_s`` is the first admission. ``retracted_s`` and ``readmitted_s`` are the last
+    retraction and the admission after it.
+    - ``input_tokens`` is ``cached_tokens + extend_tokens`` once admitted (first admission).
+    - ``output_tokens`` is the output so far.
+    - ``recompute_tokens`` were computed again after retractions.
+    - ``routed_s`` is the time at which a gateway released the request to its worker. None means
+    on arrival.
+    - ``swapped_tokens`` were copied to host memory or back; None if no scheduler does that.
+    - ``demoted`` is 1 for requests that admission control put behind the others; None without
+    admission control.
     """
 
     request_id: Ints
@@ -117,7 +121,7 @@ class Requests(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Programs(Table):
-    """One row per program: ``requests`` were made, ``demand_*`` is all it will ever ask for."""
+    """A row per program: ``requests`` counts calls so far, ``demand_*`` is its total demand."""
 
     program_id: Ints
     client: Ints
@@ -132,14 +136,15 @@ class Programs(Table):
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Service(Table):
-    """One row per client and stretch of ``steps`` iterations of one worker's unchanged batch.
+    """A row per client and stretch of ``steps`` iterations of one worker's unchanged batch.
 
-    Each step lasts ``step_growth_s`` longer than the one before. ``input_tokens`` and
-    ``extend_charged_tokens`` are booked at ``start_s`` (admission), ``extend_tokens`` (computed by
-    this iteration) at ``end_s``, and ``output_tokens / steps`` at the end of every step. A prefill
-    iteration is a row of one step. ``recompute_tokens`` are in none of the other columns. The rows
-    of one worker either share their stretch or do not overlap in time. ``gpu_s`` is the client's
-    part of the stretch; None where nobody says what iterations consisted of.
+    Each step lasts ``step_growth_s`` longer than the previous step. ``input_tokens`` and
+    ``extend_charged_tokens`` are booked at ``start_s`` (admission). ``extend_tokens`` (computed
+    by this iteration) are booked at ``end_s``, and ``output_tokens / steps`` at the end of
+    every step. A prefill iteration is a row of one step. ``recompute_tokens`` are in no other
+    column. The rows of one worker either share their stretch or do not overlap in time.
+    ``gpu_s`` is the client's part of the stretch; None if the composition of iterations is
+    unknown.
     """
 
     worker: Ints
@@ -158,7 +163,7 @@ class Service(Table):
     gpu_s: Floats | None = None
 
     def parts(self) -> Iterator[Service]:
-        """It a part at a time if it is long and in order of time; see ``service_log``."""
+        """Yield the log in parts if it is long and in order of time; see ``service_log``."""
         if not is_long(len(self)) or np.any(self.start_s[1:] < self.start_s[:-1]):
             yield self
             return
@@ -166,15 +171,16 @@ class Service(Table):
             yield self.between(first, after)
 
     def between(self, first: int, after: int) -> Service:
-        """The rows from ``first`` up to ``after``."""
+        """Return the rows from ``first`` up to ``after``."""
         columns = self.to_columns()
         return Service(**{name: column[first:after] for name, column in columns.items()})
 
 
 class Padding(NamedTuple):
-    """What of a client's requests is of no use to it.
+    """The useless part of a client's requests.
 
-    So many tokens of each input, and all but one in ``output_multiple`` of its output.
+    ``input_tokens`` tokens of each input are padding, and all but one in ``output_multiple`` of
+    its output.
     """
 
     input_tokens: int = 0
@@ -209,7 +215,7 @@ class Window(NamedTuple):
 
     @property
     def length_s(self) -> float:
-        """Its length, 0 if it is empty."""
+        """The window's length, 0 if it is empty."""
         return max(0.0, self.end_s - self.start_s)
 
 
@@ -221,7 +227,7 @@ class FitLimits(NamedTuple):
 
 
 class LoneStep(NamedTuple):
-    """What a decode step takes with a single request: at no context, and more per token of it."""
+    """The duration of a decode step of a single request: without context, and per context token."""
 
     step_s: float
     context_token_s: float
@@ -229,16 +235,18 @@ class LoneStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the tables do not say about a run.
+    """The facts about a run that the tables do not contain.
 
-    ``window`` is [end of warm-up, end of arrivals), ``horizon_s`` when the run ended,
-    ``pool_tokens`` the KV pool of one worker, ``bound`` the theorem that holds for router and
-    local scheduler together, or None with ``bound_unavailable`` = why. ``fit`` is what the timing
-    profile was fitted to, ``lone`` its decode step, ``costs`` all that it says; None on real
-    servers, or where nobody knows. ``percentiles`` of latency are shown in place of the usual ones.
-    ``tenant_weights`` are by tenant, whose names end in /, 1 where there is none.
-    ``hit_alone`` is the cache hit rate that a client has alone on its share of the pool, if known.
-    ``sessions``: programs are recorded sessions, with time to think between their calls.
+    - ``window`` is [end of warm-up, end of arrivals); ``horizon_s`` is the end of the run.
+    - ``pool_tokens`` is the KV pool of one worker.
+    - ``bound`` is the theorem for router and local scheduler together. If None,
+    ``bound_unavailable`` gives the reason.
+    - ``fit`` is the range to which the timing profile was fitted, ``lone`` its decode step of a
+    single request, and ``costs`` all its times. They are None on real servers, or if unknown.
+    - ``percentiles`` of latency replace the usual ones.
+    - ``tenant_weights`` are by tenant, whose names end in /; the default is 1.
+    - ``hit_alone`` is a client's cache hit rate alone on its share of the pool, if known.
+    - ``sessions`` means that programs are recorded sessions, with think time between calls.
     """
 
     clients: tuple[Client, ...]
@@ -260,10 +268,10 @@ class Facts:
 
     @property
     def client_weights(self) -> Floats:
-        """What each client is entitled to; service divided by it is *normalised*."""
+        """The weights of clients; service divided by weight is called *normalised*."""
         return np.array([client.weight for client in self.clients], dtype=np.float64)
 
     @property
     def weighted(self) -> bool:
-        """Whether some client's weight differs from 1."""
+        """Return whether some client's weight differs from 1."""
         return any(client.weight != 1 for client in self.clients)

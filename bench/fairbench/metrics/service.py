@@ -19,7 +19,7 @@ from fairbench.metrics.stretches import Stretches, steps_before, steps_by
 
 
 class View(Enum):
-    """What is counted. Tokens are weighted in the first three views, raw in the last two."""
+    """The view of service. Tokens are weighted in the first three views, raw in the last two."""
 
     CLIENT = "client"  # w_e * input + w_q * output: what clients see ([DLPM] §6.1)
     ACTUAL = "actual"  # w_e * computed extend + w_q * output: what the cluster did ([DLPM] §3)
@@ -40,7 +40,7 @@ class Booked(NamedTuple):
     output: Floats
 
     def seen(self, view: View, weights: ServiceWeights) -> Floats:
-        """The service of each client in a view."""
+        """Return the service of each client in a view."""
         output = weights.output * self.output
         match view:
             case View.CLIENT:
@@ -56,7 +56,7 @@ class Booked(NamedTuple):
 
 
 def booked_in(log: ServiceLog, window: Window, clients: int) -> Booked:
-    """What was booked in the half-open window, for all views at once."""
+    """Return the service booked in the half-open window, for all views at once."""
     total = np.zeros((4, clients))
     if window.length_s == 0:
         return Booked(*total)
@@ -120,7 +120,7 @@ def cumulative(
 
 
 def amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, Floats, Floats]:
-    """What each row books when it starts, when it ends, and step by step."""
+    """Return what each row books at its start, at its end, and step by step."""
     nothing = np.zeros(len(log))
     output = weights.output * log.output_tokens.astype(np.float64)
     extend = weights.extend * log.extend_tokens.astype(np.float64)
@@ -140,10 +140,11 @@ def amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, 
 def _step_bookings(
     log: Stretches, stepwise: Floats, times: Floats, inclusive: bool
 ) -> tuple[Ints, Floats, Ints]:
-    """What the steps of rows book, put together where no time falls between them.
+    """Return the bookings of rows' steps, merged where no time falls between them.
 
-    The first time by which it is booked (before it, or ``inclusive`` at it), and the tokens: once
-    for each row, and then once more for each time within one. The rows of these come last.
+    Each booking has its tokens and the first time by which it is booked (before the time, or
+    ``inclusive`` at it). Each row has one booking, and one more for each time inside the row.
+    The latter come last.
     """
     side: Literal["left", "right"] = "left" if inclusive else "right"
     last = np.searchsorted(times, log.end_s, side)
@@ -152,7 +153,7 @@ def _step_bookings(
     count = np.where(log.steps > 1, np.maximum(0, high - low), 0)
     stretch, place = spread(low, count)
     done = steps_by(log, stretch, times[place], inclusive)
-    # Of each stretch the differences: the first since 0, and what is left when its last time has
+    # Differences within each stretch: the first from 0, and the rest once its last time has
     # come.
     since = np.diff(done, prepend=0)
     begin = np.cumsum(count) - count

@@ -22,11 +22,11 @@ class ServiceLog(Protocol):
     def __len__(self) -> int: ...
 
     def parts(self) -> Iterator[Service]:
-        """All rows in their order, those of a stretch together."""
+        """Yield all rows in order; the rows of a stretch stay together."""
         ...
 
     def between(self, first: int, after: int) -> Service:
-        """The rows from ``first`` up to ``after``, at least one."""
+        """Return the rows from ``first`` up to ``after``, at least one."""
         ...
 
 
@@ -44,18 +44,18 @@ class FiledService:
         return self.rows
 
     def parts(self) -> Iterator[Service]:
-        """As the same log in memory has them."""
+        """Yield the parts that this log would have in memory."""
         for first, after in pairwise(part_bounds(self._column("start_s", 0, self.rows))):
             yield self.between(first, after)
 
     def between(self, first: int, after: int) -> Service:
-        """The rows from ``first`` up to ``after``, at least one."""
+        """Return the rows from ``first`` up to ``after``, at least one."""
         columns = self.column_types()
         return Service(**{name: self._column(name, first, after) for name in columns})
 
     @staticmethod
     def column_types() -> Mapping[str, type]:
-        """What the files hold, by the names of the columns."""
+        """Return the types of the stored columns, by name."""
         return {
             one.name: np.int64 if str(one.type).startswith("Ints") else np.float64
             for one in fields(Service)
@@ -63,7 +63,7 @@ class FiledService:
 
     @staticmethod
     def path(folder: Path, column: str) -> Path:
-        """The file of a column."""
+        """Return the file of a column."""
         return folder / f"service.{column}"
 
     def _column(self, name: str, first: int, after: int) -> Any:

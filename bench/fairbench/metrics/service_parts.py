@@ -1,4 +1,4 @@
-"""Where a long service log is cut, so that metrics go over it a part at a time."""
+"""The cuts of a long service log, which metrics process part by part."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ PART_ROWS = 2**20
 
 
 def is_long(rows: int) -> bool:
-    """Whether a log of so many rows is cut at all."""
+    """Return whether a log of so many rows is cut."""
     return rows > PART_ROWS
 
 
 def part_bounds(start_s: NDArray[np.float64]) -> list[int]:
-    """The first row of each part, and the number of rows.
+    """Return the first row of each part, followed by the number of rows.
 
-    ``start_s`` are the rows' starts, ascending. A part has ``PART_ROWS``, or less, so that what
-    begins at one instant, the rows of a stretch among it, is in one part; more only if that is.
+    ``start_s`` are the rows' starts, ascending. A part has at most ``PART_ROWS`` rows. Rows
+    that begin at one instant, such as those of a stretch, stay in one part, which may exceed
+    the limit only for that reason.
     """
     bounds, count = [0], len(start_s)
     while count - bounds[-1] > PART_ROWS:

@@ -77,7 +77,7 @@ class _Sessions:
         return chosen
 
     def busy(self, client: int) -> Sample:
-        """How long the client's sessions had a call under way: their latency without thinking."""
+        """Return the time each session had a call running: latency without think time."""
         status = self._programs.status
         mine = self._of(client)
         known = [self._busy_s(one) for one in mine if status[one] == FINISHED]
@@ -86,7 +86,7 @@ class _Sessions:
         return Sample(np.array(known, float), np.array(more, float), int(refused))
 
     def _busy_s(self, program: int) -> float:
-        """The length of the union of the times in which its calls were under way."""
+        """Return the length of the union of the times in which the program's calls ran."""
         rows = slice(self._first[program], self._after[program])
         busy_s, until_s = 0.0, -np.inf
         for start_s, end_s in zip(
@@ -97,7 +97,7 @@ class _Sessions:
         return busy_s
 
     def turns(self, client: int) -> Sample:
-        """How long each call of the client's sessions took, from its arrival to its last token."""
+        """Return the duration of each call in the client's sessions, from arrival to last token."""
         rows = self._rows(client)
         took_s: Floats = self._ends[rows] - self._requests.arrival_s[rows]
         status = self._requests.status[rows]
@@ -105,7 +105,7 @@ class _Sessions:
         return Sample(took_s[done], took_s[~done & ~refused], int(refused.sum()))
 
     def hit_rate(self, client: int) -> float:
-        """The median over the client's sessions of cached over all input; NaN without any."""
+        """Return the median of cached over all input of the client's sessions; NaN without any."""
         rates = []
         for one in self._of(client):
             rows = slice(self._first[one], self._after[one])

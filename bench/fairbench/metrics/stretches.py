@@ -42,9 +42,9 @@ class Stretches(NamedTuple):
 
     @classmethod
     def of(cls, log: Service) -> Stretches:
-        """Those of neighbours with the same times, on whichever worker.
+        """Return the stretches of neighbouring rows with equal times, on any worker.
 
-        Worked out once for a log, as long as that is there.
+        The result is computed once per log and cached while the log exists.
         """
         known: Stretches | None = _KNOWN.get(log)
         if known is None:
@@ -72,14 +72,14 @@ _KNOWN: WeakKeyDictionary[Service, Stretches] = WeakKeyDictionary()
 
 
 def step_ends(log: Timed, rows: Ints) -> tuple[Ints, Floats]:
-    """Every step of the given rows: the row it belongs to and the second at which it ends."""
+    """Return every step of the given rows: its row, and the second at which it ends."""
     place, number = spread(np.ones(len(rows), dtype=np.int64), log.steps[rows])
     row = rows[place]
     return row, step_times(log, row, number)
 
 
 def step_times(log: Timed, row: Ints, number: Ints) -> Floats:
-    """When steps of rows end, by their number from 1 on.
+    """Return the end times of rows' steps, by number from 1.
 
     The first step lasts d with ``steps * d + growth * steps * (steps - 1) / 2 = end - start``.
     """
@@ -90,7 +90,7 @@ def step_times(log: Timed, row: Ints, number: Ints) -> Floats:
 
 
 def steps_before(log: Timed, at_s: float) -> Ints:
-    """How many steps of each row had ended before an instant."""
+    """Return how many steps of each row had ended before an instant."""
     steps: Ints = np.where(log.end_s < at_s, log.steps, 0)
     cut = np.flatnonzero((log.start_s < at_s) & (log.end_s >= at_s) & (log.steps > 1))
     steps[cut] = steps_by(log, cut, np.full(len(cut), at_s), inclusive=False)
@@ -98,7 +98,10 @@ def steps_before(log: Timed, at_s: float) -> Ints:
 
 
 def steps_by(log: Timed, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
-    """How many steps of each of the rows had ended before an instant, or ``inclusive`` at it."""
+    """Return how many steps of each given row had ended before an instant, or at it.
+
+    ``inclusive`` counts steps that end at the instant.
+    """
     steps, growth = log.steps[row], log.step_growth_s[row]
     start, end = log.start_s[row], log.end_s[row]
     first = (end - start) / steps - growth * (steps - 1) / 2
@@ -112,6 +115,6 @@ def steps_by(log: Timed, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
 
 
 def _step_end(start_s: Floats, first_s: Floats, growth_s: Floats, number: Ints) -> Floats:
-    """When a step ends that is not the last, the first of which takes ``first_s``."""
+    """Return the end of a step that is not the last, if the first takes ``first_s``."""
     end_s: Floats = start_s + number * first_s + growth_s * number * (number - 1) / 2
     return end_s

@@ -36,16 +36,20 @@ from fairbench.metrics.window_summary import OverTime, over_time
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All metrics of one run. Undefined numbers are NaN or infinite here and null in the JSON.
+    """The metrics of one run. Undefined numbers are NaN or infinite here and null in the JSON.
 
-    ``window`` is where rates and shares were measured. ``request_latency`` has keys such as
-    ``mean_ttft_ms``, ``pace`` has ``time_to_50pct_s`` and so on; ``computed`` is what entries of
-    the catalogue compute by themselves, of the run and of each client; ``goodput`` is empty where
-    no client was promised any latency, ``tenants`` where no client is of one; ``some`` is what only
-    some runs have, of the run and of each client: percentiles that a user asked for, who was
-    demoted, and useful service where somebody pads. ``notes`` gives for each null of the JSON the
-    reason, by key (``clients.NAME.key`` inside ``clients``); ``censored`` lists the latencies that
-    are lower bounds, to be printed as "> x s" (and never rounded up).
+    - ``window`` is the interval in which rates and shares were measured.
+    - ``request_latency`` has keys such as ``mean_ttft_ms``; ``pace`` has ``time_to_50pct_s``
+    and so on.
+    - ``computed`` holds what catalogue entries compute themselves, for the run and for each client.
+    - ``goodput`` is empty if no client has a latency target, ``tenants`` if no client belongs
+    to a tenant.
+    - ``some`` holds what only some runs have, for the run and for each client: user-chosen
+    percentiles, demotions, and useful service if somebody pads.
+    - ``notes`` gives the reason for each null of the JSON, by key (``clients.NAME.key`` inside
+    ``clients``).
+    - ``censored`` lists the latencies that are lower bounds, to be printed as "> x s" (and
+    never rounded up).
     """
 
     window: Window
@@ -66,7 +70,7 @@ class Summary:
     censored: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """One flat object of JSON types, ``clients``, ``notes`` and ``censored`` aside."""
+        """Return a flat object of JSON types, but for ``clients``, ``notes``, ``censored``."""
         flat: dict[str, Any] = asdict(self.totals) | dict(self.request_latency) | dict(self.pace)
         flat |= {"window_start_s": self.window.start_s, "window_end_s": self.window.end_s}
         flat |= dict(self.over_time.run)
@@ -98,9 +102,9 @@ class Summary:
 
 
 def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Facts) -> Summary:
-    """Every metric of a run. The window is cut at the horizon if the run was stopped inside it."""
+    """Return every metric of a run. A run stopped inside the window cuts it at the horizon."""
     notes = Notes()
-    # What ends with the run is in it: its last tokens come at the horizon itself.
+    # Requests that end with the run are included: their last tokens come at the horizon.
     horizon_s = nextafter(facts.horizon_s, inf)
     window = Window(facts.window.start_s, min(facts.window.end_s, horizon_s))
     seen = with_admissions(requests)
@@ -164,12 +168,12 @@ def _pace(programs: Programs, facts: Facts, notes: Notes) -> dict[str, float]:
 
 
 def _demoted(requests: Requests) -> dict[str, Any]:
-    """How many requests were; empty where nobody demotes."""
+    """Return the number of demoted requests; empty without demotion."""
     return {} if requests.demoted is None else {"demoted": int(requests.demoted.sum())}
 
 
 def _demoted_of_clients(requests: Requests, clients: int) -> list[dict[str, int]]:
-    """The same of each client."""
+    """Return the number of demoted requests of each client."""
     if requests.demoted is None:
         return [{}] * clients
     counts = np.bincount(requests.client, weights=requests.demoted, minlength=clients)
@@ -177,7 +181,7 @@ def _demoted_of_clients(requests: Requests, clients: int) -> list[dict[str, int]
 
 
 def _chosen(good: WellBehaved, facts: Facts, notes: Notes) -> dict[str, Any]:
-    """The percentiles that a user asked for, of the well-behaved clients; empty if he did not."""
+    """Return the user-chosen percentiles of well-behaved clients; empty without a choice."""
     if not facts.percentiles:
         return {}
     return {KEY: written_percentiles(facts.percentiles)} | {
@@ -186,7 +190,7 @@ def _chosen(good: WellBehaved, facts: Facts, notes: Notes) -> dict[str, Any]:
 
 
 def _computed(tables: Tables, facts: Facts, notes: Notes) -> dict[str, float]:
-    """What entries of the catalogue compute of the run."""
+    """Return what catalogue entries compute for the run."""
     return {
         key: notes.value(key, metric.compute(tables, facts))
         for key, metric in CATALOGUE.items()
@@ -195,7 +199,7 @@ def _computed(tables: Tables, facts: Facts, notes: Notes) -> dict[str, float]:
 
 
 def _computed_of_clients(tables: Tables, facts: Facts, notes: Notes) -> Iterator[dict[str, float]]:
-    """What they compute of each client, and its weight, where some client's differs from 1."""
+    """Yield what entries compute for each client, and its weight if any weight differs from 1."""
     weighted = facts.weighted
     columns = {
         key: metric.compute_clients(tables, facts).tolist()
@@ -211,7 +215,7 @@ def _computed_of_clients(tables: Tables, facts: Facts, notes: Notes) -> Iterator
 
 
 def _rows(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, with null for undefined numbers in rows of a table as well."""
+    """Return the values with null for undefined numbers, including in rows of tables."""
     return {
         key: [_without_nan(row) for row in value] if isinstance(value, list) else value
         for key, value in values.items()
@@ -219,7 +223,7 @@ def _rows(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with null for every number that JSON cannot hold."""
+    """Return the values with null for every number that JSON cannot represent."""
     return {
         key: None if isinstance(value, float) and not isfinite(value) else value
         for key, value in values.items()

@@ -37,7 +37,7 @@ class FiledColumns(Mapping[str, Any]):
         return len(self._log.column_types())
 
     def parts(self, rows: int) -> Iterator[dict[str, Any]]:
-        """The same, so many rows at a time."""
+        """Yield the columns in parts of ``rows`` rows."""
         for first in range(0, len(self._log), rows):
             yield self._saved(self._log.between(first, min(first + rows, len(self._log))))
 
@@ -56,12 +56,12 @@ class Tables:
     memory: Memory | None = None
 
     def all_refused(self) -> bool:
-        """Whether there were requests and every one was refused."""
+        """Return whether there were requests and all were refused."""
         status = self.requests.status
         return len(status) > 0 and bool((status == REFUSED).all())
 
     def columns(self) -> SavedColumns:
-        """What is saved of the tables."""
+        """Return the columns of the tables that are saved."""
         return SavedColumns(
             self._saved(self.requests),
             self._saved(self.programs),

@@ -21,18 +21,18 @@ def shown_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
 
 
 def shown_client_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
-    """The same for a table of clients: P99 if every client that has latencies has enough."""
+    """Return the percentile for a table of clients: P99 if all clients have enough latencies."""
     rows = (row for one in summaries for row in one["clients"])
     return _tail((row.get("latency_n") or None, "p95_s" in row) for row in rows)
 
 
 def is_carried(n: int | None, tail: int) -> bool:
-    """Whether so many latencies carry a percentile; also where their number is not known."""
+    """Return whether ``n`` latencies support a percentile; True if their number is unknown."""
     return n is None or n >= ENOUGH[tail]
 
 
 def _tail(known: Iterable[tuple[int | None, bool]]) -> int:
-    """Of how many latencies each is, and whether it has a P95: older summaries have none."""
+    """Return the percentile, given latency counts and whether a P95 exists in each summary."""
     found = list(known)
     carried = all(is_carried(n, P99) for n, _ in found)
     return P99 if carried or not all(has_p95 for _, has_p95 in found) else P95

@@ -28,10 +28,10 @@ class TenantShares:
 
 
 def tenant_shares(got: Shares, facts: Facts, notes: Notes) -> TenantShares:
-    """What a fair tree would have given to each node, and how much of it each has had.
+    """Return each node's entitlement in a fair tree, and the fraction it received.
 
-    From the top: what a tenant is entitled to is shared max-min, by weight, by the demands of those
-    in it. Owners that names do not tell are tenants too.
+    From the top down, a tenant's entitlement is shared max-min, by weight, according to the
+    demands inside it. Owners that names do not reveal are tenants too.
     """
     places = named_below({one.name: one.owner for one in facts.clients})
     if not tenants_of(places.values()):
@@ -75,7 +75,7 @@ def _share(service: float, entitlement: float) -> float:
 
 
 class _Tree:
-    """Who is where, and what everybody is entitled to."""
+    """The tree of tenants and clients, with the entitlement of each node."""
 
     def __init__(self, places: Sequence[str], demand: Floats, facts: Facts) -> None:
         self.tenants = list(tenants_of(places))
@@ -93,11 +93,11 @@ class _Tree:
         return self._weights.get(node, 1.0)
 
     def of(self, node: str, amounts: Floats) -> float:
-        """What the clients of a node have together."""
+        """Return the sum over a node's clients."""
         return float(amounts[self.members[node]].sum())
 
     def entitlement(self, capacity: float) -> dict[str, float]:
-        """By node, of so much service in all."""
+        """Return each node's entitlement to a total capacity."""
         found = {ROOT: capacity}
         for tenant in [ROOT, *self.tenants]:
             below = list(self.children[tenant])

@@ -47,7 +47,7 @@ class Totals:
 
 
 def totals(requests: Requests, programs: Programs, log: ServiceLog, horizon_s: float) -> Totals:
-    """The totals of a run that ended at ``horizon_s``. Rates are NaN if that is 0."""
+    """Return the totals of a run that ended at ``horizon_s``. Rates are NaN if that is 0."""
     done = requests.status == FINISHED
     computed = sum(int(part.extend_tokens.sum()) for part in log.parts())
     completed, output = int(np.count_nonzero(done)), int(requests.output_tokens[done].sum())
@@ -69,22 +69,22 @@ def totals(requests: Requests, programs: Programs, log: ServiceLog, horizon_s: f
 
 
 def ratio(amount: float, of: float) -> float:
-    """``amount / of``, NaN if ``of`` is 0."""
+    """Return ``amount / of``, NaN if ``of`` is 0."""
     return amount / of if of else float("nan")
 
 
 def cache_hit_rate(requests: Requests, chosen: Flags) -> float:
-    """Cached over all input tokens of the chosen requests that were admitted; NaN if none was."""
+    """Return cached over all input tokens of the chosen, admitted requests; NaN without any."""
     admitted = chosen & ~np.isnan(requests.admitted_s)
     cached = float(requests.cached_tokens[admitted].sum())
     return ratio(cached, cached + float(requests.extend_tokens[admitted].sum()))
 
 
 def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
-    """Seconds from the start of the run until ``percent`` of the programs had finished.
+    """Return the seconds from the start of the run until ``percent`` of the programs finished.
 
-    The programs are those that arrived before the window's end, the same set under every
-    scheduler. NaN if there are none, or if so many never finished.
+    The programs are those that arrived before the window's end, which are equal under every
+    scheduler. The result is NaN without programs, or if too few ever finished.
     """
     fixed = programs.take(programs.arrival_s < window.end_s)
     finishes = np.sort(fixed.finish_s[fixed.status == FINISHED])
@@ -93,11 +93,11 @@ def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
 
 
 def request_latency_ms(requests: Requests, percentiles: Sequence[int] = ()) -> dict[str, float]:
-    """``{mean,median,std,p50,p99}_{ttft,tpot,itl,e2el}_ms`` of the completed requests.
+    """Return ``{mean,median,std,p50,p99}_{ttft,tpot,itl,e2el}_ms`` of the completed requests.
 
-    TPOT is the mean gap between tokens of a request with two or more. Of ITL, which is over single
-    gaps, only the mean follows from the records; the rest is NaN. ``percentiles`` are more of all
-    but ITL.
+    TPOT is the mean gap between tokens of a request with two or more. ITL is over single gaps,
+    of which the records only provide the mean; its other statistics are NaN. ``percentiles``
+    are additional ones for all latencies but ITL.
     """
     done = requests.status == FINISHED
     arrival, first, finish = (

@@ -35,7 +35,7 @@ class Trace:
 
     @property
     def finished(self) -> Flags:
-        """Which requests were served; the others were refused."""
+        """The mask of served requests; the others were refused."""
         return ~np.isnan(self.request_latency_s)
 
     @property
@@ -50,11 +50,11 @@ class Trace:
 
     @property
     def duration_s(self) -> float:
-        """From the first arrival to the last completion. Precondition: something was served."""
+        """The time from the first arrival to the last completion; requires a served request."""
         return float(np.nanmax(self.req_time_s + self.request_latency_s) - self.req_time_s.min())
 
     def service_tokens(self, weights: ServiceWeights) -> Floats:
-        """Weighted tokens of each request (client view), 0 if refused."""
+        """Return the weighted tokens of each request (client view), 0 if refused."""
         cost = weights.extend * self.prompt_tokens + weights.output * self.output_tokens
         return np.where(self.finished, cost, 0.0)
 
@@ -66,7 +66,7 @@ def throughput_tok_s(trace: Trace) -> float:
 
 
 def ttft_s(trace: Trace, clients: list[int], percent: float) -> float:
-    """A percentile of the time to first token of these clients' served requests; NaN if none."""
+    """Return a percentile of these clients' served requests' time to first token, or NaN."""
     chosen = np.isin(trace.client, clients) & trace.finished
     if not chosen.any():
         return float("nan")
@@ -74,11 +74,11 @@ def ttft_s(trace: Trace, clients: list[int], percent: float) -> float:
 
 
 def max_service_spread(trace: Trace, weights: ServiceWeights) -> float:
-    """The largest difference between two clients' accumulated service until the last arrival.
+    """Return the largest difference between two clients' accumulated service by the last arrival.
 
-    A request's service is spread evenly from its first to its last token, as VTC-artifact does
-    (192c2e2, plot_6.2_work_diff.py), since nothing else is known of a measured run. Later than the
-    last arrival the difference only says whose queue is left over.
+    A request's service is spread evenly from its first to its last token, as in VTC-artifact
+    (192c2e2, plot_6.2_work_diff.py), since nothing else is known of a measured run. After the
+    last arrival, the difference only reflects whose queue is left.
     """
     served = trace.finished
     start = (trace.req_time_s + trace.first_token_latency_s)[served]

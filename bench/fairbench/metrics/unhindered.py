@@ -1,7 +1,7 @@
-"""How long calls would have taken, had nothing held them back, as far as a run's own records tell.
+"""The duration of calls if nothing had delayed them, as far as a run's own records show.
 
-Nothing but the tables is asked, so that simulated, live, stored and other people's runs are judged
-alike: a call is compared with the fastest that the run itself has to show.
+Only the tables are used, so that simulated, live, stored and external runs are judged alike. A
+call is compared with the fastest calls of its own run.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ class Unhindered:
 
 
 def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
-    """Every call as if it had been alone; ``output_tokens`` is the true length of each answer.
+    """Return every call as if it had run alone; ``output_tokens`` are the answers' true lengths.
 
-    The first token after the least time in which the run answered a call with as much to compute
-    or more (of one never admitted all input), the others at the pace of one of the fastest answers.
+    The first token comes after the run's shortest time for a call with at least as much to
+    compute. A call that was never admitted counts its whole input. The other tokens come at the
+    pace of one of the fastest answers.
     """
     first_s, pace_s = first_token_alone_s(requests), pace_alone_s(requests)
     latency_s = first_s + pace_s * np.maximum(0, output_tokens - 1)
@@ -45,10 +46,11 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
 
 
 def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
-    """Every call as the run served it, less its waits: a batch that slows all holds nobody back.
+    """Return every call as served, minus its waits: a batch that slows all delays nobody.
 
-    First tokens come as long after the arrival as they came after the admission, the others at the
-    median pace. Only waiting for admission is lost, or all of a refused call.
+    The time from arrival to first token equals the actual time from admission to first token.
+    The other tokens come at the median pace. Only the wait for admission is lost, or all of a
+    refused call.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)
@@ -72,7 +74,7 @@ def median_pace_s(requests: Requests) -> float:
 
 
 def first_token_alone_s(requests: Requests) -> Floats:
-    """The least time to a first token of the calls with at least as much to compute as each."""
+    """Return, per call, the shortest time to first token of calls with as much to compute."""
     answered = ~np.isnan(requests.first_token_s)
     if not answered.any():
         return np.zeros(len(requests))

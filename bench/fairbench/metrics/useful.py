@@ -14,7 +14,7 @@ KEY = "useful_service_tok_s"
 
 
 def useful_service(tables: Tables, facts: Facts, notes: Notes) -> list[dict[str, Any]]:
-    """Each client's rate in the window, and its padding; nothing where nobody has any."""
+    """Return each client's useful rate in the window, and its padding; empty without padding."""
     padding = {index: client.padding for index, client in enumerate(facts.clients)}
     if all(one == PLAIN for one in padding.values()):
         return [{}] * len(padding)

@@ -29,11 +29,11 @@ class Victims:
 
 
 class WellBehaved:
-    """Whose latency counts: of the well-behaved clients all but those that were absent.
+    """The clients whose latency counts: the well-behaved clients that were not absent.
 
-    A client was absent if nothing of it was under way in the window: it was not kept waiting. One
-    whose program came before and goes on stays, undefined: who waits may send nothing more. If
-    all were absent nobody is left out.
+    A client was absent if none of its work was in progress in the window, so that nothing kept
+    it waiting. A client whose program came earlier and continues is kept, with an undefined
+    latency, since a waiting client may send nothing more. If all were absent, all are kept.
     """
 
     def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts) -> None:
@@ -49,13 +49,13 @@ class WellBehaved:
         self._absent = len(good) - len(self._counted)
 
     def summary(self, notes: Notes) -> Victims:
-        """Their latency, undefined as soon as it is for one of them."""
+        """Return their latency, which is undefined if it is undefined for one client."""
         p50, p95, p99 = (self.percentile(percent, notes) for percent in PERCENTS)
         samples = self._cohorts.samples
         return Victims(p50, p95, p99, min((samples[one].n for one in self._counted), default=0))
 
     def percentile(self, percent: int, notes: Notes) -> float:
-        """A percentile of them."""
+        """Return a percentile over these clients."""
         every = self._cohorts.percentiles(percent)
         reasons = (
             f"client {self._facts.clients[one].name}: {undefined(self._cohorts.samples[one])}"

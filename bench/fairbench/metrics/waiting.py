@@ -20,7 +20,7 @@ EVERYWHERE = -1  # before the cluster: a request there waits for whatever worker
 
 
 class Waits(NamedTuple):
-    """One row per wait of a request in a worker's queue, or ``EVERYWHERE``, in a gateway's."""
+    """A row per wait of a request, in a worker's queue or ``EVERYWHERE``, in a gateway's."""
 
     worker: Ints
     client: Ints
@@ -28,15 +28,16 @@ class Waits(NamedTuple):
     end: Floats
 
     def of(self, rows: Ints) -> Waits:
-        """Some of the rows."""
+        """Return some of the rows."""
         return Waits(self.worker[rows], self.client[rows], self.start[rows], self.end[rows])
 
 
 def waits(requests: Requests, horizon_s: float) -> Waits:
-    """Every wait: from arrival to admission, and from the last retraction to readmission.
+    """Return every wait: arrival to admission, and last retraction to readmission.
 
-    A request that was not (re)admitted waits until the horizon; a refused one never waits. As long
-    as a gateway holds it, it waits ``EVERYWHERE``, and at the worker to which it goes later.
+    A request that was not (re)admitted waits until the horizon; a refused request never waits.
+    While queued at a gateway, a request waits ``EVERYWHERE``, and also at the worker to which
+    it goes later.
     """
     queued = (requests.status != REFUSED) & (requests.worker >= 0)
     again = queued & ~np.isnan(requests.retracted_s)
@@ -58,16 +59,16 @@ def waits(requests: Requests, horizon_s: float) -> Waits:
 
 
 def merged(start: Floats, end: Floats) -> Intervals:
-    """The union of intervals, joining two only if they strictly overlap.
+    """Return the union of intervals, joining two only if they strictly overlap.
 
-    If one wait ends when the next begins, then the queue was empty inside an admission pass, and
-    the client was not backlogged there, as the theorems require of every instant.
+    If a wait ends when the next begins, the queue was empty inside an admission pass. The
+    client was then not backlogged at that instant, although the theorems require every instant.
     """
     return merged_each(np.zeros(len(start), dtype=np.int64), start, end)[1]
 
 
 def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Intervals]:
-    """The same of each queue (numbers from 0 on), queue after queue, and whose they are."""
+    """Return the unions per queue (numbers from 0), queue after queue, with their queues."""
     if len(start) == 0:
         return queue, Intervals(start, end)
     order = np.lexsort((start, queue))
@@ -83,7 +84,7 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
 
 
 def unqueued_share(requests: Requests, horizon_s: float, window: Window) -> float:
-    """The part of the window in which no request waits on any worker; NaN for an empty window."""
+    """Return the fraction of the window without any waiting request; NaN for an empty window."""
     if not window.length_s:
         return float("nan")
     table = waits(requests, horizon_s)

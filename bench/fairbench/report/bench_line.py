@@ -17,7 +17,7 @@ STATISTICS = ("mean", "median", "std", "p99")
 
 
 def bench_line(summary: Summary) -> dict[str, Any]:
-    """The summary under SGLang's keys, followed by its own."""
+    """Return the summary under SGLang's keys, followed by its own keys."""
     duration = summary["duration"]
     inputs, outputs = summary.get("total_input_tokens"), summary.get("total_output_tokens")
     total = None if inputs is None or outputs is None else inputs + outputs
@@ -45,10 +45,10 @@ def bench_line(summary: Summary) -> dict[str, Any]:
 
 
 def bench_details(requests: Requests) -> dict[str, list[Any]]:
-    """What ``--output-details`` adds: one entry per request, in SGLang's and vLLM's units.
+    """Return what ``--output-details`` adds: an entry per request, in SGLang's and vLLM's units.
 
-    The gaps between tokens are all alike, since only their sum is known. A request that did not
-    finish has an error and no tokens, as theirs have.
+    The gaps between tokens are equal, since only their sum is known. As in those tools, a
+    request that did not finish has an error and no tokens.
     """
     done = requests.status == FINISHED
     ttft = np.where(done, requests.first_token_s - requests.arrival_s, 0.0)
@@ -73,6 +73,6 @@ def _per_second(amount: float | None, duration_s: float) -> float | None:
 
 
 def _concurrency(summary: Summary) -> float | None:
-    """Requests under way on average (Little's law over the completed ones)."""
+    """Return the mean number of concurrent requests (Little's law over the completed ones)."""
     mean_ms, rate = summary.get("mean_e2el_ms"), summary.get("request_throughput")
     return None if mean_ms is None or rate is None else rate * mean_ms / 1000

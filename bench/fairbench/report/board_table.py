@@ -37,7 +37,7 @@ SHARE = (
 
 
 def board_text(board: Board, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
-    """The board in lines of at most ``width`` columns; numbers are never cut."""
+    """Return the board in lines of at most ``width`` columns; numbers are never cut."""
     ruler = Console(width=10 * width)
     for label, ends in LAYOUTS:
         body = _table(board, label, ends=ends)
@@ -49,7 +49,7 @@ def board_text(board: Board, *, colour: bool = False, width: int = MAX_WIDTH) ->
 
 
 def board_markdown(board: Board) -> str:
-    """The same as a table of GitHub's Markdown, with the legend below."""
+    """Return the board as a GitHub Markdown table, with the legend below."""
     headings = [
         "rank",
         "scheduler",
@@ -85,7 +85,7 @@ def _heading(board: Board) -> str:
 
 
 def _table(board: Board, label: int, *, ends: bool) -> Table:
-    """With names of at most ``label`` columns, and ``ends`` of more than the first metric."""
+    """Return a table with names of at most ``label`` columns, and intervals if ``ends``."""
     found = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     found.add_column("rank", no_wrap=True)
     found.add_column("", max_width=label, overflow="fold")
@@ -119,12 +119,12 @@ def _cell(row: BoardRow, metric: BoardMetric, board: Board) -> str:
 
 
 def mark_of(one: Score, row: BoardRow, board: Board) -> str:
-    """Whether it is certainly better or worse than the baseline, or noise; of that itself none."""
+    """Return the mark of a significant difference from the baseline; the baseline has none."""
     return " " if row.name == board.baseline else MARKS.get(one.against, NOISE)
 
 
 def value_text(one: Score, metric: BoardMetric) -> str:
-    """The number as its metric is written, a ratio with two decimals; ``> x`` of a bound."""
+    """Return the number in its metric's format, ratios with two decimals, bounds as ``> x``."""
     if one.value is None:
         return UNDEFINED
     digits = 2 if metric.fold is Fold.RATIO else None
@@ -134,7 +134,7 @@ def value_text(one: Score, metric: BoardMetric) -> str:
 
 
 def ends_text(one: Score, metric: BoardMetric) -> str:
-    """``low-high``, ``> low`` or ``< high``, as far as they are known."""
+    """Return ``low-high``, ``> low`` or ``< high``, as far as known."""
     if one.low is None and one.high is None:
         return ""
     if one.low is not None and one.high is not None:
@@ -178,7 +178,7 @@ def _legend(board: Board) -> Iterator[str]:
 
 
 def _carried(board: Board) -> Iterator[str]:
-    """Of how many latencies the high percentiles are, and if that is too few."""
+    """Yield how many latencies the high percentiles have, and whether that is too few."""
     tail = max((CATALOGUE[one.key].tail for one in board.metrics), default=0)
     if board.fewest is not None and tail:
         few = "" if is_carried(board.fewest, tail) else f"; it needs about {ENOUGH[tail]}"
@@ -192,7 +192,7 @@ def _folds(board: Board) -> Iterator[str]:
 
 
 def _holes(board: Board) -> Iterator[str]:
-    """What has no number, and why; runs that are missing."""
+    """Yield undefined numbers with their reasons, and missing runs."""
     undefined = [
         f"Undefined: {row.name}, {CATALOGUE[key].heading}: {one.reason}."
         for row in board.rows
@@ -207,7 +207,7 @@ def _holes(board: Board) -> Iterator[str]:
 
 
 def _some(lines: list[str]) -> Iterator[str]:
-    """The first lines, and how many more there are."""
+    """Yield the first lines, and the number of the rest."""
     yield from lines[:MOST_NAMED]
     if len(lines) > MOST_NAMED:
         yield f"{lines[0].partition(':')[0]}: {len(lines) - MOST_NAMED} more."

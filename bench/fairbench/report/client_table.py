@@ -33,12 +33,12 @@ def client_columns(summary: Summary, beside: int = 0) -> list[Column]:
 
 
 def is_weighted(summary: Summary) -> bool:
-    """Whether some client's weight differs from 1."""
+    """Return whether some client's weight differs from 1."""
     return any("weight" in client for client in summary["clients"])
 
 
 def described(name: str, client: Mapping[str, Any]) -> str:
-    """A client of several runs with what is special about it, behind its name."""
+    """Return a client's name with its special properties, over several runs."""
     special = ["misbehaves"] if client["misbehaving"] else []
     if weight := client.get("weight"):
         special.append(f"weight {number(weight['mean'])}")
@@ -46,7 +46,7 @@ def described(name: str, client: Mapping[str, Any]) -> str:
 
 
 def client_value(row: Mapping[str, Any], column: Column, censored: Collection[str]) -> str:
-    """A metric of a client as text, given the keys of the summary that are lower bounds."""
+    """Return a client's metric as text, given the summary keys that are lower bounds."""
     if column.form is Form.SECONDS:
         return latency(row, column.key, censored, f"{CLIENTS}{row['client']}.")
     return written(row, column.key, column.form)

@@ -45,7 +45,7 @@ DEMAND_LIMITED = (
 
 
 def comparison_columns(cells: Iterable[SchedulerResults] = ()) -> list[Column]:
-    """The metrics in which these schedulers are compared."""
+    """Return the metrics by which these schedulers are compared."""
     listed = list(cells)
     keys = {key for cell in listed for key in cell.combined}
     columns = columns_of(Display.COMPARISON, tail_of(listed), percentiles_of(listed))
@@ -53,25 +53,25 @@ def comparison_columns(cells: Iterable[SchedulerResults] = ()) -> list[Column]:
 
 
 def percentiles_of(cells: Iterable[SchedulerResults]) -> tuple[int, ...]:
-    """Those that were chosen, if for every cell the same; else none, and the usual are shown."""
+    """Return the chosen percentiles if all cells agree, else none, for the usual ones."""
     chosen = {chosen_percentiles(cell.combined) for cell in cells}
     return chosen.pop() if len(chosen) == 1 else ()
 
 
 def tail_of(cells: Iterable[SchedulerResults]) -> int:
-    """The high percentile that the latencies of every run of a comparison carry."""
+    """Return the high percentile that the latencies of every run support."""
     return shown_tail(one.summary for cell in cells for one in cell.runs)
 
 
 def comparison_text(
     cells: Sequence[SchedulerResults], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """The comparison in lines of at most ``width`` columns; numbers are never cut."""
+    """Return the comparison in lines of at most ``width`` columns; numbers are never cut."""
     return printed(render(cells, width), colour=colour, width=width)
 
 
 def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> RenderableType:
-    """The comparison as rich renderables; over several seeds with the intervals below the means."""
+    """Render the comparison; with several seeds, intervals stand below the means."""
     sharing = _any_sharing(cells)
     columns = comparison_columns(cells)
     known = [one for one in columns if sharing or not one.key.startswith("sharing")]
@@ -85,17 +85,17 @@ def render(cells: Sequence[SchedulerResults], width: int = MAX_WIDTH) -> Rendera
 
 
 def _any_sharing(cells: Iterable[SchedulerResults]) -> bool:
-    """Whether any run was simulated: clients alone always are."""
+    """Return whether any run was simulated, which includes the clients alone."""
     return any(cell.combined["simulated"] for cell in cells)
 
 
 def of_several_seeds(cells: Iterable[SchedulerResults]) -> bool:
-    """Whether any cell is, so that there are intervals."""
+    """Return whether any cell has several seeds, so that there are intervals."""
     return any(len(cell.combined["seeds"]) > 1 for cell in cells)
 
 
 def _hidden(cells: Iterable[SchedulerResults]) -> Iterator[str]:
-    """A line on the cells of which some run hides its backlog."""
+    """Yield a line on the cells in which some run hides its backlog."""
     names = [
         f"{cell.place} {cell.scheduler}"
         for cell in cells
@@ -111,7 +111,7 @@ def _any_limited(cells: Iterable[SchedulerResults]) -> bool:
 
 
 def provenance(cells: Sequence[SchedulerResults]) -> str:
-    """Whether the numbers are simulated, on what, and over which seeds."""
+    """Return whether the numbers are simulated, on what hardware, and over which seeds."""
     where = "; ".join(dict.fromkeys(basis(cell.combined) for cell in cells))
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
     if len(seeds) == 1:
@@ -147,7 +147,7 @@ def _cell(interval: Interval | None, column: Column, mark: str, runs: int) -> Te
 
 
 def ends_of(interval: Interval, column: Column, runs: int) -> str:
-    """``low-high``, and of how many runs if others have no value; "" where there is neither."""
+    """Return ``low-high``, and the number of runs if others have no value; "" without either."""
     ends = ""
     if interval["low"] is not None:
         ends = "-".join(WRITERS[column.form](interval[key]) for key in ("low", "high"))
@@ -155,7 +155,7 @@ def ends_of(interval: Interval, column: Column, runs: int) -> str:
 
 
 def bounded(interval: Interval, column: Column) -> str:
-    """The mean as its column is written, ``> x`` or ``< x`` if it is only a bound."""
+    """Return the mean in its column's format; ``> x`` or ``< x`` if it is only a bound."""
     if interval.get("lower_bound"):
         return more_than(interval["mean"])
     if interval.get("upper_bound"):

@@ -34,7 +34,7 @@ LEGEND = (
 
 
 class Layout(NamedTuple):
-    """How a table fits: the width of its labels, and the columns that it goes without."""
+    """The layout of a table: the width of its labels, and the omitted columns."""
 
     label: int
     without: frozenset[str] = frozenset()
@@ -51,7 +51,7 @@ LAYOUTS = (
 
 
 def shown_metrics(sides: Iterable[Side]) -> list[str]:
-    """What is shown unless metrics are named: those of comparisons, then those of repeats."""
+    """Return the default metrics: those of comparisons, then those of repeats."""
     summaries = [run.summary for side in sides for run in side.runs.values()]
     tail = shown_tail(summaries)
     chosen = {chosen_percentiles(summary) for summary in summaries}
@@ -67,12 +67,12 @@ def shown_metrics(sides: Iterable[Side]) -> list[str]:
 def contrast_text(
     contrasts: Sequence[Contrast], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """The contrasts in lines of at most ``width`` columns; numbers are never cut."""
+    """Return the contrasts in lines of at most ``width`` columns; numbers are never cut."""
     return printed(render(contrasts, width), colour=colour, width=width)
 
 
 def render(contrasts: Sequence[Contrast], width: int = MAX_WIDTH) -> RenderableType:
-    """The contrasts as rich renderables, place by place."""
+    """Render the contrasts, configuration by configuration."""
     blocks: list[RenderableType] = []
     for _, group in groupby(contrasts, lambda one: id(one.baseline)):
         here = list(group)
@@ -172,7 +172,7 @@ def _entry(metric: str) -> Metric:
 
 
 def _label(metric: str) -> str:
-    """What it is, the client first if it is one's."""
+    """Return the metric's label, after the client's name if it belongs to a client."""
     client = metric.removeprefix(CLIENTS).rpartition(".")[0] if metric.startswith(CLIENTS) else ""
     label = _entry(metric).label
     return f"{client}: {label}" if client else label
@@ -185,7 +185,7 @@ def _written(value: Value, form: Form) -> str:
 
 
 def _more(row: MetricContrast) -> str:
-    """How many more seeds: nothing where they are not needed or would not help."""
+    """Return how many more seeds are needed; "" if none, or if more would not help."""
     if row.decision is not Decision.CANNOT_TELL or row.difference.obstacle:
         return ""
     if row.difference.deviation is None:

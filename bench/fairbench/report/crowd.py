@@ -17,7 +17,7 @@ STEPS = (0.25, 0.5, 0.75, 0.9, 0.99)
 
 
 def is_crowd(summary: Summary) -> bool:
-    """Whether a summary has too many clients for a row each."""
+    """Return whether a summary has too many clients for a row each."""
     return len(summary["clients"]) >= CROWD
 
 
@@ -34,14 +34,14 @@ class Lorenz(NamedTuple):
         return 1 - float(np.sum(np.diff(clients) * (service[1:] + service[:-1])))
 
     def of_smallest(self, part: float) -> float:
-        """What this part of the clients, the smallest, has."""
+        """Return the fraction that the smallest ``part`` of the clients has."""
         return float(np.interp(part, self.clients, self.service))
 
 
 def lorenz(amounts: Sequence[float], weights: Sequence[float] | None = None) -> Lorenz | None:
-    """The Lorenz curve, None if nobody has anything.
+    """Return the Lorenz curve, or None if all amounts are 0.
 
-    A client of weight w counts as w of them, of which each has the same.
+    A client of weight w counts as w clients with equal amounts.
     """
     amount = np.asarray(amounts, dtype=np.float64)
     weight = np.ones_like(amount) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -53,7 +53,7 @@ def lorenz(amounts: Sequence[float], weights: Sequence[float] | None = None) -> 
 
 
 def lorenz_of_service(summary: Summary) -> Lorenz | None:
-    """That of the clients' service rates, by weight."""
+    """Return the Lorenz curve of the clients' service rates, by weight."""
     rows = summary["clients"]
     return lorenz(
         [row["service_rate_tok_s"] or 0.0 for row in rows], [row.get("weight", 1.0) for row in rows]
@@ -61,13 +61,13 @@ def lorenz_of_service(summary: Summary) -> Lorenz | None:
 
 
 def share_ratios(summary: Summary) -> list[float]:
-    """The ratios to fair shares of the clients that have one, the smallest first."""
+    """Return the defined ratios to fair shares, smallest first."""
     found = (row["entitlement_ratio"] for row in summary["clients"])
     return sorted(one for one in found if one is not None)
 
 
 def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
-    """How many ratios there are in each range, the smallest first."""
+    """Yield how many ratios lie in each range, smallest first."""
     numbers = np.searchsorted(np.asarray(STEPS), np.asarray(ratios), side="right")
     counts = np.bincount(numbers, minlength=len(STEPS) + 1).tolist()
     low = 0.0
@@ -78,12 +78,11 @@ def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
 
 
 def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
-    """The well-behaved clients that came off worst: least of their fair share, then the latest.
+    """Return the worst-off well-behaved clients: smallest fair share first, then latest.
 
-    Of several runs combined, by the means.
-
-    Without ratios, as where nobody was short of service, only by their P99. One whose P99 is
-    unknown for unfinished programs comes before those for whom it is known.
+    Several runs are combined by their means. Without ratios, below saturation, only the P99
+    counts. A client whose P99 is unknown because of unfinished programs comes before those with
+    a known P99.
     """
     good = [row for row in summary["clients"] if not row["misbehaving"] and row["programs"]]
 
@@ -96,13 +95,13 @@ def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
 
 
 def _mean(value: Any) -> float | None:
-    """A number as it is, of several runs combined the mean."""
+    """Return a number, or the mean if several runs are combined."""
     found: float | None = value["mean"] if isinstance(value, dict) else value
     return found
 
 
 def shown_clients(combined: Summary) -> tuple[list[dict[str, Any]], str]:
-    """The clients of runs combined that have a row, and which these are if not all have."""
+    """Return the clients that get a row, and a description if not all do."""
     rows = combined["clients"]
     if not is_crowd(combined):
         return rows, ""
@@ -111,7 +110,7 @@ def shown_clients(combined: Summary) -> tuple[list[dict[str, Any]], str]:
 
 
 def crowd_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """A crowd in three lines: what each is about, and what it says."""
+    """Yield a crowd in three lines, each with a label and a text."""
     wrong = sum(row["misbehaving"] for row in summary["clients"])
     total = len(summary["clients"])
     yield "clients", f"{total:,}" + (f", of whom {wrong:,} misbehave" if wrong else "")
@@ -124,7 +123,7 @@ def crowd_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def ratio_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """How many clients came how near to their fair share, with bars."""
+    """Yield a histogram of clients by their fraction of the fair share, with bars."""
     ratios = share_ratios(summary)
     for number, (label, count) in enumerate(counts_by_ratio(ratios) if ratios else ()):
         bar = "#" * round(40 * count / len(ratios)) or ("." if count else "")
@@ -133,9 +132,9 @@ def ratio_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def many_keys(keys: Sequence[str], summary: Summary) -> list[str]:
-    """Keys of a summary, those ``CLIENT.KEY`` of several clients told once and how many there are.
+    """Return a summary's keys, merging ``CLIENT.KEY`` of several clients with their number.
 
-    In the order of ``keys``.
+    The order of ``keys`` is kept.
     """
     names = {row["client"] for row in summary["clients"]}
     clients: dict[str, int] = {}

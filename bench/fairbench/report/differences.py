@@ -10,7 +10,7 @@ SHARES = (Form.PERCENT, Form.WHOLE_PERCENT)
 
 
 def signed(found: Difference, form: Form) -> str:
-    """The mean difference; ``>`` or ``<`` where it is only a bound."""
+    """Return the mean difference; ``>`` or ``<`` if it is only a bound."""
     if found.mean is None:
         return UNDEFINED
     if found.decisive == 0:
@@ -24,7 +24,7 @@ def signed(found: Difference, form: Form) -> str:
 
 
 def signed_interval(found: Difference, form: Form) -> str:
-    """``[low, high]``, or what is known of it."""
+    """Return ``[low, high]``, or the known part."""
     if found.decisive == 0:
         return ""
     low, high = (
@@ -38,7 +38,7 @@ def signed_interval(found: Difference, form: Form) -> str:
 
 
 def _number(value: float, found: Difference, form: Form) -> str:
-    """With as many digits as the largest of the three numbers has, and none that say nothing."""
+    """Return a number with the precision suited to the largest of the three numbers."""
     if form in SHARES:
         return f"{100 * value:+.1f}"
     if form is Form.INDEX:

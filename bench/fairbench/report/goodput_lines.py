@@ -9,7 +9,7 @@ from fairbench.results.store import Summary
 
 
 def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """What each line is about, and what it says; nothing without targets."""
+    """Yield each goodput line's label and text; nothing without targets."""
     if "goodput_ratio" not in summary:
         return
     yield (

@@ -1,4 +1,4 @@
-"""What a run's summary begins with: on what it was run, and what."""
+"""The heading of a run's summary: the experiment and its hardware."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from fairbench.results.store import Summary
 
 
 def cluster_line(summary: Summary) -> str:
-    """What was run on what, beginning with whether it was simulated."""
+    """Return the experiment and its hardware, beginning with whether it was simulated."""
     called = scheduler_name(summary)
     return f"{basis(summary)}, dp {summary['dp']}, scheduler {called}, seed {summary['seed']}"
 
 
 def basis(summary: Summary) -> str:
-    """Whether the numbers are simulated, emulated or measured, and on what."""
+    """Return whether the numbers are simulated, emulated or measured, and on what hardware."""
     if summary.get("emulated"):
         return f"emulated on {summary['timing_profile'] or summary.get('served')}"
     if not summary["simulated"]:
@@ -24,7 +24,7 @@ def basis(summary: Summary) -> str:
 
 
 def trace_lines(summary: Summary) -> list[str]:
-    """Which recorded traffic was played, and what of it nobody recorded."""
+    """Return the recorded traffic that was played, and which parts are synthetic."""
     lines = [f"trace {summary['trace']}"] if summary.get("trace") else []
     return lines + ([f"SYNTHETIC: {summary['synthetic']}"] if summary.get("synthetic") else [])
 

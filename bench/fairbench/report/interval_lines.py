@@ -17,7 +17,7 @@ from fairbench.results.store import Summary
 
 
 def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
-    """The combined summary for people, at most 100 columns; of high percentiles this one."""
+    """Yield the combined summary for people, at most 100 columns, with percentile ``tail``."""
     seeds = combined["seeds"]
     yield f"{basis(combined)}, dp {combined['dp']}, scheduler {scheduler_name(combined)}"
     yield f"workload {combined['workload']}, scenario {combined['scenario']}, " + (
@@ -35,7 +35,7 @@ def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
 
 
 def results_of(combined: Summary, tail: int = P99) -> Iterator[tuple[str, str]]:
-    """The numbers over all clients: what each line is about, and what it says."""
+    """Yield the numbers over all clients: each line's label and text."""
     for column in told(columns_of(Display.REPEATS, tail, chosen_percentiles(combined)), combined):
         interval = combined[column.key]
         some = interval is not None and interval["runs"] < combined["num_runs"]
@@ -44,7 +44,7 @@ def results_of(combined: Summary, tail: int = P99) -> Iterator[tuple[str, str]]:
 
 
 def show(interval: Summary | None, digits: int) -> str:
-    """``mean [low, high]``, with > or < for a lower or upper bound, or - if no run defines it.
+    """Return ``mean [low, high]``, with > or < for bounds, or - if no run defines it.
 
     A single run has no interval.
     """

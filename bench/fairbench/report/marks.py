@@ -87,7 +87,7 @@ def _mark(samples: Sequence[Sample], row: int, not_worse: Callable[[Sample, Samp
 
 
 def _not_worse(one: Sample, other: Sample, better: Better, *, in_seconds: bool) -> bool:
-    """Whether it is certain that the first is at least as good."""
+    """Return whether the first is significantly at least as good."""
     seeds = sorted(one.keys() & other.keys())
     if len(one.keys() | other.keys()) == 1:
         return _badness(one, better)[1] <= _badness(other, better)[0]
@@ -105,12 +105,12 @@ def _digits(values: Sequence[Value]) -> str:
 
 
 def _badness(sample: Sample, better: Better) -> tuple[float, float]:
-    """Between what the one value lies, turned so that more is worse. Only the bad has bounds."""
+    """Return the range of the value, with the sign chosen so that more is worse."""
     (value,) = sample.values()
     turned = float(f"{value.raw:.3g}") * (-1 if better is Better.MORE else 1)
     return -inf if value.bound == "<" else turned, inf if value.bound == ">" else turned
 
 
 def _unlimited(sample: Sample) -> bool:
-    """Whether it may be worse than anything."""
+    """Return whether the value may be arbitrarily bad."""
     return any(value.bound == ">" for value in sample.values())

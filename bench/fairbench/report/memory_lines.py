@@ -11,7 +11,7 @@ MOST = 6  # pairs of clients in lines of their own, those with the most tokens
 
 
 def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """What each line is about, and what it says: who lost cached tokens to whom."""
+    """Yield each line's label and text: which client lost cached tokens to which."""
     rows = summary.get("evictions")
     if rows is None:
         return

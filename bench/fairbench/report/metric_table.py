@@ -13,7 +13,7 @@ HEADINGS = ("key", "of", "unit", "better", "without a value", "needs")
 
 
 def metric_table() -> str:
-    """A row per metric; neighbours that differ only in the key share one."""
+    """Return a row per metric; neighbours that differ only in the key share a row."""
     rows = groupby(CATALOGUE.values(), _facts)
     lines = table(HEADINGS, ([_keys(group), *map(escaped, facts)] for facts, group in rows), str)
     return "\n".join(lines) + "\n"
@@ -24,7 +24,7 @@ def _keys(metrics: Iterator[Metric]) -> str:
 
 
 def _facts(metric: Metric) -> tuple[str, ...]:
-    """What a row says of a metric."""
+    """Return the facts of a metric for its row."""
     return (
         metric.of.value,
         metric.unit,

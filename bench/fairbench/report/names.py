@@ -21,7 +21,7 @@ def cut_apart(names: Iterable[str], width: int) -> dict[str, str]:
 
 
 def _cut(name: str, head: int, width: int) -> str:
-    """The first ``head`` characters, and as many of the last as there is room for."""
+    """Return the first ``head`` characters, and as many of the last as fit."""
     if len(name) <= width:
         return name
     return f"{name[:head]}{CUT}{name[len(name) - (width - 1 - head) :]}"

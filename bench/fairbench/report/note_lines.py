@@ -1,4 +1,4 @@
-"""Why something in a run's summary has no value."""
+"""Reasons for undefined values in a run's summary."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fairbench.results.store import Summary
 
 
 def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Why something has no value; what has none for the same reason shares a line.
+    """Yield the reasons for undefined values; values with equal reasons share a line.
 
-    What the table does not show, or explains where it stands, is only in the JSON.
+    Values that the table does not show, or explains itself, are only in the JSON.
     """
     by_reason: dict[str, list[str]] = {}
     for key, reason in summary.get("notes", {}).items():
@@ -34,6 +34,6 @@ def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _is_bound(key: str, summary: Summary) -> bool:
-    """Whether a note says why there is no bound at all, as the line of the service gap does."""
+    """Return whether a note says why there is no bound, as the service gap's line does."""
     keys = ("service_gap_bound", "service_gap_bound_s", "bound_source")
     return summary["service_gap_bound"] is None and key in keys

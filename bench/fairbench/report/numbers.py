@@ -13,54 +13,54 @@ UNDEFINED = "-"
 
 
 def number(value: float | None) -> str:
-    """An amount: thousands separated, three digits at least unless it is a count."""
+    """Format an amount: separated thousands, and at least three digits unless it is a count."""
     if value is None:
         return UNDEFINED
     return f"{value:,.{_decimals(value)}f}"
 
 
 def with_unit(value: float | None, unit: str) -> str:
-    """An amount and its unit, which an undefined one has not."""
+    """Format an amount with its unit, which is left out if undefined."""
     return UNDEFINED if value is None else f"{number(value)} {unit}"
 
 
 def whole(value: float | None) -> str:
-    """An amount, rounded to a whole number."""
+    """Format an amount, rounded to a whole number."""
     return UNDEFINED if value is None else f"{value:,.0f}"
 
 
 def more_than(value: float, digits: int | None = None) -> str:
-    """``> x`` for a lower bound; rounded down, so that it stays true.
+    """Format a lower bound as ``> x``, rounded down so that it stays true.
 
-    To so many ``digits`` after the point, by default as many as ``number`` would write.
+    ``digits`` is the number of decimals, by default as in ``number``.
     """
     digits = _decimals(value) if digits is None else digits
     return f"> {floor(value * 10**digits) / 10**digits:,.{digits}f}"
 
 
 def less_than(value: float, digits: int | None = None) -> str:
-    """``< x`` for an upper bound; rounded up, so that it stays true."""
+    """Format an upper bound as ``< x``, rounded up so that it stays true."""
     digits = _decimals(value) if digits is None else digits
     return f"< {ceil(value * 10**digits) / 10**digits:,.{digits}f}"
 
 
 def index(value: float | None) -> str:
-    """An index between 0 and 1."""
+    """Format an index between 0 and 1."""
     return UNDEFINED if value is None else f"{value:.3f}"
 
 
 def percent(value: float | None) -> str:
-    """A share, of which 1 is 100%."""
+    """Format a share, of which 1 is 100%."""
     return UNDEFINED if value is None else f"{value:.1%}"
 
 
 def whole_percent(value: float | None) -> str:
-    """A share without decimals."""
+    """Format a share without decimals."""
     return UNDEFINED if value is None else f"{value:.0%}"
 
 
 def seconds(value: float | None) -> str:
-    """A time; also a whole number of seconds has three digits."""
+    """Format a time; whole seconds also have three digits."""
     return number(None if value is None else float(value))
 
 
@@ -75,12 +75,12 @@ WRITERS: Mapping[Form, Callable[[float | None], str]] = {
 
 
 def written(row: Mapping[str, Any], key: str, form: Form | None = None) -> str:
-    """A metric of a summary, or of a row of its clients, as the catalogue has it written."""
+    """Format a metric of a summary or of a client's row, as the catalogue specifies."""
     return WRITERS[form or CATALOGUE[key].form](row.get(key))
 
 
 def latency(row: Mapping[str, Any], key: str, censored: Collection[str], prefix: str = "") -> str:
-    """Seconds, ``> x`` where the key, as it is in the summary, is among the ``censored``."""
+    """Format seconds, as ``> x`` if the summary key is among the ``censored``."""
     value = row[key]
     if value is not None and prefix + key in censored:
         return more_than(float(value))

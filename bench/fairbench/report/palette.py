@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 
 class Swatch(NamedTuple):
-    """How one series looks.
+    """The appearance of a series.
 
-    ``colour`` is for white paper, ``on_dark`` for dark screens. ``marker`` is matplotlib's name of
-    the mark, ``shape`` the same as SVG around the origin. ``dashes`` are the lengths of lines and
-    gaps in widths of the line; none is a solid line.
+    ``colour`` is for white paper, ``on_dark`` for dark screens. ``marker`` is matplotlib's name
+    of the mark, ``shape`` the equivalent SVG around the origin. ``dashes`` are the lengths of
+    lines and gaps in line widths; empty means a solid line.
     """
 
     colour: str
@@ -59,9 +59,9 @@ SCHEDULERS = {
 
 
 def scheduler_series(names: Sequence[str]) -> list[int]:
-    """Which of ``SERIES`` each scheduler gets; ``dlpm dlpm.quantum=5000`` is one of DLPM.
+    """Return each scheduler's index in ``SERIES``; ``dlpm dlpm.quantum=5000`` counts as DLPM.
 
-    The first of a scheduler has the scheduler's own, others take what is left.
+    The first entry of a scheduler gets the scheduler's own series, others get the remaining ones.
     """
     found: dict[str, int] = {}
     for name in names:
@@ -76,7 +76,7 @@ def scheduler_series(names: Sequence[str]) -> list[int]:
 
 
 def style_sheet() -> str:
-    """The colours as the variables ``--c0`` and up of CSS, for light and dark."""
+    """Return the colours as CSS variables ``--c0`` and up, for light and dark mode."""
     light, dark = (
         " ".join(f"--c{number}: {colour};" for number, colour in enumerate(colours))
         for colours in ([one.colour for one in SERIES], [one.on_dark for one in SERIES])

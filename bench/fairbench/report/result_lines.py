@@ -24,7 +24,7 @@ NO_ORDER = "requests share the GPU by number, no scheduler acts: limit running r
 
 
 def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
-    """The numbers over all clients: what each line is about, and what it says."""
+    """Yield the numbers over all clients: each line's label and text."""
     by_weight = " over weight" if is_weighted(summary) else ""
     yield "throughput", _throughput(summary)
     yield (
@@ -70,7 +70,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def hidden_backlog(summary: Summary) -> str:
-    """That demand is above capacity although hardly anything waits, and what to do."""
+    """Say that demand exceeds capacity although hardly anything queues, and what to do."""
     empty, slow = written(summary, "queue_empty_share"), number(summary["lone_tpot_ratio"])
     return (
         f"hidden: queues were empty {empty} of the window, but a token took {slow} times as long "
@@ -79,7 +79,7 @@ def hidden_backlog(summary: Summary) -> str:
 
 
 def is_extrapolated(summary: Summary) -> bool:
-    """Whether much of the simulated time lies outside the timing profile's fit."""
+    """Return whether much of the simulated time lies outside the timing profile's fit."""
     outside = summary.get("outside_fit_ratio")
     return outside is not None and bool(outside > WARN_ABOVE)
 
@@ -148,7 +148,7 @@ def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Percentiles of the requests' latencies, if the user chose some."""
+    """Yield percentiles of the requests' latencies, if the user chose some."""
     ranks = chosen_percentiles(summary)
     for name in REQUEST_LATENCIES if ranks else ():
         keys = {rank: f"p{rank}_{name}_ms" for rank in ranks}
@@ -157,7 +157,7 @@ def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def latency_kind(summary: Summary) -> str:
-    """What latencies are of, and whether time in which users think is in them, if that is known."""
+    """Return the subject of the latencies, and whether they include think time, if known."""
     kind = {"ttft": " to the first token", "program": " for a program"}
     text = kind.get(summary.get("latency", ""), "")
     if summary.get("latency") == "program" and summary.get("think_time") is not None:
@@ -182,13 +182,13 @@ def _bound(summary: Summary) -> str:
 
 
 def _work(tokens: float | None, time_s: float | None) -> str:
-    """Tokens, and how many seconds the whole cluster works for them."""
+    """Return tokens, and the seconds that the whole cluster needs for them."""
     if tokens is None:
         return "-"
     return f"{tokens:,.0f} tokens" + ("" if time_s is None else f" = {number(time_s)} s")
 
 
 def _time_to(summary: Summary, part: int) -> str:
-    """When so many percent had finished; if they never did, later than the run was long."""
+    """Return when ``part`` percent had finished; if never, a lower bound, the run's length."""
     time_s: float | None = summary.get(f"time_to_{part}pct_s")
     return more_than(float(summary["duration"])) if time_s is None else number(time_s)

@@ -27,14 +27,14 @@ def summary_text(
     colour: bool = False,
     width: int = MAX_WIDTH,
 ) -> str:
-    """``render`` as lines of text, with ANSI colours or without."""
+    """Return the output of ``render`` as lines of text, with or without ANSI colours."""
     return printed(
         render(summary, path=path, complete=complete, width=width), colour=colour, width=width
     )
 
 
 def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
-    """Lines of text, with ANSI colours or without, at most ``width`` columns."""
+    """Return lines of text of at most ``width`` columns, with or without ANSI colours."""
     console = Console(
         width=width, force_terminal=colour, color_system="standard" if colour else None
     )
@@ -46,10 +46,10 @@ def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
 def render(
     summary: Summary, *, path: Path, complete: bool = True, width: int = MAX_WIDTH
 ) -> RenderableType:
-    """The summary as rich renderables: cluster, clients, then the numbers over all of them.
+    """Render the summary: cluster, clients, then the numbers over all clients.
 
-    An undefined number shows as ``-``; why is among the notes at the end. A percentile that falls
-    among unfinished programs shows as ``> x``.
+    An undefined number is shown as ``-``, with the reason among the notes at the end. A
+    percentile that falls among unfinished programs is shown as ``> x``.
     """
     blocks: list[RenderableType] = [
         Text(cluster_line(summary), style="bold"),
@@ -64,7 +64,7 @@ def render(
 def scored_text(
     summary: Summary, paths: str, *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """The same as ``summary_text`` of records of which nothing is known but the requests."""
+    """Return ``summary_text`` for records of which only the requests are known."""
     heading = summary.get("layout")
     title = f"scored from records ({heading})" if heading else cluster_line(summary)
     return printed(
@@ -73,7 +73,7 @@ def scored_text(
 
 
 def _body(summary: Summary, files: str, width: int) -> RenderableType:
-    """Clients, the numbers over all of them, and notes."""
+    """Render the clients, the numbers over all clients, and the notes."""
     if not summary["num_programs"]:
         nothing = Text("No program arrived, so there is nothing to compare.")
         return Group(Text(), nothing, Text(), _pairs([("files", files)]))
@@ -82,7 +82,7 @@ def _body(summary: Summary, files: str, width: int) -> RenderableType:
 
 
 def _clients(summary: Summary, width: int) -> Iterator[RenderableType]:
-    """A row for each; of a crowd the distribution, and those who came off worst."""
+    """Yield a row per client; for a crowd, the distribution and the worst-off clients."""
     if not is_crowd(summary):
         yield client_tables(summary, width)
         return

@@ -1,4 +1,4 @@
-"""What tenants got, in the summary of a run; nothing where no client is of one."""
+"""The service of tenants in a run's summary; empty if no client belongs to a tenant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST = 10  # tenants in lines of their own, those with the least of their shares
 
 
 def tenant_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """What each line is about, and what it says."""
+    """Yield each line's label and text."""
     if "tenants" not in summary:
         return
     yield (

@@ -1,4 +1,4 @@
-"""What is in a trace, for people: at most 100 columns."""
+"""The contents of a trace for people, in at most 100 columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN = 20  # clients: those with the most requests
 
 
 def inspected(facts: Mapping[str, Any]) -> RenderableType:
-    """The facts of a trace, as ``facts_of_table`` has them, with its ``file`` and ``format``."""
+    """Render a trace's facts from ``facts_of_table``, with its ``file`` and ``format``."""
     blocks: list[RenderableType] = [Text(inspected_title(facts), style="bold")]
     pairs = Table.grid(padding=(0, 2, 0, 0))
     for label, text in _pairs(facts):
@@ -29,7 +29,7 @@ def inspected(facts: Mapping[str, Any]) -> RenderableType:
 
 
 def inspected_title(facts: Mapping[str, Any]) -> str:
-    """Which file it is, and what of it nobody recorded."""
+    """Return the file's name and format, and which parts are synthetic."""
     title = f"{printable(facts['file'])}: {facts['format']}, sha256 {facts['sha256'][:12]}"
     return f"{title}; SYNTHETIC: {facts['synthetic']}" if facts["synthetic"] else title
 

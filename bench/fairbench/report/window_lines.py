@@ -33,7 +33,7 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def is_hidden_burst(summary: Summary) -> bool:
-    """Whether shares of the whole run look fair although some window was not."""
+    """Return whether shares of the whole run look fair although some window was unfair."""
     whole_run, worst = summary["min_entitlement_ratio"], summary.get(HEADLINE)
     return bool(
         whole_run is not None and worst is not None and whole_run >= NEAR_ALL and worst < LITTLE

@@ -1,4 +1,4 @@
-"""What a workload comes to, for people: at most 100 columns."""
+"""A workload's expected load for people, in at most 100 columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.report.numbers import UNDEFINED, number, percent, whole_percent
 
 
 def checked(facts: Mapping[str, Any]) -> RenderableType:
-    """The facts of ``fairbench.execute.expected.check_facts``."""
+    """Render the facts of ``fairbench.execute.expected.check_facts``."""
     title = f"{facts['workload']}, scenario {facts['scenario']}, dp {facts['dp']} on {facts['gpu']}"
     pairs = Table.grid(padding=(0, 2, 0, 0))
     for label, text in _pairs(facts):
@@ -68,7 +68,7 @@ def _groups(facts: Mapping[str, Any]) -> Table:
 
 
 def _range(row: Mapping[str, Any], duration_s: float | None) -> str:
-    """The programs a second of the smallest and the largest of a group."""
+    """Return the programs/s of the smallest and the largest client of a group."""
     if duration_s is None:
         return UNDEFINED
     low, high = (f"{row[f'{end}_programs'] / duration_s:.3g}" for end in ("smallest", "largest"))

@@ -1,9 +1,10 @@
-"""Which values of a stored experiment somebody chose, and which were defaults of its version.
+"""Separation of a stored experiment's chosen values from the defaults of its version.
 
-A stored experiment spells out every value. Runs of one command under two versions differ in those
-that nobody chose and whose default has changed: that is no other experiment, but it is why numbers
-moved. A manifest says which values were chosen (``chosen``); of a run from before it did, they are
-what neither its own workload, nor today's defaults, nor ``FORMER`` ones explain.
+A stored experiment spells out every value. Runs of one command under two versions differ in
+unchosen values whose defaults changed. Such runs belong to one experiment, but the defaults
+explain why numbers moved. A manifest lists the chosen values (``chosen``). For a run without
+that list, a value counts as chosen if neither its workload, today's defaults, nor ``FORMER``
+ones explain it.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ FORMER: Mapping[str, Collection[str]] = {
 
 
 class SpecChanges(NamedTuple):
-    """In what two experiments differ: ``KEY = OLD (not NEW)``, and ``KEY OLD -> NEW``."""
+    """The differences of two experiments: ``KEY = OLD (not NEW)``, and ``KEY OLD -> NEW``."""
 
     by_choice: list[str]
     by_default: list[str]
 
 
 def chosen_keys(experiment: Experiment) -> list[str]:
-    """The keys of ``used_values`` that might have a default's value today, and have another.
+    """Return the keys of ``used_values`` that could have today's default but differ from it.
 
-    ``workload`` alone stands for a whole workload that is none of ours.
+    ``workload`` alone stands for a whole workload that is not bundled.
     """
     kept = without_defaults(experiment)
     values = {**kept.get("settings", {}), **dict(flat({"weights": kept.get("weights") or {}}))}
@@ -55,9 +56,10 @@ def chosen_keys(experiment: Experiment) -> list[str]:
 def spec_changes(
     before: Experiment, chosen_before: Any, after: Experiment, chosen_after: Any
 ) -> SpecChanges:
-    """In what two experiments differ, given ``chosen`` of their manifests, None where it lacks.
+    """Return how two experiments differ, given their manifests' ``chosen``, None if missing.
 
-    What decides no record of either, such as the rate of another scenario, is no difference.
+    A value that affects no records of either, such as the rate of another scenario, is no
+    difference.
     """
     sides = used_values(before), used_values(after)
     chosen = _chosen(before, chosen_before) | _chosen(after, chosen_after)
@@ -75,9 +77,10 @@ def spec_changes(
 
 
 def used_values(experiment: Experiment) -> dict[str, str]:
-    """What decides the records of an experiment, as TOML by flat key; tag and descriptions do not.
+    """Return the values that determine an experiment's records, as TOML by flat key.
 
-    ``gpu`` is GPU and model alone, the rest of its profile's name is under ``PROFILE``.
+    Tag and descriptions are excluded. ``gpu`` is only GPU and model; the rest of the profile's
+    name is under ``PROFILE``.
     """
     apart = ("tag", "settings", "workload")
     values = dict(_flat({k: v for k, v in experiment.items() if k not in apart}))
@@ -95,7 +98,7 @@ def used_values(experiment: Experiment) -> dict[str, str]:
 
 
 def _chosen(experiment: Experiment, told: Any) -> set[str]:
-    """As its manifest tells, or else as its values do."""
+    """Return the chosen keys, from the manifest if present, else from the values."""
     if isinstance(told, list):
         return {str(key) for key in told}
     values = used_values(experiment)
@@ -122,14 +125,14 @@ def _chosen_of_workload(experiment: Experiment) -> list[str]:
 
 
 def _has_default(key: str) -> bool:
-    """Whether the value is another part's default where nobody chooses it."""
+    """Return whether another part provides a default for a value that nobody chose."""
     if key.startswith(("backend.", "workload.name", "workload.program")):
         return False
     return "." in key or key == PROFILE or key in OF_THE_WORKLOAD
 
 
 def _name(key: str, experiment: Experiment) -> str:
-    """A key for people: ``tot s1 rate`` of one inside the workload."""
+    """Return a key for people: ``tot s1 rate`` for a key inside the workload."""
     workload = str(experiment["workload"].get("name"))
     if key in OF_THE_WORKLOAD:
         return f"{workload} {key}"

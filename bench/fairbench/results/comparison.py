@@ -31,9 +31,9 @@ class ComparedRun:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerResults:
-    """One scheduler at one place: labels to print, the runs by seed, and all of them combined.
+    """A scheduler at one configuration: labels, runs by seed, and the combined runs.
 
-    ``combined`` is what ``intervals.combine`` makes of the runs' summaries.
+    ``combined`` is the result of ``intervals.combine`` on the runs' summaries.
     """
 
     place: str
@@ -43,20 +43,20 @@ class SchedulerResults:
 
     @property
     def demand_limited(self) -> bool:
-        """Whether queues were empty for part of some window, so that rates compare loads."""
+        """Return whether queues were partly empty in some window, so that rates compare loads."""
         return any(one.summary["demand_limited"] for one in self.runs)
 
 
 def compare_sweep(path: Path) -> list[SchedulerResults]:
-    """The cells of a sweep's directory, of what is finished in it, in the order of its points."""
+    """Return the cells of a sweep's finished runs, in the order of its points."""
     store = SweepStore(path)
     return compare(store.finished().values(), store.alone())
 
 
 def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[SchedulerResults]:
-    """The cells of finished runs, place by place, in the order in which each first comes.
+    """Return the cells of finished runs, by configuration, in order of first appearance.
 
-    ``alone`` is by ``alone_key``; a client that is not in it has no sharing incentive. Raises
+    ``alone`` is by ``alone_key``; a client missing there has no sharing incentive. Raises
     DataError if a run's experiment cannot be read.
     """
     read = [(run, experiment_of(run)) for run in runs]
@@ -85,11 +85,11 @@ def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[S
 
 
 def experiment_of(run: StoredRun) -> Experiment:
-    """The tables of a run's experiment file. Raises DataError if it cannot be read."""
+    """Return the tables of a run's experiment file. Raises DataError if it cannot be read."""
     path = run.path / EXPERIMENT
     return read_toml(path, str(path))
 
 
 def alone_key(experiment: Experiment) -> str:
-    """What clients alone are saved under: they depend on place and seed, not on the scheduler."""
+    """Return the key of clients simulated alone, which depends on configuration and seed only."""
     return key_of(place_of(experiment))

@@ -15,15 +15,15 @@ from fairbench.results.sweep_store import AloneRows
 def compared_summary(
     summary: Summary, best: float, alone: AloneRows, *, contended: bool = True
 ) -> dict[str, Any]:
-    """A summary with what only a comparison can tell.
+    """Return a summary with the metrics that only a comparison can provide.
 
-    ``best_service_rate_tok_s`` is ``best``, the most that any scheduler delivered at this place and
-    seed; ``min_entitlement_best_ratio`` the worst client's part of its max-min fair share of that;
-    ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are those of the worst-off well-behaved client.
-    Each client gets ``entitlement_best_tok_s``, ``entitlement_best_ratio`` and the incentives.
-    Unless the place was ``contended`` under some scheduler, ratios of fair shares are undefined.
-    ``upper_bounds`` lists incentives that are at most what they say; those that are at least that
-    are in ``censored``, and why one is null in ``notes``.
+    ``best_service_rate_tok_s`` is ``best``, the most that any scheduler delivered at this
+    configuration and seed. ``min_entitlement_best_ratio`` is the worst client's fraction of its
+    max-min fair share of that. ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are those of
+    the worst-off well-behaved client. Each client gets ``entitlement_best_tok_s``,
+    ``entitlement_best_ratio`` and the incentives. Ratios of fair shares are undefined unless
+    the configuration was ``contended`` under some scheduler. ``upper_bounds`` lists incentives
+    that are upper bounds; lower bounds are in ``censored``. Reasons for nulls are in ``notes``.
     """
     notes, censored = dict(summary["notes"]), list(summary["censored"])
     upper_bounds: list[str] = []
@@ -60,7 +60,7 @@ def compared_summary(
 
 
 def _entitled(clients: Sequence[Mapping[str, Any]], best: float) -> list[dict[str, Any]]:
-    """The clients' rows with their max-min fair shares of the best total, tokens per second."""
+    """Return the clients' rows with their max-min fair shares of the best total, in tokens/s."""
     entitlement = max_min(
         best,
         [client["demand_tok_s"] or 0.0 for client in clients],
@@ -79,7 +79,7 @@ def _entitled(clients: Sequence[Mapping[str, Any]], best: float) -> list[dict[st
 
 
 def _incentives(summary: Summary, alone: AloneRows, percent: int) -> dict[str, Incentive]:
-    """The ratio of each well-behaved client, by name."""
+    """Return the ratio of each well-behaved client, by name."""
     rows = {row["client"]: row for row in alone}
     good = [client for client in summary["clients"] if not client["misbehaving"]]
     if not summary["simulated"]:

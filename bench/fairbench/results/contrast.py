@@ -19,7 +19,7 @@ from fairbench.results.values import Value, more_is_better, value_of, values_of
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One experiment over its seeds, ascending: what to call it, and its runs."""
+    """An experiment over its seeds, ascending: its name, and its runs."""
 
     name: str
     place: str
@@ -32,7 +32,7 @@ class Side:
 
     @property
     def drawn(self) -> bool:
-        """Whether seeds drew anything: a replayed trace comes out the same under each."""
+        """Return whether seeds have any effect; a replayed trace is equal under every seed."""
         found = [
             {key: one.raw for key, one in values_of(run.summary).items() if key != "seed"}
             for run in self.runs.values()
@@ -41,7 +41,7 @@ class Side:
 
     @property
     def key(self) -> str:
-        """What sides of the same experiment share."""
+        """The key that sides of one experiment share."""
         return experiment_key(self.first.experiment)
 
 
@@ -92,16 +92,16 @@ class Contrast:
 
 
 def experiment_key(experiment: Mapping[str, Any]) -> str:
-    """What experiments share that differ at most in seed and tag."""
+    """Return the key shared by experiments that differ at most in seed and tag."""
     kept = {k: v for k, v in experiment.items() if k not in ("seed", "tag")}
     return key_of(kept)
 
 
 def sides_of(runs: Iterable[ComparedRun]) -> list[Side]:
-    """The experiments among some runs, in the order in which each first comes.
+    """Return the experiments among some runs, in order of first appearance.
 
-    They are called by their scheduler, and the parameters that tell it from others at its place.
-    Raises DataError for two runs of one experiment and seed.
+    An experiment is named by its scheduler and the parameters that distinguish it from others
+    at its configuration. Raises DataError for two runs of one experiment and seed.
     """
     found = list(runs)
     named = labels([run.experiment for run in found])
@@ -124,7 +124,7 @@ def sides_of(runs: Iterable[ComparedRun]) -> list[Side]:
 
 
 def contrast(baseline: Side, other: Side, metrics: Sequence[str]) -> Contrast:
-    """One side against another. Raises UsageError if they have no seed in common."""
+    """Compare one side with another. Raises UsageError if they have no common seed."""
     seeds = sorted(baseline.runs.keys() & other.runs.keys())
     if not seeds:
         raise UsageError(
@@ -165,7 +165,7 @@ def _metric(baseline: Side, other: Side, seeds: Sequence[int], metric: str) -> M
 
 
 def known_metrics(sides: Iterable[Side]) -> list[str]:
-    """The metrics of some sides of which more or less is better, of the whole run."""
+    """Return the whole-run metrics of some sides that have a better direction."""
     keys = dict.fromkeys(key for side in sides for key in values_of(side.first.summary))
     entries = {key: metric_of(key) for key in keys if not key.startswith(CLIENTS)}
     return [key for key, entry in entries.items() if entry and entry.better is not Better.NEITHER]
@@ -182,7 +182,7 @@ def check_metrics(metrics: Iterable[str], sides: Iterable[Side]) -> None:
 
 
 def seed_text(seeds: Iterable[int]) -> str:
-    """``seed 3``, ``seeds 0 to 4`` or ``seeds 0, 2, 7``."""
+    """Return ``seed 3``, ``seeds 0 to 4`` or ``seeds 0, 2, 7``."""
     listed = sorted(seeds)
     if len(listed) == 1:
         return f"seed {listed[0]}"
@@ -191,7 +191,7 @@ def seed_text(seeds: Iterable[int]) -> str:
 
 
 def contrast_json(contrasts: Sequence[Contrast]) -> dict[str, Any]:
-    """Contrasts for programs: undefined and unknown are None."""
+    """Return contrasts for programs; undefined and unknown values are None."""
     return {"level": LEVEL, "comparisons": [_as_json(one) for one in contrasts]}
 
 
@@ -208,7 +208,7 @@ def _as_json(one: Contrast) -> dict[str, Any]:
 
 
 def _factor(row: MetricContrast, end: str) -> float | None:
-    """An end of the interval of ratios."""
+    """Return an end of the interval of ratios."""
     value = getattr(row.ratios, end, None)
     return None if value is None else exp(value)
 

@@ -27,7 +27,7 @@ def check_writable(parent: Path, named: str = "result_dir") -> None:
 
 
 def _exists(path: Path) -> bool:
-    """Whether it exists. Raises OSError if it cannot."""
+    """Return whether a path exists. Raises OSError if the path cannot be checked."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -52,7 +52,7 @@ def naming(path: Path) -> Iterator[None]:
 
 @contextmanager
 def made(parent: Path) -> Iterator[None]:
-    """With ``parent`` and what is above it made, and removed again if the rest then fails.
+    """Create ``parent`` and the folders above, and remove them if the block fails.
 
     Raises UsageError for an OSError.
     """
@@ -73,9 +73,9 @@ def made(parent: Path) -> Iterator[None]:
 
 
 def fresh_directory(parent: Path, name: str) -> Path:
-    """A new, empty directory in ``parent``, called ``name`` or ``name.2`` and so on.
+    """Create a new, empty directory in ``parent``, named ``name`` or ``name.2`` and so on.
 
-    Raises UsageError if it cannot be made, and leaves nothing behind then.
+    Raises UsageError if that fails, and then leaves nothing behind.
     """
     with made(parent):
         for target in _names(parent / name):
@@ -86,7 +86,7 @@ def fresh_directory(parent: Path, name: str) -> Path:
 
 
 def _names(wanted: Path) -> Iterator[Path]:
-    """``wanted``, then ``wanted.2`` and so on, without end."""
+    """Yield ``wanted``, then ``wanted.2`` and so on, without end."""
     yield wanted
     for number in count(2):
         yield wanted.with_name(f"{wanted.name}.{number}")

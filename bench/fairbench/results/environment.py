@@ -16,7 +16,7 @@ OWN_CODE = (".py", ".json", ".toml")  # of our package's files, those that decid
 
 @cache
 def environment() -> Mapping[str, str]:
-    """What has to be alike for results to be, each by its version."""
+    """Return the versions that must match for equal results."""
     return {
         "fairbench": own_version(),
         "Python": platform.python_version(),

@@ -27,9 +27,9 @@ Experiment = Mapping[str, Any]
 
 
 def place_of(experiment: Experiment) -> dict[str, Any]:
-    """An experiment without scheduler, its parameters, and how it is reported.
+    """Return an experiment without scheduler, scheduler parameters and report options.
 
-    Equal for what may be compared.
+    Experiments that may be compared have equal results.
     """
     kept = {k: v for k, v in experiment.items() if k not in SCHEDULER_KEYS | OF_THE_REPORT}
     if "backend" in kept:
@@ -39,7 +39,7 @@ def place_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def scheduler_of(experiment: Experiment) -> dict[str, Any]:
-    """The rest: scheduler, router, local scheduler and their parameters, or SGLang's own policy."""
+    """Return the scheduler part: scheduler, router, local scheduler, parameters, own policy."""
     kept = {k: v for k, v in experiment.items() if k in SCHEDULER_KEYS}
     policy = experiment.get("backend", {}).get(OWN_POLICY)
     kept |= {} if policy is None else {OWN_POLICY: policy}
@@ -48,23 +48,24 @@ def scheduler_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def key_of(part: Mapping[str, Any]) -> str:
-    """A hash that equal tables share."""
+    """Return a hash that equal tables share."""
     return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()
 
 
 class Label(NamedTuple):
-    """What to call a point of a grid but for its seed."""
+    """The name of a grid point, without its seed."""
 
     place: str
     scheduler: str
 
 
 def labels(experiments: Sequence[Experiment]) -> list[Label]:
-    """For each experiment what to call its place, and its scheduler there.
+    """Return each experiment's names of its configuration and of its scheduler there.
 
-    Places are ``tot s1 dp 4`` and whatever else tells those of the same name apart; schedulers are
-    their names, and the parameters that tell those of the same name at one place apart. The seed
-    tells nothing: a place is called the same under every seed.
+    Configurations are named like ``tot s1 dp 4``, followed by what distinguishes those with
+    equal names. Schedulers have their names, followed by the parameters that distinguish those
+    with equal names at a configuration. Seeds do not appear: a configuration has the same name
+    under every seed.
     """
     names = [f"{e['workload']['name']} {e['scenario']} dp {e['dp']}" for e in experiments]
     places = _told_apart(names, [{**place_of(e), "seed": None} for e in experiments])
@@ -79,9 +80,9 @@ def labels(experiments: Sequence[Experiment]) -> list[Label]:
 
 
 def scheduler_name(described: Mapping[str, Any], *, detector: bool = False) -> str:
-    """What to call the scheduler of an experiment or a summary, behind a gateway or alone.
+    """Return the scheduler's name of an experiment or a summary, with a gateway if any.
 
-    ``detector``: with what says when the gateway lets go, such as where there are several.
+    ``detector`` adds the saturation detector, for use if there are several.
     """
     name = str(described["scheduler"])
     if described.get("eviction") is not None:
@@ -93,7 +94,7 @@ def scheduler_name(described: Mapping[str, Any], *, detector: bool = False) -> s
 
 
 def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
-    """What to call the points of a sweep: place, scheduler and seed."""
+    """Return the names of a sweep's points: configuration, scheduler and seed."""
     named = labels([experiment_tables(spec) for spec in specs])
     return [
         f"{place}, {scheduler}, seed {spec.seed}"
@@ -102,12 +103,12 @@ def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
 
 
 def experiment_tables(spec: ExperimentSpec) -> Experiment:
-    """What is in the experiment file of a spec."""
+    """Return the content of a spec's experiment file."""
     return tomllib.loads(to_toml(spec))
 
 
 def _told_apart(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Each name with ``KEY=VALUE`` for every key that varies among the tables of this name."""
+    """Add ``KEY=VALUE`` to each name for every key that varies among tables of that name."""
     texts = [{key: toml_value(value) for key, value in flat(table)} for table in tables]
     alike: dict[str, list[dict[str, str]]] = {}
     for name, row in zip(names, texts, strict=True):
@@ -125,7 +126,7 @@ def _varying(rows: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value in nested tables with its key, such as ``workload.name`` or ``dlpm.quantum``."""
+    """Yield every value in nested tables with its key, such as ``workload.name``."""
     for key, value in tables.items():
         if isinstance(value, Mapping):
             yield from flat(value, "" if prefix + key == "settings" else f"{prefix}{key}.")

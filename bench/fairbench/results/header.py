@@ -14,12 +14,12 @@ from fairbench.workloads.trace_workload import trace_facts
 
 
 def _pauses(plans: Iterable[ClientPlan]) -> bool:
-    """Whether the latency of some client's programs includes time in which its user thinks."""
+    """Return whether some client's program latency includes its user's think time."""
     return any(program_class(plan.kind).pauses(plan.params) for plan in plans)
 
 
 def _routers(spec: ExperimentSpec) -> dict[str, Any]:
-    """How many share the fleet, and what they know of each other; nothing for one."""
+    """Return the number of routers and how they share state; empty for a single router."""
     if spec.routers is None:
         return {}
     return {"routers": spec.routers, "routers_form": spec.settings[f"{ROUTERS}.form"]}
@@ -40,10 +40,10 @@ def run_header(
     bound: ServiceBound | None,
     served: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The first keys of a run's summary.
+    """Return the first keys of a run's summary.
 
-    ``served`` says what served a run on real or emulated servers (``emulated``, ``backend``,
-    ``served``); None is the simulator. Sizes are in tokens, None where they are not known.
+    ``served`` describes what served a run on real or emulated servers (``emulated``,
+    ``backend``, ``served``); None is the simulator. Sizes are in tokens, None if unknown.
     """
     return {
         "simulated": served is None,

@@ -31,10 +31,10 @@ class MeanInterval(NamedTuple):
 def t_interval(
     values: Sequence[float], *, level: float = LEVEL, most: float = inf, least: float = -inf
 ) -> MeanInterval:
-    """The interval of the mean of the law that the values are drawn from, cut at its limits.
+    """Return the confidence interval of the mean of the values' distribution, cut at its limits.
 
-    It covers that mean with probability ``level`` if the law is normal. Raises ValueError for no
-    value.
+    The interval covers the mean with probability ``level`` if the distribution is normal.
+    Raises ValueError without values.
     """
     if not values:
         raise ValueError("no values, so no interval")
@@ -47,18 +47,19 @@ def t_interval(
 
 
 def deviation(values: Sequence[float]) -> float:
-    """The standard deviation of the law that two values or more are drawn from."""
+    """Return the estimated standard deviation from two or more values."""
     average = fsum(values) / len(values)
     return sqrt(fsum((value - average) ** 2 for value in values) / (len(values) - 1))
 
 
 def combine(summaries: Sequence[Summary]) -> dict[str, Any]:
-    """The runs' summaries as one: every metric is ``{mean, low, high, runs}`` or null.
+    """Combine the runs' summaries: every metric becomes ``{mean, low, high, runs}`` or null.
 
-    ``runs`` is how many runs define the metric; of a single one ``low`` and ``high`` are null.
-    ``lower_bound`` is true where some of them give only a lower bound, so that of the interval only
-    ``low`` bounds the mean; ``upper_bound`` where an upper one (null if there are both). What all
-    runs share (scheduler, workload ...), which is no metric, stays a plain value.
+    ``runs`` is the number of runs that define the metric; with a single one ``low`` and
+    ``high`` are null. ``lower_bound`` is true if some values are lower bounds, so that only
+    ``low`` bounds the mean. ``upper_bound`` is its counterpart for upper bounds (null if both
+    occur). Facts that all runs share (scheduler, workload ...) and that are not metrics stay
+    plain values.
     """
     bounds = {
         "lower_bound": {key for summary in summaries for key in summary["censored"]},

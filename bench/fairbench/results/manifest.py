@@ -32,7 +32,7 @@ LIBRARIES = ("numpy", "pyarrow", "pydantic", "sortedcontainers")
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """When a run started, by the calendar and by the clocks (seconds)."""
+    """The start of a run, as a date and by the clocks (seconds)."""
 
     started: datetime
     wall_s: float
@@ -120,7 +120,7 @@ def _git(root: Path, *arguments: str) -> str | None:
 
 
 def library_version(library: str) -> str | None:
-    """Which is installed, None if none is."""
+    """Return the installed version, or None if the library is not installed."""
     try:
         return version(library)
     except PackageNotFoundError:

@@ -24,7 +24,7 @@ MOST_SEEDS = 1000  # beyond, a difference is too small to be worth them
 
 
 class Decision(StrEnum):
-    """What the differences say of the second side."""
+    """The conclusion of the differences about the second side."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -66,7 +66,7 @@ class Difference:
         return -1 if self.high is not None and self.high < 0 else None
 
     def decision(self, better: Better) -> Decision:
-        """What that means for a metric that is better this way."""
+        """Return the conclusion for a metric with the given better direction."""
         sign = self.decisive
         if sign is None:
             return Decision.CANNOT_TELL
@@ -76,16 +76,16 @@ class Difference:
 
     @property
     def obstacle(self) -> str:
-        """Why more seeds like these would not tell either; "" if they might."""
+        """The reason why more such seeds would stay inconclusive; "" if they might help."""
         if self.undefined:
             return f"undefined in {self.undefined} of {self.runs + self.undefined} seeds"
         known = self.high if self.mean is not None and self.mean < 0 else self.low
         return "only bounds are known" if self.bounded and known is None and self.runs else ""
 
     def more_seeds(self, level: float = LEVEL) -> int | None:
-        """How many more would probably tell, at this mean and spread; None if too many to say.
+        """Estimate how many more seeds are needed at this mean and spread; None if too many.
 
-        The two are themselves known from few seeds, so this is a guide and no promise.
+        Mean and spread are themselves estimated from few seeds, so the number is only a guide.
         """
         if self.deviation is None or self.mean is None or self.obstacle:
             return None
@@ -128,10 +128,10 @@ def difference(
 def log_ratio(
     first: Sequence[Value], second: Sequence[Value], *, level: float = LEVEL
 ) -> Difference | None:
-    """The difference of logarithms, for values that differ by factors; None unless all are known.
+    """Return the difference of logarithms, for values that differ by factors.
 
-    A wait that falls to a tenth in every seed does so by other amounts in each, from which no
-    difference in seconds could be told.
+    The result is None unless all values are known. A wait that falls to a tenth in every seed
+    falls by different amounts in each. The difference in seconds could then be inconclusive.
     """
     both = [*first, *second]
     if any(one.raw is None or one.bound or not _number(one) > 0 for one in both):
@@ -141,10 +141,10 @@ def log_ratio(
 
 
 def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | None:
-    """How many seeds tell a mean difference from none with a chance of ``POWER``.
+    """Return how many seeds detect a mean difference with a power of ``POWER``.
 
-    ``spread`` is the deviation of single differences. The usual formula with quantiles of t. None
-    for more than ``MOST_SEEDS``.
+    ``spread`` is the standard deviation of single differences. The formula is the usual one
+    with quantiles of t. The result is None for more than ``MOST_SEEDS``.
     """
 
     def enough(seeds: int) -> bool:
@@ -171,7 +171,7 @@ def _number(value: Value) -> float:
 
 
 def _known(pairs: Sequence[tuple[Value, Value]]) -> tuple[bool, bool]:
-    """Whether no true difference is below what it says, and whether none is above."""
+    """Return whether the values are lower bounds, and upper bounds, of all true differences."""
     low = all(first.bound != ">" and second.bound != "<" for first, second in pairs)
     high = all(first.bound != "<" and second.bound != ">" for first, second in pairs)
     return low, high
@@ -184,7 +184,7 @@ def _p(average: float, spread: float, runs: int) -> float:
 
 
 def mean_value(values: Sequence[Value]) -> Value:
-    """The mean of values that are all numbers; a bound if one of them is. Undefined of none."""
+    """Return the mean of numeric values; a bound if one of them is. Undefined without values."""
     if not values:
         return Value(None)
     bounds = {value.bound for value in values if value.bound}

@@ -19,9 +19,9 @@ for point in entry_points(group="console_scripts", name=sys.argv[1]):
 
 
 def program_version(program: str) -> str | None:
-    """The first line of ``PROGRAM --version``, else the Python package that it comes from.
+    """Return the first line of ``PROGRAM --version``, else the program's Python package.
 
-    None if neither is to be had.
+    The result is None if neither is available.
     """
     found = shutil.which(program)
     if found is None:

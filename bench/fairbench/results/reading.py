@@ -13,9 +13,9 @@ from fairbench.results.sweep_store import SWEEP_FILE
 
 
 def runs_below(path: Path) -> Iterator[ComparedRun]:
-    """The runs of a directory: of a sweep with what its comparison says, else every one below it.
+    """Yield a directory's runs: a sweep's with its comparison metrics, else all below it.
 
-    Raises DataError if there is none, or if one cannot be read or is incomplete.
+    Raises DataError if there is none, or if a run is unreadable or incomplete.
     """
     if (path / SWEEP_FILE).exists():
         found = [run for cell in compare_sweep(path) for run in cell.runs]
@@ -43,5 +43,5 @@ def _check_experiment(run: ComparedRun) -> None:
 
 
 def _hidden(file: Path, below: Path) -> bool:
-    """Whether it is still being written."""
+    """Return whether a file is still being written."""
     return any(part.startswith(".") for part in file.relative_to(below).parts)

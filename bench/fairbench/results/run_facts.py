@@ -46,7 +46,7 @@ def run_facts(
     lone: LoneStep | None = None,
     hit_alone: Mapping[str, float] | None = None,
 ) -> Facts:
-    """The facts of a run that ended at ``end_s``. ``pool_tokens`` is 0 where it is not known."""
+    """Return the facts of a run that ended at ``end_s``. ``pool_tokens`` is 0 if unknown."""
     return _facts(
         (
             Client(
@@ -80,7 +80,7 @@ def stored_facts(
     bound_unavailable: str = "",
     percentiles: tuple[int, ...] = (),
 ) -> Facts:
-    """The facts of a stored run, over any window; ``percentiles`` in place of its own, if any."""
+    """Return a stored run's facts for any window; ``percentiles`` override its own."""
     summary = run.summary
     return _facts(
         (
@@ -116,20 +116,20 @@ def has_sessions(workload: WorkloadSpec) -> bool:
 
 
 def _hit_alone(summary: Mapping[str, Any]) -> dict[str, float]:
-    """The cache hit rates alone that a summary holds."""
+    """Return the cache hit rates of clients alone that a summary holds."""
     rates = {row["client"]: row.get("cache_hit_rate_alone") for row in summary["clients"]}
     return {client: rate for client, rate in rates.items() if rate is not None}
 
 
 def padding_of(plan: ClientPlan) -> Padding:
-    """What a client asks for and does not need."""
+    """Return the part of a client's requests that it does not need."""
     if plan.disguise is None:
         return PLAIN
     return Padding(plan.disguise.padding_tokens, plan.disguise.output_multiple)
 
 
 def fit_limits(profile_id: str | None) -> FitLimits | None:
-    """What a bundled timing profile was fitted to; None for none, or one that is not bundled."""
+    """Return the range to which a bundled timing profile was fitted, None for others."""
     if profile_id is None or profile_id not in profile_ids():
         return None
     profile = load_profile(profile_id)
@@ -142,7 +142,7 @@ def fit_limits(profile_id: str | None) -> FitLimits | None:
 
 
 def lone_step(profile_id: str) -> LoneStep | None:
-    """A single request's decode step by a bundled profile; None for one that is not bundled."""
+    """Return a bundled profile's decode step of a single request, None for others."""
     if profile_id not in profile_ids():
         return None
     profile = load_profile(profile_id)
@@ -150,7 +150,7 @@ def lone_step(profile_id: str) -> LoneStep | None:
 
 
 def costs_of(profile_id: str | None) -> ProfileCosts | None:
-    """What iterations take by a bundled timing profile; None for none, or one not bundled."""
+    """Return the iteration costs of a bundled timing profile, None for others."""
     known = profile_id is not None and profile_id in profile_ids()
     return ProfileCosts(load_profile(profile_id)) if known and profile_id else None
 
@@ -193,7 +193,7 @@ def _facts(
 
 
 def metrics_of(tables: Tables, facts: Facts) -> dict[str, Any]:
-    """The metrics of a run as JSON types; ``notes`` also says why no theorem bounds the gap."""
+    """Return a run's metrics as JSON types; ``notes`` explains a missing theorem, too."""
     metrics = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
     if facts.bound is None:
         metrics["notes"]["bound_source"] = facts.bound_unavailable

@@ -26,6 +26,6 @@ class RunResult:
     about: dict[str, Any] = field(default_factory=dict)
 
     def tables(self) -> dict[str, Mapping[str, Any]]:
-        """The tables by the names under which they are saved."""
+        """Return the tables by the names under which they are saved."""
         tables = {"requests": self.requests, "programs": self.programs, "service": self.service}
         return tables if self.memory is None else {**tables, MEMORY_TABLE: self.memory}

@@ -33,7 +33,7 @@ STATES = dict(zip(STATUS_NAMES, (FINISHED, REFUSED, UNFINISHED), strict=True))
 
 
 def read_tables(run: StoredRun) -> Tables:
-    """The tables of a run. Raises DataError if one cannot be read, or is not of this run."""
+    """Return a run's tables. Raises DataError if one is unreadable or not of this run."""
     return Tables(
         [row["client"] for row in run.summary["clients"]],
         _table(run, "requests", Requests),
@@ -44,7 +44,7 @@ def read_tables(run: StoredRun) -> Tables:
 
 
 def read_service(run: StoredRun) -> Service:
-    """Only the service log. Raises as ``read_tables`` does."""
+    """Return only the service log. Raises as ``read_tables`` does."""
     return _table(run, "service", Service)
 
 
@@ -90,7 +90,7 @@ def _check_values(table: Table, where: str) -> None:
 
 
 def _range(name: str) -> tuple[int, int]:
-    """The least and the most that can be in a column of integers."""
+    """Return the minimum and maximum allowed in a column of integers."""
     ranges = {
         "worker": (-1, MAX_WORKER),
         "by": (NOBODY, MAX_COUNT),

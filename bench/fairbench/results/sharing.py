@@ -18,7 +18,7 @@ ClientRow = Mapping[str, Any]
 
 
 class Bound(Enum):
-    """How far a ratio is known."""
+    """The certainty of a ratio: exact, or a bound."""
 
     EXACT = ""
     LOWER = ">"
@@ -36,10 +36,10 @@ class Incentive(NamedTuple):
 def incentive(
     shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool
 ) -> Incentive:
-    """One client's ratio at a percentile.
+    """Return one client's ratio at a percentile.
 
-    ``shared`` is its row of a summary, ``censored`` if the percentile is a lower bound there;
-    ``alone`` its row of the simulation of clients alone.
+    ``shared`` is the client's row of a summary, ``censored`` if the percentile is a lower bound
+    there. ``alone`` is its row of the simulation of clients alone.
     """
     key = f"p{percent}_s"
     if alone is None:
@@ -56,7 +56,7 @@ def incentive(
 
 
 def worst(ratios: Sequence[Incentive]) -> Incentive:
-    """The largest, and how far it is known. Undefined if one is, or if there is none."""
+    """Return the largest ratio and its certainty; undefined if one is, or without ratios."""
     undefined = next((one for one in ratios if one.value is None), None)
     if not ratios or undefined:
         return undefined or Incentive(None, reason="there is no well-behaved client")

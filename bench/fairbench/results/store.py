@@ -54,7 +54,7 @@ class StoredRun:
     manifest: dict[str, Any]
 
     def table(self, name: str) -> pa.Table:
-        """One of ``TABLES``. Raises DataError if its file cannot be read."""
+        """Return one of ``TABLES``. Raises DataError if its file cannot be read."""
         return read_parquet(self.path / f"{name}.parquet")
 
     def has_table(self, name: str) -> bool:
@@ -86,9 +86,9 @@ def save_run(
 
 
 def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
-    """A fresh directory for a run that writes while it runs; it holds the spec and is no run yet.
+    """Create the directory of a run in progress, which holds the spec and is no run yet.
 
-    ``write_run`` makes it one. Raises UsageError if it cannot be made.
+    ``write_run`` turns it into a run. Raises UsageError if it cannot be created.
     """
     path = fresh_directory(parent, run_name(spec))
     _write_spec(path, spec)
@@ -97,9 +97,9 @@ def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
 
 @contextmanager
 def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
-    """``begin_run``, with nothing left behind of a run that fails before it has any records.
+    """Call ``begin_run``, and remove the directory if the run fails before it has records.
 
-    Nor is of one that ends with a UsageError, which says that it cannot be run.
+    The directory is also removed after a UsageError, which means that the run is impossible.
     """
     with made(parent):
         path = begin_run(parent, spec)
@@ -112,12 +112,12 @@ def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
 
 
 def has_begun(path: Path) -> bool:
-    """Whether the directory of a run holds a log or a record of it, beside what it was to be."""
+    """Return whether a run's directory holds a log or a record besides its spec."""
     return any(path.glob("*/[!.]*"))
 
 
 def run_name(spec: ExperimentSpec) -> str:
-    """What a run's directory is called, but for the number of a repeat."""
+    """Return the name of a run's directory, without the number of a repeat."""
     parts = [spec.tag] if spec.tag else []
     named = spec.model_dump(include={"scheduler", "gateway", "saturation", "eviction"})
     parts += [scheduler_name(named).replace(" ", "-")]
@@ -161,7 +161,7 @@ def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _parts(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """It, or whole groups of rows of one that need not be in memory."""
+    """Yield the table, or groups of rows if it need not be in memory."""
     return table.parts(ROWS_PER_GROUP) if isinstance(table, FiledColumns) else iter([table])
 
 
@@ -199,19 +199,19 @@ def _in_present_terms(summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def runs_in(folder: Path) -> list[StoredRun]:
-    """The runs that were saved in a directory, by name. Raises as ``read_run`` does."""
+    """Return the saved runs in a directory, by name. Raises as ``read_run`` does."""
     return [read_run(path) for path in sorted(folder.iterdir()) if is_run(path)]
 
 
 def is_run(path: Path) -> bool:
-    """Whether it was saved, complete or not: neither still being written nor killed meanwhile."""
+    """Return whether a run was saved, complete or not, and neither killed nor in progress."""
     return not path.name.startswith(".") and (path / MANIFEST).exists()
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a result directory, whose texts do no harm to a terminal or a CI log.
+    """Read a JSON object of a result directory, with texts safe for terminals and CI logs.
 
-    Raises DataError, file and line, if it is none.
+    Raises DataError with file and line if the file is not a JSON object.
     """
     try:
         content = json_file(path, f"{path}", strict=True)

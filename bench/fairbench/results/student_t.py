@@ -12,7 +12,7 @@ HALVINGS = 60  # of a quarter turn: beyond the digits of a float
 
 
 def central(t: float, degrees: int) -> float:
-    """The probability of a value between ``-|t|`` and ``|t|``.
+    """Return the probability of a value between ``-|t|`` and ``|t|``.
 
     Raises ValueError for less than one degree of freedom.
     """
@@ -22,15 +22,15 @@ def central(t: float, degrees: int) -> float:
 
 
 def two_sided_p(t: float, degrees: int) -> float:
-    """The probability of a value at least as far from 0 as ``t``."""
+    """Return the probability of a value at least as far from 0 as ``t``."""
     return max(0.0, 1.0 - central(t, degrees))
 
 
 @lru_cache(maxsize=4096)
 def quantile(probability: float, degrees: int) -> float:
-    """What a value is below with this probability, which is at least 1/2 and less than 1.
+    """Return the quantile of a probability, which is at least 1/2 and less than 1.
 
-    Raises ValueError for another, and for less than one degree of freedom.
+    Raises ValueError for another probability, and for less than one degree of freedom.
     """
     if not 0.5 <= probability < 1:
         raise ValueError(f"probability {probability}: must be at least 0.5 and less than 1")
@@ -47,7 +47,7 @@ def quantile(probability: float, degrees: int) -> float:
 
 
 def _central(angle: float, degrees: int) -> float:
-    """The same for t = sqrt(degrees) tan(angle): a sum of powers of the cosine."""
+    """Return ``central`` for t = sqrt(degrees) tan(angle): a sum of powers of the cosine."""
     squared = cos(angle) ** 2
     odd = degrees % 2
     term = cos(angle) if odd else 1.0

@@ -69,7 +69,7 @@ class _Whole(_Shown):
 
 
 class Schemas(NamedTuple):
-    """What every summary must hold, and what one from which a report is made must hold as well."""
+    """The schema of every summary, and the stricter one for making a report."""
 
     shown: type[BaseModel]
     whole: type[BaseModel]
@@ -84,7 +84,7 @@ def check_summary(summary: Mapping[str, Any], path: Path) -> None:
 
 
 def check_whole(summary: Mapping[str, Any], path: Path) -> None:
-    """The same of everything that a report or a new score is made from: no key is optional."""
+    """Check everything from which a report or a new score is made; no key is optional."""
     schemas = _schemas(_ranks(summary, path))
     _check(schemas.shown, summary, path)
     _check(schemas.whole, summary, path)
@@ -98,7 +98,7 @@ def _check(schema: type[BaseModel], summary: Mapping[str, Any], path: Path) -> N
 
 
 def _ranks(summary: Mapping[str, Any], path: Path) -> tuple[int, ...]:
-    """The percentiles that were chosen."""
+    """Return the percentiles that were chosen."""
     try:
         return chosen_percentiles(summary)
     except UsageError as error:

@@ -33,14 +33,14 @@ def write_metrics(folder: Path, cells: Sequence[SchedulerResults]) -> None:
 
 
 def metric_rows(cells: Sequence[SchedulerResults]) -> Iterator[dict[str, Any]]:
-    """The summary of each run without its clients."""
+    """Yield the summary of each run without its clients."""
     for labels, summary in _runs(cells):
         flat = {key: value for key, value in summary.items() if key not in NESTED}
         yield {**labels, **flat, **{key: " ".join(summary[key]) for key in LISTS}}
 
 
 def client_rows(cells: Sequence[SchedulerResults]) -> Iterator[dict[str, Any]]:
-    """The clients of each run."""
+    """Yield the clients of each run."""
     for labels, summary in _runs(cells):
         for client in summary["clients"]:
             prefix = f"clients.{client['client']}."
@@ -52,7 +52,7 @@ def client_rows(cells: Sequence[SchedulerResults]) -> Iterator[dict[str, Any]]:
 
 
 def _same_keys(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows that all have the keys of any: live runs know what simulated ones do not."""
+    """Return rows with the union of their keys, since live runs have additional ones."""
     nothing = dict.fromkeys(key for row in rows for key in row)
     return [{**nothing, **row} for row in rows]
 

@@ -44,7 +44,7 @@ class SweepStore:
 
     @classmethod
     def create(cls, parent: Path, sweep: Sweep, points: Sequence[ExperimentSpec]) -> SweepStore:
-        """A fresh directory for a sweep in ``parent``. Raises UsageError if it cannot be made."""
+        """Create a directory for a sweep in ``parent``. Raises UsageError if that fails."""
         check_writable(parent)
         store = cls(fresh_directory(parent, sweep.name))
         for folder in (store.runs, store.alone_folder, store.path / "failed"):
@@ -61,25 +61,25 @@ class SweepStore:
 
     @property
     def runs(self) -> Path:
-        """Where the run directories are."""
+        """The folder of the run directories."""
         return self.path / "runs"
 
     @property
     def alone_folder(self) -> Path:
-        """Where ``save_alone`` keeps what it is given."""
+        """The folder in which ``save_alone`` stores its rows."""
         return self.path / "alone"
 
     @property
     def file(self) -> Path:
-        """Where it is written what is swept."""
+        """The file that describes the sweep."""
         return self.path / SWEEP_FILE
 
     def sweep(self) -> Sweep:
-        """What is swept. Raises DataError if this is no sweep's directory."""
+        """Return the sweep. Raises DataError if the directory is not a sweep's."""
         return read_sweep(str(self.file))
 
     def finished(self) -> dict[str, StoredRun]:
-        """The runs that came to their end, by identity, in the order of the points.
+        """Return the completed runs by identity, in the order of the points.
 
         Raises DataError if the index or a run cannot be read.
         """
@@ -88,7 +88,7 @@ class SweepStore:
         return {one: runs[one] for one in order if one in runs}
 
     def _identities(self) -> list[str]:
-        """Those of its points, in order. Raises DataError if the index cannot be read."""
+        """Return the points' identities, in order. Raises DataError if the index is unreadable."""
         index = read_json(self.path / "index.json")
         return [point["identity"] for point in index["points"]]
 
@@ -117,7 +117,7 @@ class SweepStore:
                 shutil.rmtree(run.path)
 
     def alone(self) -> dict[str, AloneRows]:
-        """What was simulated of clients alone, by the key it was saved under."""
+        """Return the results of clients simulated alone, by their keys."""
         files = sorted(self.alone_folder.glob("*.json"))
         return {file.stem: read_json(file)["clients"] for file in files}
 

@@ -24,7 +24,7 @@ class Value(NamedTuple):
 
     @property
     def is_number(self) -> bool:
-        """Whether it can be compared by size."""
+        """Return whether the value can be compared by size."""
         return isinstance(self.raw, int | float) and not isinstance(self.raw, bool)
 
     @property
@@ -37,7 +37,7 @@ class Value(NamedTuple):
 
     @property
     def text(self) -> str:
-        """All of its digits."""
+        """The value with all its digits."""
         if self.raw is None:
             return "undefined"
         return f"{self.bound} {self.raw}" if self.bound else str(self.raw)
@@ -47,7 +47,7 @@ ABSENT = Value(None, reason="not in the summary")
 
 
 def values_of(summary: Mapping[str, Any]) -> dict[str, Value]:
-    """Every plain value of a summary by its key, those of clients as ``clients.NAME.KEY``."""
+    """Return every plain value of a summary by key, those of clients as ``clients.NAME.KEY``."""
     bounds = dict.fromkeys(summary["censored"], ">")
     bounds |= dict.fromkeys(summary.get("upper_bounds", ()), "<")
     flat = {key: value for key, value in summary.items() if not isinstance(value, list | dict)}
@@ -61,9 +61,9 @@ def values_of(summary: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def value_of(summary: Mapping[str, Any], key: str) -> Value:
-    """One value of a summary, by the key that ``values_of`` gives it; ``ABSENT`` if there is none.
+    """Return a value of a summary by its key in ``values_of``, ``ABSENT`` if there is none.
 
-    Of what a comparison adds there may be none, nor of a client that is not in the run.
+    Values that a comparison adds may be absent, as may values of a client not in the run.
     """
     row: Mapping[str, Any] | None = summary
     if key.startswith(CLIENTS):
@@ -78,7 +78,7 @@ def value_of(summary: Mapping[str, Any], key: str) -> Value:
 
 
 def more_is_better(metric: str, known: Collection[str]) -> bool:
-    """Whether more of a metric is better. Raises UsageError if it is not known, or if neither is.
+    """Return whether more of a metric is better. Raises UsageError if unknown or if neither is.
 
     ``known`` are the keys of the summaries that are compared.
     """

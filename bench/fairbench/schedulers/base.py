@@ -78,47 +78,50 @@ class LocalScheduler(ABC):
 
     @abstractmethod
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        """One admission pass. Yield candidates; stop when nothing more should be tried.
+        """Run one admission pass. Yield candidates; return when no more should be tried.
 
         The generator receives True if the candidate was admitted (``on_admitted`` has then run
-        already) and False if there was no room for it. SGLang's own schedulers return at the
-        first False. ``Preempt(request)`` may be yielded as well. Seconds are on the home's clock,
-        the same for every ``now_s``.
+        already) and False if there was no room. SGLang's own schedulers return at the first
+        False. ``Preempt(request)`` may be yielded as well. Seconds are on the host's clock, as
+        for every ``now_s``.
         """
 
     def wake_s(self, view: WaitingView, now_s: float) -> float | None:
-        """When to be asked again although nothing has happened, None for never.
+        """Return when to be asked again without any event, None for never.
 
-        Only for one that is not ``work_conserving``, when its worker is idle and requests wait.
+        Only called for a scheduler that is not ``work_conserving``, when its worker is idle and
+        requests wait.
         """
         return None
 
     def accepts(self, request: Request, now_s: float) -> bool:
-        """Whether an arriving request is taken in at all. A rate limit refuses some for good."""
+        """Return whether an arriving request is accepted. A rate limit refuses some for good."""
         return True
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        """The request is about to enter the queue; ``view`` does not hold it yet."""
+        """Handle a request that is about to enter the queue; ``view`` does not hold it yet."""
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        """The request was admitted and its uncached ``extend_tokens`` will all be computed.
+        """Handle an admission; the uncached ``extend_tokens`` will all be computed.
 
-        ``recompute`` marks the second admission of a retracted request, which has been paid for.
+        ``recompute`` marks the second admission of a retracted request, which was charged before.
         """
 
     def on_tokens(self, client: str, tokens: int) -> None:
-        """Requests of this client produced so many output tokens (calls may be merged).
+        """Charge the client for output tokens of its requests (calls may be merged).
 
-        From a queue before the cluster (``gateway``) one that ``refunds_tokens`` may hear of tokens
-        that are yet to come, and of fewer than none if less came.
+        If called from a queue before the cluster (``gateway``), a scheduler that
+        ``refunds_tokens`` may be told of tokens still to come. It may also be told of a
+        negative number if fewer came.
         """
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
-        """``on_tokens`` of a whole batch: so many requests of each client made that many steps.
+        """Charge a batch: each client's requests (``running``) made ``steps`` steps each.
 
-        Between two calls a client's number changes only if there was news of it: ``on_tokens``,
-        ``on_finish`` or ``on_retract``. To be overridden for speed alone, by whoever then sees to
-        it that a subclass which only has an ``on_tokens`` of its own is still told of each client.
+        Between two calls a client's number only changes after ``on_tokens``, ``on_finish`` or
+        ``on_retract`` for that client. Override this method only for speed. The override must
+        then ensure that a subclass with only its own ``on_tokens`` is still told of each
+        client.
         """
         if type(self).on_tokens is LocalScheduler.on_tokens:
             return  # which does nothing, and steps are many
@@ -126,18 +129,19 @@ class LocalScheduler(ABC):
             self.on_tokens(client, steps * count)
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
-        """The same request by request, only for a scheduler with ``per_request_tokens``."""
+        """Charge a request's output tokens, only for a scheduler with ``per_request_tokens``."""
 
     def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
-        """So many picoseconds of an iteration went to this request's prompt, or a chunk of it.
+        """Charge a request for the GPU time of its prompt, or of a chunk of it, in picoseconds.
 
-        ``complete``: it was the last. Only for a scheduler with ``times_steps``, as the next.
+        ``complete`` marks the last chunk. Only called for a scheduler with ``times_steps``,
+        like ``on_gpu_time``.
         """
 
     def on_gpu_time(self, client: str, gpu_ps: int) -> None:
-        """So many picoseconds of decode steps were this client's (calls may be merged).
+        """Charge the client for its GPU time in decode steps, in picoseconds (calls may be merged).
 
-        With those of ``on_prompt_time`` the clients' add up to the time that the worker was busy.
+        Together with ``on_prompt_time``, all clients' charges add up to the worker's busy time.
         """
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
@@ -148,35 +152,37 @@ class LocalScheduler(ABC):
         raise RunFailed(f"{self.name} declares orders_retraction and has no retraction_order")
 
     def step_tokens(self, running: RunningView, now_s: float) -> int:
-        """At most so many tokens in the step that begins, of prompts and outputs together.
+        """Return the token limit of the step that begins, for prompts and outputs together.
 
-        Only for a scheduler with ``sizes_steps``, and only in engines whose steps mix both (vLLM);
-        their own limit holds as well, and every running request gets its token.
+        Only called for a scheduler with ``sizes_steps``, and only in engines whose steps mix
+        both (vLLM). The engine's own limit applies as well, and every running request gets its
+        token.
         """
         raise RunFailed(f"{self.name} declares sizes_steps and has no step_tokens")
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
-        """A running request lost its memory, or was preempted, and is about to wait again."""
+        """Handle a running request that lost its memory, or was preempted, and will wait again."""
 
     def on_read(self, request: Request, read: Read) -> None:
-        """What was really read of a prompt that was charged whole, with nothing cached.
+        """Correct the charge for a prompt that was charged in full, as if nothing was cached.
 
-        Only before real servers, from a queue that must charge before it can know (``gateway``),
-        once, before ``on_finish``. The difference is to be charged, or given back.
+        Only called before real servers, by a queue that must charge before it can know
+        (``gateway``); once, before ``on_finish``. The scheduler charges or refunds the
+        difference.
         """
 
     def on_output(self, request: Request, tokens: int) -> None:
-        """What it has produced in all, 0 if it never ran. Told at its end, before ``on_finish``."""
+        """Report a request's total output, 0 if it never ran, at its end before ``on_finish``."""
 
     def on_finish(self, request: Request) -> None:
-        """The request has produced its last token, or was aborted."""
+        """Handle a request that produced its last token, or was aborted."""
 
     def balances(self) -> Mapping[str, float]:
-        """What is held for or against each client, for monitoring: a credit, a counter."""
+        """Return each client's balance for monitoring, such as a credit or a counter."""
         return {}
 
     def service_bound(self) -> ServiceBound | NoBound:
-        """The theorem that bounds service differences on one worker with these settings."""
+        """Return the theorem that bounds service differences on one worker with these settings."""
         return NoBound(f"{self.name} bounds no service difference")
 
 
@@ -205,47 +211,48 @@ class Router(ABC):
 
     @abstractmethod
     def route(self, request: Request, now_s: float) -> int | None:
-        """The worker for this request, which is dispatched there at once.
+        """Return the worker for this request, which is dispatched there at once.
 
-        One that declares ``holds`` may answer None: the request is held, and the router asked
-        again when something has changed (a request has finished or started to run, a worker has
-        come or gone), in order of arrival.
+        A router that declares ``holds`` may return None to queue the request. The router is
+        asked again after a change (a request has finished or started to run, a worker has
+        joined or left), in order of arrival.
         """
 
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
-        """When its first token came, on the home's clock. Told at its end, before ``on_finish``.
+        """Report when a request's first token came, on the host's clock, before ``on_finish``.
 
-        Not told of a request that ended without one, nor where the home did not see it.
+        Not called for a request without a first token, or if the host did not see it.
         """
 
     @property
     def wants_gpu_time(self) -> bool:
-        """Whether it does anything with ``on_gpu_time``: simulated workers count it only then."""
+        """Return whether ``on_gpu_time`` is used; simulated workers measure it only then."""
         return type(self).on_gpu_time is not Router.on_gpu_time
 
     def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
-        """What it took of the worker's time. Told at its end, before ``on_finish``, if known."""
+        """Report a request's GPU time on the worker, if known, before ``on_finish``."""
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
-        """The request finished (or was refused, with 0 tokens) at that worker."""
+        """Handle a request that finished at a worker (or was refused, with 0 tokens)."""
 
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
-        """The worker failed before it did anything for the request, which may be routed again.
+        """Handle a worker's failure before it did anything for the request.
 
-        In place of ``on_finish``. What was charged for the dispatch ought to be given back.
+        Called in place of ``on_finish``; the request may be routed again. The router should
+        refund what it charged for the dispatch.
         """
         self.on_finish(request, worker, Segment("nothing", 0), now_s)
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
-        """The last ``evicted_tokens`` of ``prefix`` have left that worker's cache. Late news."""
+        """Handle the eviction of the last ``evicted_tokens`` of ``prefix``, reported with delay."""
 
     def on_weights(self) -> None:
-        """The weights of the setup have changed, in place."""
+        """Handle a change of the setup's weights, which happens in place."""
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
-        """A worker with an empty cache takes (again) part from now on. RunFailed if it cannot."""
+        """Add a worker with an empty cache (again). Raises RunFailed if that is impossible."""
         raise RunFailed(f"router {self.name} cannot change its set of workers")
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
-        """The worker is gone with its cache; the home re-dispatches its requests."""
+        """Remove a worker and its cache; the host dispatches its requests again."""
         raise RunFailed(f"router {self.name} cannot change its set of workers")

@@ -27,7 +27,7 @@ _MANY_REQUESTS, _MUCH_CONTEXT = 4_096, 1 << 20
 
 
 class StepUnits(NamedTuple):
-    """What a decode step spends its time on, in tokens of context that could be read instead."""
+    """The costs of a decode step, in tokens of context that could be read instead."""
 
     unit_tokens: float  # on what does not depend on the batch
     request_tokens: float  # on one more request, its context apart
@@ -35,7 +35,7 @@ class StepUnits(NamedTuple):
 
 
 def step_units(costs: CostModel | None) -> StepUnits | None:
-    """Those of an engine; None as long as nobody knows its costs."""
+    """Return the step units of an engine, or None while its costs are unknown."""
     if costs is None:
         return None
     empty_s = costs.decode_step_s(0, 0)
@@ -63,7 +63,7 @@ class OutputLengths:
         return self._of_client.get(client, self._everybody).mean
 
     def learn(self, client: str, tokens: int) -> None:
-        """A request has finished with so many tokens."""
+        """Record the output length of a finished request."""
         self._everybody = self._everybody.moved(tokens)
         average = self._of_client.pop(client, None) or _Average(0.0, 0)
         self._of_client[client] = average.moved(tokens)
@@ -97,26 +97,26 @@ class BatchCost:
         return len(self._context)
 
     def tokens(self, request_tokens: float, without: Iterable[Request] = ()) -> float:
-        """The cost now, but of some, with ``request_tokens`` as in ``StepUnits``."""
+        """Return the present cost without some requests; ``request_tokens`` as in ``StepUnits``."""
         gone = [self._context[one] for one in without if one in self._context]
         left = len(self._context) - len(gone)
         return self._context_tokens - sum(gone) + left * request_tokens
 
     def expected_context(self, request: Request) -> int:
-        """Its mean context while it decodes."""
+        """Return the expected mean context of a request while it decodes."""
         return round(request.input_tokens + self.lengths.expected(request.client) / 2)
 
     def enter(self, request: Request) -> None:
-        """It was admitted."""
+        """Add an admitted request."""
         self._context[request] = context = self.expected_context(request)
         self._context_tokens += context
 
     def leave(self, request: Request) -> None:
-        """It does not run any more: it has finished, or lost its memory. No harm if it did not."""
+        """Remove a request that finished or lost its memory; ignore one that is not running."""
         self._context_tokens -= self._context.pop(request, 0)
 
     def finish(self, request: Request, output_tokens: int) -> None:
-        """It has left for good, having produced so much."""
+        """Remove a finished request, and learn from its output."""
         self.leave(request)
         if output_tokens:
             self.lengths.learn(request.client, output_tokens)

@@ -76,9 +76,10 @@ class BoundedTree(LocationTree[RecentNode]):
         self._shrink(self.root)
 
     def mark_path(self, end: RecentNode, worker: int) -> None:
-        """All of it is used now: leaves before what is above them, so that the oldest is a leaf.
+        """Mark a path as just used, leaves before their parents, so that the oldest is a leaf.
 
-        What ``mark``, ``unlink`` and ``link_before`` do, without three calls for each node.
+        The effect is that of ``mark``, ``unlink`` and ``link_before``, without three calls per
+        node.
         """
         bit, root, node = 1 << worker, self.root, end
         newest = root.older

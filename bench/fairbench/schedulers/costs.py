@@ -31,10 +31,10 @@ def profiled_cost_ms(input_tokens: int, output_tokens: int) -> float:
 
 
 def own_cost(name: str) -> Cost | None:
-    """The function that a setting names, None for weighted tokens.
+    """Return the cost function that a setting names, None for weighted tokens.
 
-    Raises UsageError for an unknown name, for a file that cannot be run, and for a function of it
-    that is no cost: not a number, below 0, or less for more tokens.
+    Raises UsageError for an unknown name, for a file that cannot be run, and for an invalid
+    cost function: not a number, below 0, or less for more tokens.
     """
     if name == LINEAR:
         return None
@@ -82,12 +82,12 @@ CostName = Annotated[str, AfterValidator(_known)]
 
 
 def cost_files(settings: Mapping[str, Any]) -> Iterator[Path]:
-    """The files of cost functions among the settings of a run."""
+    """Yield the files of cost functions among a run's settings."""
     yield from (Path(name).resolve() for name in cost_names(settings))
 
 
 def cost_names(settings: Mapping[str, Any]) -> Iterator[str]:
-    """The same, by the names that the settings have for them."""
+    """Yield the cost functions' files as named in the settings."""
     for key, value in settings.items():
         if key.endswith(f".{FUNCTION}") and isinstance(value, str) and value.endswith(SUFFIX):
             yield value

@@ -29,7 +29,7 @@ Selection: TypeAlias = Generator[Request | Preempt, bool, None]
 
 
 class Tried(Enum):
-    """What became of a candidate."""
+    """The outcome of trying a candidate."""
 
     ADMITTED = "it is in"
     NO_ROOM = "there is no room for it"
@@ -43,7 +43,7 @@ ADMITTED, NO_ROOM, LAST, OVER = Tried
 
 
 def never(wish: Preempt) -> bool:
-    """The answer of a home that preempts nothing."""
+    """Refuse a preemption, as a host without preemption does."""
     return False
 
 

@@ -15,18 +15,18 @@ UNIT_TOKENS = 1_024  # of the prompt by which a token's time is told
 
 
 class GPUCharges:
-    """What requests are to pay beyond what they have been charged, in whole picoseconds."""
+    """The GPU time that requests owe beyond what was charged, in whole picoseconds."""
 
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
         self._ahead: dict[Request, int] = {}  # charged, and not yet computed
 
     def admitted(self, request: Request, extend_tokens: int) -> int:
-        """The time that its prompt is expected to take by itself, whoever else is computed then."""
+        """Charge the expected time of a request's prompt on its own, whatever else runs then."""
         return self._charge(request, extend_tokens, 0.0)
 
     def dispatched(self, request: Request, extend_tokens: int) -> int:
-        """The same, without what an iteration takes however little is computed."""
+        """Charge the expected time of a prompt without an iteration's fixed cost."""
         return self._charge(request, extend_tokens, self._costs.prefill_s(0, 1))
 
     def _charge(self, request: Request, extend_tokens: int, less_s: float) -> int:
@@ -37,26 +37,26 @@ class GPUCharges:
         return ahead_ps
 
     def computed(self, request: Request, gpu_ps: int, complete: bool) -> int:
-        """So much went by for a part of its prompt; ``complete``: that was the last part."""
+        """Charge the time of a prompt's part beyond the prepayment; ``complete``: the last part."""
         ahead_ps = self._ahead.get(request, 0)
         paid_ps = ahead_ps if complete else min(ahead_ps, gpu_ps)
         self._ahead[request] = ahead_ps - paid_ps
         return gpu_ps - paid_ps
 
     def over(self, request: Request) -> int:
-        """It is over, or has lost its memory: what it has paid ahead and not used goes back."""
+        """Refund the unused prepayment of a request that is over or lost its memory."""
         return -self._ahead.pop(request, 0)
 
     def token_ps(self) -> float:
-        """The time of one computed token of a prompt, by which quanta of tokens are times.
+        """Return the time of one computed prompt token, which converts token quanta to time.
 
-        Never 0, also where nothing is known of the costs yet.
+        The result is never 0, even while the costs are unknown.
         """
         return max(1.0, self._costs.prefill_s(0, UNIT_TOKENS) * PS_PER_S / UNIT_TOKENS)
 
 
 def gpu_charges(name: str, setup: Setup) -> GPUCharges:
-    """The charges of a scheduler. Raises UsageError if its home does not know what steps take."""
+    """Return a scheduler's charges. Raises UsageError if its host has no iteration costs."""
     if setup.costs is None:
         raise UsageError(f"{name}.charge = {GPU_TIME!r}: what iterations take is not known here")
     return GPUCharges(setup.costs)

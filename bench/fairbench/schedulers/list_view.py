@@ -128,7 +128,7 @@ class ListView:
 
 
 def head_of(prompt: Prompt) -> Prompt | None:
-    """The first 32 tokens of a prompt, or None if it is shorter."""
+    """Return the first 32 tokens of a prompt, or None if it is shorter."""
     if prompt_tokens(prompt) < IN_BATCH_TOKENS:
         return None
     return truncate(prompt, IN_BATCH_TOKENS)

@@ -20,12 +20,13 @@ CAP_UNITS = 5  # under which a step is 5/6 useful
 
 
 class LoadCap:
-    """Whether one more request may run. Nothing is said of memory.
+    """A limit on the load of running requests, independent of memory.
 
-    ``most_tokens`` is never exceeded, but by a single request that is alone. The engine tells what
-    it admits (``enter``), takes memory back from (``leave``) and has done (``finish``).
+    ``most_tokens`` is never exceeded, except by a single request that runs alone. The engine
+    reports requests that it admits (``enter``), takes memory back from (``leave``) and has
+    finished (``finish``).
 
-    ``setting`` is ``auto``, ``none`` or tokens. Before ``learn`` has told it what steps take,
+    ``setting`` is ``auto``, ``none`` or tokens. Before ``learn`` has provided the step costs,
     ``auto`` is no cap, and requests cost their context alone.
     """
 
@@ -41,7 +42,7 @@ class LoadCap:
         self.finish = self._running.finish
 
     def learn(self, units: StepUnits | None) -> None:
-        """What steps take now: a real server's costs are fitted while it serves."""
+        """Update the step costs, which are fitted while a real server runs."""
         if units is None:
             return
         self._request_tokens = units.request_tokens
@@ -49,7 +50,7 @@ class LoadCap:
             self.most_tokens = CAP_UNITS * units.unit_tokens
 
     def forget(self) -> None:
-        """An idle engine begins afresh: what was learned of outputs is forgotten."""
+        """Forget the learned output lengths, since an idle engine starts afresh."""
         self._running.lengths = OutputLengths()
 
     def __len__(self) -> int:
@@ -61,7 +62,7 @@ class LoadCap:
         return self._running.tokens(self._request_tokens)
 
     def has_room(self, request: Request, without: Iterable[Request] = ()) -> bool:
-        """Whether it may be admitted now, or could be if those did not run."""
+        """Return whether a request may be admitted now, or could be if some did not run."""
         rest = self._running.tokens(self._request_tokens, without)
         more = self._running.expected_context(request) + self._request_tokens
         return not rest or rest + more <= self.most_tokens
@@ -88,7 +89,7 @@ def _uncounted_end(request: Request, output_tokens: int) -> None:
 
 
 def load_cap(setting: str | int | None, costs: CostModel) -> LoadCap:
-    """The cap of an engine with these costs. Raises UsageError where they say nothing."""
+    """Return the cap for an engine with these costs. Raises UsageError for unknown costs."""
     if setting is None or setting == NONE:
         return NoCap()
     units = step_units(costs)

@@ -40,7 +40,7 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
     check_names(owner, params_class, values)
     plain_class: type = params_class
     try:
-        # By way of JSON, where strict still takes an array for a tuple.
+        # Through JSON, because strict mode then accepts an array for a tuple.
         made: P = _adapter(plain_class).validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
         raise UsageError(explain(error, owner)) from None

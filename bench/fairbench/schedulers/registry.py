@@ -66,7 +66,7 @@ ROUTERS = {
     "ray-prefix": "fairbench.schedulers.routing.ray_prefix:RayPrefix",
 }
 
-# What `--scheduler` takes: (router, local).
+# Values of `--scheduler`: (router, local).
 PAIRS = {
     "fcfs": ("round-robin", "fcfs"),
     "lpm": ("round-robin", "lpm"),
@@ -101,7 +101,7 @@ def _with_plugins(group: str) -> Mapping[str, str]:
     for path in user_files():
         own += schedulers_in(path, base).items()
     for name, value in own:
-        # One namespace for both kinds, since `--set NAME.PARAM` does not say which is meant.
+        # Routers and local schedulers share a namespace: `--set NAME.PARAM` does not say the kind.
         if name in found or name in LOCALS or name in ROUTERS:
             raise UsageError(f"two schedulers are called {name!r}: {value} is one")
         found[name] = value

@@ -54,7 +54,7 @@ class SharedCharges:
         known = prompt_tokens(request.prompt)
         cached = min(known, request.input_tokens - computed_tokens)
         due: defaultdict[str, float] = defaultdict(float)
-        # What is computed beyond the known prompt belongs to the request alone.
+        # Tokens computed beyond the known prompt belong to the request alone.
         due[request.client] = float(computed_tokens - (known - cached))
         for node in self._path(request.prompt, cached, known):
             if node.depth > cached:

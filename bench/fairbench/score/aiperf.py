@@ -25,13 +25,13 @@ COUNTS = {
 
 
 def is_aiperf(item: Object) -> bool:
-    """Whether an object is a record of aiperf's."""
+    """Return whether an object is a record of aiperf's."""
     metadata = item.get("metadata")
     return isinstance(metadata, dict) and START in metadata and "metrics" in item
 
 
 def flattened(objects: list[tuple[str, Object]]) -> list[tuple[str, Object]]:
-    """What was measured, without warm-up. The list is used up: files are large.
+    """Return the measured records without warm-up. The list is consumed: files are large.
 
     Raises DataError naming the line that is no such record.
     """

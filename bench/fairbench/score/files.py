@@ -25,7 +25,7 @@ OBJECT_BYTES, VALUE_BYTES = 200, 100  # of a row, at most
 
 
 def read_objects(path: Path) -> list[tuple[str, Object]]:
-    """The objects of a file and where each stands (``FILE, line 3``); of parquet, its rows.
+    """Return the objects of a file with their locations (``FILE, line 3``); of parquet, its rows.
 
     Raises DataError if the file cannot be read, or naming the line that is no JSON object.
     """
@@ -61,7 +61,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, Object]]:
 
 
 def _values(column: pa.ChunkedArray) -> Iterator[Any]:
-    """Its values; one of a text that is there for a million rows is one text."""
+    """Yield the column's values; a text repeated in a million rows is one object."""
     for chunk in column.chunks:
         if hasattr(chunk, "dictionary"):
             texts = chunk.dictionary.to_pylist()

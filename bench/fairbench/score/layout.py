@@ -36,7 +36,7 @@ FIELDS = ("client", "start", *FIRST, *LAST, "input_tokens", "output_tokens", *OP
 
 
 class Shape(Enum):
-    """What one object of a file is."""
+    """The kind of object that a file holds."""
 
     REQUEST = "a request"
     COLUMNS = "a run: lists with one entry per request"
@@ -73,7 +73,7 @@ class Layout:
         return {field: unit for field, unit in found.items() if unit is not None}
 
     def fits(self, item: Object) -> bool:
-        """Whether an object may be in this layout: it has every column that is not optional."""
+        """Return whether an object has every column of the layout that is not optional."""
         needed = {name for field, name in self.columns.items() if field not in OPTIONAL}
         rows = inner(item) if self.shape is Shape.RESPONSES else [item]
         if not rows or not isinstance(rows[0], dict) or not needed <= rows[0].keys():
@@ -82,7 +82,7 @@ class Layout:
         return lists is (self.shape is Shape.COLUMNS)
 
     def mapped(self, names: Mapping[str, str]) -> Layout:
-        """With other names for some fields; a field replaces those that say the same otherwise."""
+        """Return the layout with other names for some fields; a field replaces its alternatives."""
         replaced = {other for group in (FIRST, LAST) for other in group if set(group) & set(names)}
         kept = {field: name for field, name in self.columns.items() if field not in replaced}
         return replace(
@@ -196,7 +196,7 @@ def _in_none(item: Object, where: str, names: Mapping[str, str]) -> DataError:
 
 
 def _hint(missing: Iterable[str], plain: Layout, item: Object) -> str:
-    """Which column may have been meant for the first of the fields that has a near one."""
+    """Return a hint on the column that may have been meant for a missing field."""
     values = {name for name, value in item.items() if not isinstance(value, list | dict)}
     free = values.difference(plain.columns.values())
     found = ((field, nearest(ALIASES.get(field, field), free)) for field in missing)

@@ -52,7 +52,7 @@ class Scored:
 
     @property
     def horizon_s(self) -> float:
-        """When the last thing happened."""
+        """Return the time of the last event."""
         requests = self.requests
         times = np.concatenate([requests.arrival_s, requests.first_token_s, self.last_token_s])
         return float(np.nanmax(times))
@@ -67,13 +67,16 @@ def read_scored(
     unit_s: float | None = None,
     registered: Sequence[str] = (),
 ) -> Scored:
-    """The records of files, all of one run and by one clock, as tables.
+    """Return the records of files of one run and one clock as tables.
 
-    ``layout`` is one of ``LAYOUTS``, or found out; ``names`` is what fields are called instead;
-    times are in units of ``unit_s`` seconds, in seconds for None where nothing says another unit.
-    Time 0 is the first start, unless the layout keeps the clock of its run. Clients are those
-    ``registered``, served or not, then the others in the order in which they come. Raises DataError
-    naming file, request and field, UsageError for a wrong layout.
+    ``layout`` is one of ``LAYOUTS``, or detected; ``names`` maps fields to other column names.
+    Times
+    are in units of ``unit_s`` seconds; None means seconds unless the file says otherwise. Time
+    0 is the
+    first start, unless the layout keeps the run's clock. Clients are those ``registered``,
+    served or
+    not, then the others in order of appearance. Raises DataError naming file, request and field,
+    UsageError for a wrong layout.
     """
     parts: list[dict[str, Any]] = []
     used: list[Layout] = []
@@ -143,7 +146,7 @@ def _worker_numbers(workers: Any) -> Any:
 
 
 def _stems(paths: Sequence[Path]) -> list[str]:
-    """What files are called; those of one name in different folders, what the folders are."""
+    """Return names for the files; files of the same name are named by their folders."""
     stems = [path.name.removesuffix(".gz").rpartition(".")[0] or path.name for path in paths]
     folders = [path.absolute().parent.name for path in paths]
     alike = len(set(stems)) == 1 and len(set(folders)) == len(paths) > 1
@@ -218,7 +221,7 @@ def _requests(rows: Mapping[str, Any], clients: tuple[str, ...], answered: Flags
 
 
 def _programs(requests: Requests, asked: Floats) -> Programs:
-    """The programs of requests in order of arrival: over when the last of them is."""
+    """Return the programs of requests in order of arrival; the last request ends a program."""
     programs, first = np.unique(requests.program_id, return_index=True)
     count = len(programs)
     if (requests.client != requests.client[first][requests.program_id]).any():

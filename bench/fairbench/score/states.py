@@ -1,4 +1,4 @@
-"""How a request ended, in the words that tools have for it."""
+"""The end states of a request, in the words of various tools."""
 
 from __future__ import annotations
 

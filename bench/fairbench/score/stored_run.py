@@ -24,12 +24,12 @@ def score_run(
     end_s: float | None,
     percentiles: tuple[int, ...] = (),
 ) -> ScoredRun:
-    """The summary of a run's directory over a window, and its requests.
+    """Return the summary of a run's directory over a window, and its requests.
 
-    ``percentiles`` are in place of those that were chosen when it was run, if any.
+    ``percentiles`` replace those that were chosen when the run was made, if any.
 
-    What its tables do not say, such as what was run, stays as it is stored. Raises DataError if
-    the directory is no run or its files are not as they were written.
+    Facts that the tables do not hold, such as the workload, stay as stored. Raises DataError if the
+    directory is no run or its files were changed.
     """
     from fairbench.metrics.records import Window
     from fairbench.results.run_facts import metrics_of, stored_facts
@@ -54,7 +54,7 @@ def score_run(
 
 
 def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, str]:
-    """The theorem that the run was judged by, or None and why."""
+    """Return the theorem by which the run was judged, or None and the reason."""
     from fairbench.config.resolve import read_spec
     from fairbench.results.facts import cluster_bound
     from fairbench.results.store import EXPERIMENT
@@ -68,7 +68,7 @@ def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, 
 
 
 def _keep_what_was_measured(scored: dict[str, Any], stored: Mapping[str, Any]) -> None:
-    """What is not in the tables: gaps between tokens, how requests failed, what was kept back."""
+    """Keep the stored values that the tables lack: token gaps, failures and queueing."""
     from fairbench.metrics.catalogue import needing
     from fairbench.metrics.metric import Needs
     from fairbench.metrics.unknown import forget
@@ -83,5 +83,5 @@ def _keep_what_was_measured(scored: dict[str, Any], stored: Mapping[str, Any]) -
 
 
 def _is_remark(key: str, scored: Mapping[str, Any]) -> bool:
-    """Whether a note is on the run itself and not on a metric."""
+    """Return whether a note is about the run itself and not about a metric."""
     return key not in scored and not key.startswith("clients.")

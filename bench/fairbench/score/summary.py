@@ -34,11 +34,12 @@ def scored_summary(
     latency: Literal["program", "ttft"] = "program",
     percentiles: tuple[int, ...] = (),
 ) -> dict[str, Any]:
-    """Every metric that the records give; the others are null, with the reason in ``notes``.
+    """Return every metric that the records give; others are null, with the reason in ``notes``.
 
-    ``weights`` are the clients', by name, 1 where there is none; ``goodput`` are latency targets,
-    by LATENCY or CLIENT.LATENCY. Raises UsageError if one of ``misbehaving``, ``weights`` or
-    ``goodput`` is no client, for a weight that is not allowed, or a multiple of a latency alone.
+    ``weights`` are the clients', by name, 1 where none is given; ``goodput`` holds latency
+    targets by
+    LATENCY or CLIENT.LATENCY. Raises UsageError if a name in ``misbehaving``, ``weights`` or
+    ``goodput`` is no client, for an invalid weight, or for a multiple of a latency alone.
     """
     weights = checked_weights(weights or {})
     entitled = with_tenants(scored.clients)

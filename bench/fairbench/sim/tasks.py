@@ -9,7 +9,7 @@ from fairbench.errors import ProgramFailed
 
 # Starts something and later calls back with (result, error), exactly one of them set.
 Callback = Callable[[Any, ProgramFailed | None], None]
-# What a program awaits: called with the callback once the program is suspended on it.
+# Awaited by a program: called with the callback once the program is suspended.
 Pending = Callable[[Callback], None]
 
 

@@ -34,7 +34,7 @@ _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 _RATE_LIMIT = re.compile(r"LShare/rpm([1-9]\d*)")
 KNOWN_SCHEDULERS = (*_SCHEDULERS, "LShare/rpmN")
-# What the server was launched with (REVISION.md: --fair-weights 1 2 3 4).
+# The server's launch option (REVISION.md: --fair-weights 1 2 3 4).
 _WVTC_WEIGHTS = {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0}
 
 
@@ -43,10 +43,11 @@ def build_scheduler(
     date: Recorded = RECORDED[-1],
     weights: Mapping[str, float] | None = None,
 ) -> LocalScheduler:
-    """A fresh scheduler of the kind that a measured run was made with, in the form of its date.
+    """Return a fresh scheduler of the kind and date of a measured run.
 
-    ``weights`` are the clients', None for those that the name implies. Raises DataError for a
-    scheduler that is not known here, and for weights where it has none.
+    ``weights`` are the clients', None for those that the name implies. Raises DataError for an
+    unknown
+    scheduler, and for weights where the scheduler has none.
     """
     params: dict[str, Any]
     if limit := _RATE_LIMIT.fullmatch(measured_name):

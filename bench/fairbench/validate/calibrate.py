@@ -37,7 +37,7 @@ STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """One pair of constants against the runs of one date.
+    """One pair of constants, judged on the runs of one date.
 
     ``error`` is the root mean square of the logarithms of simulated over measured.
     """
@@ -59,7 +59,7 @@ class Calibration:
 
 
 def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
-    """The runs that may be fitted to. Raises DataError if there are none."""
+    """Return the runs that may be fitted to. Raises DataError if there are none."""
     chosen = [run for run in runs if run.name in FITTED_RUNS]
     if not chosen:
         raise DataError(f"no run of the scenarios {' and '.join(FITTED_SCENARIOS)} to fit to")
@@ -67,7 +67,7 @@ def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
 
 
 def candidates(runs: list[MeasuredRun]) -> Iterator[Fit]:
-    """Every pair of constants, and how far the runs of each date are then off."""
+    """Yield every pair of constants with its error on the runs of each date."""
     for date in sorted({run.recorded for run in runs}):
         among = [run for run in runs if run.recorded == date]
         for overhead_ms in OVERHEADS_MS:
@@ -76,7 +76,7 @@ def candidates(runs: list[MeasuredRun]) -> Iterator[Fit]:
 
 
 def best(runs: list[MeasuredRun], fits: list[Fit]) -> Calibration:
-    """The calibration with the least error over all runs."""
+    """Return the calibration with the smallest error over all runs."""
     return min((_with(runs, fits, ms) for ms in OVERHEADS_MS), key=lambda one: one.error)
 
 
@@ -93,7 +93,7 @@ def _with(runs: list[MeasuredRun], fits: list[Fit], overhead_ms: float) -> Calib
 
 
 def _response_ms(runs: list[MeasuredRun], overhead_ms: float) -> float:
-    """What the least time to first token leaves: that of a request alone on an idle server."""
+    """Return the part of the lowest TTFT that a lone request on an idle server does not explain."""
     served = [run.trace.finished for run in runs]
     ttft_s = [run.trace.first_token_latency_s[mask] for run, mask in zip(runs, served, strict=True)]
     prompts = [run.trace.prompt_tokens[mask] for run, mask in zip(runs, served, strict=True)]

@@ -37,7 +37,7 @@ class TTFT:
     p99_s: Pair
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the values as JSON types."""
         percentiles = {"p50_s": self.p50_s.as_dict(), "p99_s": self.p99_s.as_dict()}
         return {"group": self.group, **percentiles}
 
@@ -59,17 +59,17 @@ class RunComparison:
 
     @property
     def service_rates(self) -> dict[int, Pair]:
-        """Of each client, to the last arrival."""
+        """Return each client's service rate to the last arrival."""
         return self.windows[0].rates
 
     @property
     def jain(self) -> Pair:
-        """Of the service rates to the last arrival."""
+        """Return Jain's index of the service rates to the last arrival."""
         return self.windows[0].jain
 
     @property
     def rate_errors_pct(self) -> list[float]:
-        """Of each client's service rate, where defined."""
+        """Return the error of each client's service rate, where defined (percent)."""
         errors = (pair.error_pct for pair in self.service_rates.values())
         return [error for error in errors if error is not None]
 
@@ -79,9 +79,10 @@ class RunComparison:
         return list(_misses(self))
 
     def columns(self) -> Iterator[tuple[str, Pair]]:
-        """Every number, by a name that is the same in all runs of a scenario.
+        """Yield every number under a name that is the same in all runs of a scenario.
 
-        None is fixed by the trace: service is taken to the last arrival, not to the last token.
+        No number is fixed by the trace: service is counted to the last arrival, not to the last
+        token.
         """
         yield "throughput", self.throughput
         yield from self.service_columns()
@@ -93,7 +94,7 @@ class RunComparison:
         yield "refused", self.refused
 
     def other_columns(self) -> Iterator[tuple[str, Pair]]:
-        """What ranks no scheduler: the server's least time to first token, and every slice."""
+        """Yield the numbers that rank no scheduler: the lowest TTFT, and every slice."""
         yield "least TTFT", self.least_ttft_s
         for number, window in enumerate(self.windows[1:], start=1):
             for client, pair in window.rates.items():
@@ -101,12 +102,12 @@ class RunComparison:
             yield f"Jain, slice {number}", window.jain
 
     def service_columns(self) -> Iterator[tuple[str, Pair]]:
-        """Each client's service rate to the last arrival."""
+        """Yield each client's service rate to the last arrival."""
         for client, pair in self.service_rates.items():
             yield f"service rate of client {client}", pair
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the comparison as JSON types."""
         errors = self.rate_errors_pct
         return {
             "name": self.name,
@@ -135,7 +136,7 @@ def mean_size(errors: list[float]) -> float | None:
 def compare_run(
     name: str, scenario: str, measured: Trace, simulated: Trace, *, fitted: bool
 ) -> RunComparison:
-    """Both sides of a run through the same functions."""
+    """Compare both sides of a run by the same functions."""
     everyone = measured.clients
     return RunComparison(
         name=name,
@@ -161,7 +162,7 @@ def compare_run(
 
 
 def groups(trace: Trace) -> dict[str, list[int]]:
-    """Each client alone if there are few; else those that asked for less service, and for more."""
+    """Return each client alone if there are few, else clients of low and of high demand."""
     clients = trace.clients
     if len(clients) <= FEW_CLIENTS:
         return {f"client {client}": [client] for client in clients}

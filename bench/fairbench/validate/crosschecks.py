@@ -55,13 +55,13 @@ class CrossCheck:
         return 100 * (self.predicted / self.published - 1)
 
     def as_dict(self) -> dict[str, Any]:
-        """For the table and JSON."""
+        """Return the values for the table and as JSON types."""
         return {**asdict(self), "error_pct": self.error_pct}
 
 
 @dataclass(frozen=True, slots=True)
 class _Formula:
-    """Which entry of the file (it holds all ``words``), and how its number is predicted."""
+    """A formula for the entry of the file that holds all ``words``."""
 
     words: tuple[str, ...]
     what: str
@@ -72,7 +72,7 @@ class _Formula:
 
 
 def crosschecks(path: Path) -> list[CrossCheck]:
-    """Every entry of a JSON file of cross-checks, in its order; some give several numbers.
+    """Return every entry of a JSON file of cross-checks in order; some give several numbers.
 
     Each entry has ``what``, ``source`` and ``predicted``, all text. Raises DataError naming file,
     entry and field.
@@ -116,7 +116,7 @@ def _bench_tok_s(profile: TimingProfile) -> float:
 
 
 def _capacity_per_min(profile: TimingProfile) -> float:
-    """Requests of 256 tokens in and out that the measured server finishes a minute."""
+    """Return how many requests of 256 tokens in and out the measured server finishes a minute."""
     n = SATURATED_REQUESTS
     lengths, at_once = np.full(n, 256), np.zeros(n)
     trace = Trace(np.arange(n) % 2, lengths, lengths, at_once, at_once, at_once)
@@ -126,7 +126,7 @@ def _capacity_per_min(profile: TimingProfile) -> float:
 
 
 def _formulas() -> list[_Formula]:
-    """The published numbers that can be computed; each also stands in its entry's text."""
+    """Return the published numbers that can be computed; each also stands in its entry's text."""
     a100, h100, h200 = (
         f"{gpu}/llama-3.1-8b/tp1/vllm-{version}"
         for gpu, version in (

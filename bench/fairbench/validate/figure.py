@@ -63,7 +63,7 @@ def _points(run: RunComparison) -> list[tuple[_Kind, Pair]]:
 
 
 def _errors(axes: Axes, runs: list[RunComparison]) -> None:
-    """One row a run, fitted ones at the bottom; beyond the limit a point sits on the edge."""
+    """Draw a row per run, fitted runs at the bottom; points beyond the limit sit on the edge."""
     ordered = sorted(runs, key=lambda run: (not run.fitted, run.name))
     for target, shade in ((P99_TARGET_PCT, "0.95"), (RATE_TARGET_PCT, "0.86")):
         axes.axvspan(-target, target, color=shade, zorder=0)
@@ -90,7 +90,7 @@ def _errors(axes: Axes, runs: list[RunComparison]) -> None:
 
 
 def _times(axes: Axes, runs: list[RunComparison]) -> None:
-    """Every group's P50 and P99 of the time to first token, both axes logarithmic."""
+    """Draw every group's P50 and P99 of TTFT on logarithmic axes."""
     pairs = [
         (kind, run, pair)
         for run in runs
@@ -126,7 +126,7 @@ def _mark(kind: _Kind, run: RunComparison) -> dict[str, Any]:
 
 
 def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
-    """The kinds as filled marks, and one open mark for all that was fitted to."""
+    """Draw the kinds as filled marks, and one open mark for all fitted runs."""
     for kind in kinds:
         label = kind.label if axes.get_xscale() == "linear" else kind.label.split(" (")[0]
         axes.plot([], [], kind.marker, color=kind.colour, markersize=5, label=label)

@@ -64,7 +64,7 @@ def write_files(
 
 
 def _csv(runs: list[RunComparison]) -> str:
-    """One line per run and number; 5 significant digits, empty where undefined."""
+    """Return one line per run and number; 5 significant digits, empty where undefined."""
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", "fitted", "number", "simulated", "measured", "error_pct"])

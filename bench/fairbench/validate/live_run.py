@@ -22,7 +22,7 @@ from fairbench.validate.pair import Pair
 
 @dataclass(frozen=True, slots=True)
 class LiveComparison:
-    """What was served and simulated by what, and the pairs by metric (``CLIENT.metric`` too).
+    """The comparison of a live run with its simulation: the pairs by metric and ``CLIENT.metric``.
 
     ``kind`` is ``measured`` or ``emulated``.
     """
@@ -33,7 +33,7 @@ class LiveComparison:
     pairs: dict[str, Pair]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; the live side of each pair is under ``measured``."""
+        """Return the comparison as JSON types; the live side of each pair is under ``measured``."""
         return {
             "kind": self.kind,
             "served": self.served,
@@ -43,9 +43,9 @@ class LiveComparison:
 
 
 def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> ExperimentSpec:
-    """The experiment of a live run for the simulator: same seed, load, schedulers and KV pool.
+    """Return the simulated experiment of a live run: same seed, load, schedulers and KV pool.
 
-    Raises UsageError if the run is not of a backend that we started, or names no timing profile.
+    Raises UsageError if the run's backend was not started by fairbench or has no timing profile.
     """
     path = run.path / EXPERIMENT
     stored = read_experiment(path)
@@ -65,7 +65,7 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
 
 
 def compare_live(run: StoredRun, simulated: Summary) -> LiveComparison:
-    """The pairs of a live run and its simulation."""
+    """Return the pairs of a live run and its simulation."""
     live = run.summary
     return LiveComparison(
         kind="emulated" if live["emulated"] else "measured",
@@ -91,7 +91,7 @@ def _pair(live: Summary, simulated: Summary, key: str) -> Pair:
 
 
 def live_lines(comparison: LiveComparison) -> Iterator[str]:
-    """The comparison for people."""
+    """Yield the comparison as lines of text."""
     kind = comparison.kind
     yield f"simulated on {comparison.timing_profile}; {kind} on {comparison.served}"
     yield ""

@@ -59,16 +59,16 @@ class MeasuredRun:
         return f"{self.folder or self.scheduler}/{self.scenario}"
 
     def build_scheduler(self) -> LocalScheduler:
-        """A fresh scheduler of the kind that made the run."""
+        """Return a fresh scheduler of the kind that made the run."""
         return build_scheduler(self.scheduler, self.recorded, self.weights)
 
 
 def load_measured(path: Path) -> list[MeasuredRun]:
-    """Measured runs from JSON lines (``.gz`` or not), one run a line, sorted by name.
+    """Load measured runs from JSON lines (``.gz`` or not), one run a line, sorted by name.
 
     Each has ``path`` (``.../SCHEDULER/all_results_SCENARIO.jsonl``) and equally long lists of
     client, prompt_len, output_len, req_time, first_token_latency and request_latency (s; -1 means
-    refused); it may have ``recorded`` (when) and ``weights`` (of clients 0, 1, ...). Raises
+    refused). A run may have ``recorded`` (a date) and ``weights`` (of clients 0, 1, ...). Raises
     DataError naming file, line and field, also for an unknown scheduler.
     """
     runs = [_measured(record, where) for where, record in json_lines(path, f"{path}")]
@@ -117,8 +117,9 @@ def _measured(record: Any, where: str) -> MeasuredRun:
 
 
 def _names(path: str, where: str) -> tuple[str, str, str]:
-    """``fair_bench/LShare/rpm5/all_results_real.jsonl`` -> ``LShare/rpm5``, ``real``, no folder.
+    """Return the name, scenario and folder of a run from its path.
 
+    ``fair_bench/LShare/rpm5/all_results_real.jsonl`` -> ``LShare/rpm5``, ``real``, no folder.
     ``fair_bench/sec6.4/35000/VTC-256/all_results_x.jsonl`` -> ``VTC``, ``x``, ``35000/VTC-256``.
     """
     *folders, file = path.split("/")
@@ -138,7 +139,7 @@ def _section(path: str) -> str:
 
 
 def _weights(values: Any) -> dict[str, float] | None:
-    """Of clients 0, 1, ... by name."""
+    """Return the weights of clients 0, 1, ... by name."""
     if values is None:
         return None
     numbers = values if isinstance(values, list) else []

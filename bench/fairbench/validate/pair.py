@@ -1,4 +1,4 @@
-"""One number, simulated and measured."""
+"""A pair of numbers, simulated and measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import isfinite
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One number of both sides; NaN where a side has none."""
+    """A number of both sides; NaN where a side has none."""
 
     simulated: float
     measured: float
@@ -23,10 +23,10 @@ class Pair:
         return 100 * (self.simulated / self.measured - 1)
 
     def within(self, percent: float) -> bool:
-        """Whether the error is defined and at most so much either way."""
+        """Return whether the error is defined and at most ``percent`` in either direction."""
         return self.error_pct is not None and abs(self.error_pct) <= percent
 
     def as_dict(self) -> dict[str, float | None]:
-        """For JSON: undefined is null."""
+        """Return the pair as JSON types; undefined is null."""
         simulated, measured = (x if isfinite(x) else None for x in (self.simulated, self.measured))
         return {"simulated": simulated, "measured": measured, "error_pct": self.error_pct}

@@ -1,7 +1,7 @@
-"""When a measured run was recorded: the server of that time charged and ran differently.
+"""The dates of measured runs: servers of different dates charged and ran differently.
 
-The records carry no date. VTC-artifact's history does: the commit that last wrote each file, which
-is the table below (192c2e2 and its ancestors). A record may say so itself, in ``recorded``.
+The records carry no date. The history of VTC-artifact does: the table below holds the commit that
+last wrote each file (192c2e2 and its ancestors). A record may give its date in ``recorded``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
 
 
 def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
-    """When a run was recorded; ``stated`` is what its record says, None if nothing.
+    """Return when a run was recorded; ``stated`` is the record's own date, None without.
 
     Raises DataError for a date that is not one of ``RECORDED``.
     """
@@ -54,7 +54,7 @@ def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
 
 
 def vtc_form(date: Recorded) -> str:
-    """What VTC-artifact's VTC did then: ``vtc.form``.
+    """Return the form of VTC that VTC-artifact had at a date: ``vtc.form``.
 
     The second update of the counters, in steps that end a request, came in June 2024.
     """

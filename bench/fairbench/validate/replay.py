@@ -41,7 +41,7 @@ DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"  # with nothing measured
 FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
 # Start and merge of a minibatch.
 PREFILL_OVERHEAD_MS = 14.0
-# What a decode step costs a running request, mostly in the server's Python loops. The two fitted
+# Cost of a decode step per running request, mostly in the server's Python loops. The two fitted
 # runs of December 2023 were made on a slower host than the four of 2024.
 REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
 # The way in and out (HTTP, tokenizer), which keeps no one else waiting: with it the one first token
@@ -62,7 +62,7 @@ POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
 def server_limits(
     prefill_overhead_ms: float = PREFILL_OVERHEAD_MS, pool_tokens: int = POOL_TOKENS
 ) -> LightLLMLimits:
-    """The settings of the server that the measured runs were made on, or one with another pool."""
+    """Return the limits of the server that made the measured runs, or with another pool."""
     return LightLLMLimits(
         pool_tokens,
         client_tokens=CLIENT_TOKENS,
@@ -73,12 +73,12 @@ def server_limits(
 
 
 def with_request_step(profile: TimingProfile, step_ms: float) -> TimingProfile:
-    """The profile with another cost of a running request in a decode step."""
+    """Return the profile with another cost of a running request in a decode step."""
     return replace(profile, coefficients_ms={**profile.coefficients_ms, "c_nd": step_ms})
 
 
 def fitted_profile(date: Recorded) -> TimingProfile:
-    """The measured server as it was then."""
+    """Return the fitted profile of the measured server at a date."""
     return with_request_step(load_profile(FITTED_PROFILE), REQUEST_STEP_MS[date])
 
 
@@ -102,7 +102,7 @@ def replay_run(
 def replay(
     trace: Trace, scheduler: LocalScheduler, profile: TimingProfile, limits: LightLLMLimits
 ) -> Trace:
-    """The trace with simulated latencies in place of its own; NaN for what was refused."""
+    """Return the trace with simulated latencies instead of its own; NaN for refused requests."""
     clock = Clock()
     worker = LightLLMWorker(clock, scheduler, profile, limits)
     ended: dict[int, Sequence] = {}

@@ -1,4 +1,4 @@
-"""What a replay ran on and which of its numbers were fitted, for programs, readers and figures."""
+"""The settings of a replay and the numbers that were fitted, as data and as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairbench.validate.replay import (
 
 
 def settings(profile: str | None, pool_tokens: int) -> dict[str, Any]:
-    """For JSON; ``profile`` is None for the fitted one."""
+    """Return the settings as JSON types; ``profile`` is None for the fitted one."""
     used = profile or FITTED_PROFILE
     steps = {"request_step_ms": REQUEST_STEP_MS} if profile is None else {}
     return {
@@ -36,7 +36,7 @@ def settings(profile: str | None, pool_tokens: int) -> dict[str, Any]:
 
 
 def basis(profile: str | None, pool_tokens: int) -> str:
-    """In words: the profile, and what was fitted to what."""
+    """Return the profile and the fitted numbers in words."""
     host = f"{PREFILL_OVERHEAD_MS:g} ms a minibatch and {RESPONSE_MS:g} ms the way in and out"
     if profile is not None:
         return (
@@ -51,7 +51,7 @@ def basis(profile: str | None, pool_tokens: int) -> str:
 
 
 def title(profile: str | None) -> str:
-    """Which server, for the figure."""
+    """Return the server's name for the figure."""
     if profile is None:
         return "Llama-2-7b on one A10G, S-LoRA's engine (VTC-artifact 192c2e2)"
     return f"S-LoRA's engine on {profile}"

@@ -1,4 +1,4 @@
-"""How long measured runs may be: what is simulated takes time for each second of it."""
+"""The longest measured run: every simulated second costs time."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def validation_text(
     basis: str,
     checks: list[CrossCheck] | None = None,
 ) -> str:
-    """Tables and missed targets. ``basis`` says what was fitted to what."""
+    """Return tables and missed targets. ``basis`` says which values were fitted to which runs."""
     return printed(_render(runs, orders, basis, checks), colour=False, width=MAX_WIDTH)
 
 
@@ -88,7 +88,7 @@ def _jain(pair: Pair) -> str:
 
 
 def _slices(slices: list[Window]) -> str:
-    """How far Jain is off in the worst slice; marked if that or a client's rate misses."""
+    """Return the error of Jain's index in the worst slice, marked if a target is missed."""
     off = [abs(window.jain.simulated - window.jain.measured) for window in slices]
     within = all(w.jain_within and all(map(w.rate_within, w.rates)) for w in slices)
     worst = max((one for one in off if not isnan(one)), default=None)

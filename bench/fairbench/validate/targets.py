@@ -1,4 +1,4 @@
-"""What a run's times to first token and gap should meet; services: ``windows``."""
+"""The targets of a run's TTFT and service gap; the targets of service are in ``windows``."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ GAP_TARGET_FACTOR = 1.5
 
 
 def p50_target(pair: Pair) -> str:
-    """The target of a median time to first token, in words."""
+    """Return the target of a median TTFT in words."""
     return f"{P50_TARGET_PCT:g}%" if pair.measured > LONG_TTFT_S else f"{SHORT_P50_TARGET_S:g} s"
 
 
 def p50_within(pair: Pair) -> bool:
-    """Whether a median time to first token meets its target: in percent, or seconds if short."""
+    """Return whether a median TTFT meets its target: in percent, or in seconds if short."""
     if pair.measured > LONG_TTFT_S:
         return pair.within(P50_TARGET_PCT)
     return not abs(pair.simulated - pair.measured) > SHORT_P50_TARGET_S
 
 
 def p99_within(pair: Pair) -> bool:
-    """Whether a P99 of the time to first token meets its target; a short one has none."""
+    """Return whether a P99 of TTFT meets its target; a short P99 has none."""
     return not pair.measured > LONG_TTFT_S or pair.within(P99_TARGET_PCT)
 
 
 def least_within(pair: Pair) -> bool:
-    """Whether the least time to first token meets its target; on a busy server it has none."""
+    """Return whether the lowest TTFT meets its target; on a busy server there is none."""
     off_s = abs(pair.simulated - pair.measured)
     return not (pair.measured <= IDLE_TTFT_S and off_s > IDLE_TARGET_S)
 
 
 def gap_within(gap: Pair) -> bool:
-    """Whether the two largest gaps are within ``GAP_TARGET_FACTOR`` of each other."""
+    """Return whether the two largest gaps are within a factor of ``GAP_TARGET_FACTOR``."""
     low, high = sorted((gap.simulated, gap.measured))
     return high <= GAP_TARGET_FACTOR * low

@@ -26,12 +26,12 @@ from fairbench.validate.pair import Pair
 
 SLICE_S = 60.0  # about so long; as VTC-artifact's windows
 RATE_TARGET_PCT = 5.0
-# As much off is no miss, however small the client: percent of the window's whole service.
+# Differences up to this are no miss, however small the client (% of the window's service).
 TINY_SHARE_PCT = 1.0
 # A full minibatch of the measured server (11 requests of 256 tokens in and out) is a sixth of what
 # it does in a slice, so a slice may be off by such a minibatch or, of all service, a third of it.
 SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
-# As far as Jain moves if the rates of two clients at 1 : 2 are both off by their target, apart.
+# Change in Jain's index if the rates of two clients at 1 : 2 miss their targets oppositely.
 JAIN_TOLERANCE, SLICE_JAIN_TOLERANCE = 0.025, 0.075
 
 
@@ -48,16 +48,16 @@ class Window:
 
     @property
     def target_pct(self) -> float:
-        """How far each client's rate may be off, in percent."""
+        """Return the tolerance of each client's rate (percent)."""
         return SLICE_TARGET_PCT if self.slice else RATE_TARGET_PCT
 
     @property
     def jain_tolerance(self) -> float:
-        """How far Jain's index may be off."""
+        """Return the tolerance of Jain's index."""
         return SLICE_JAIN_TOLERANCE if self.slice else JAIN_TOLERANCE
 
     def rate_within(self, client: int) -> bool:
-        """Whether a client's rate meets its target, or is off by next to nothing."""
+        """Return whether a client's rate meets its target or differs negligibly."""
         pair, total = self.rates[client], sum(pair.measured for pair in self.rates.values())
         share = SLICE_SHARE_PCT if self.slice else TINY_SHARE_PCT
         tiny = abs(pair.simulated - pair.measured) <= share / 100 * total
@@ -65,13 +65,13 @@ class Window:
 
     @property
     def jain_within(self) -> bool:
-        """Whether Jain's index is as measured, or undefined on both sides."""
+        """Return whether Jain's index is as measured, or undefined on both sides."""
         undefined = isnan(self.jain.simulated), isnan(self.jain.measured)
         off = abs(self.jain.simulated - self.jain.measured)
         return all(undefined) or off <= self.jain_tolerance
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON; times are those of the trace."""
+        """Return the window as JSON types; times are those of the trace."""
         return {
             "start_s": self.start_s,
             "end_s": self.end_s,
@@ -87,7 +87,7 @@ class Window:
 
 
 def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple[Window, ...]:
-    """The window from the first to the last arrival, then its slices if it has more than one."""
+    """Return the window from first to last arrival, then its slices if there are several."""
     spans = spans_of(measured)
     return tuple(
         _window(simulated, measured, weights, span, cut=number > 0)
@@ -104,7 +104,7 @@ def spans_of(measured: Trace) -> list[tuple[float, float]]:
 def service_between(
     trace: Trace, weights: ServiceWeights, start_s: float, end_s: float
 ) -> dict[int, float]:
-    """Each client's service in a window, by the rule above; what was refused has none."""
+    """Return each client's service in a window by the module's rule; refused requests have none."""
     served = trace.finished
     first_s = (trace.req_time_s + trace.first_token_latency_s)[served]
     last_s = (trace.req_time_s + trace.request_latency_s)[served]

@@ -1,4 +1,4 @@
-"""What each client was promised: targets of the workload, of its classes, and from the user."""
+"""The latency targets promised to each client: by the workload, by its classes and by the user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def class_of_client(spec: WorkloadSpec) -> dict[str, str]:
-    """The class of each client that is in one."""
+    """Return the class of each client that belongs to one."""
     classes = spec.classes or {}
     return {client: name for name, one in classes.items() for client in one.clients}
 
@@ -20,10 +20,11 @@ def class_of_client(spec: WorkloadSpec) -> dict[str, str]:
 def client_targets(
     spec: WorkloadSpec, given: Mapping[str, str], names: Sequence[str]
 ) -> dict[str, Targets]:
-    """The targets of each client of a run, by name.
+    """Return the targets of each client of a run, by name.
 
-    Latency by latency counts most what is ``given`` (``named_targets``), then what the client's
-    class has, then what the workload has for all. Raises UsageError.
+    Each latency is taken from ``given`` (``named_targets``) first, then from the client's
+    class, then
+    from the workload. Raises UsageError.
     """
     classes = class_of_client(spec)
     for_all = parse_targets(spec.targets or {}, "targets")

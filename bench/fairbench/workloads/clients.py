@@ -38,16 +38,18 @@ def plan_clients(
     weights: Mapping[str, float] | None = None,
     goodput: Mapping[str, str] | None = None,
 ) -> tuple[ClientPlan, ...]:
-    """The clients of a run; None is the workload's own value.
+    """Plan the clients of a run; None means the workload's own value.
 
-    ``request_rate`` is in programs/s of each well-behaved client over the whole cluster; the
-    workload's own rate is per GPU, so it is multiplied by ``dp``; ``gpu`` is the id of a timing
-    profile, for which a workload may have a rate of its own. The rates of clients that run
-    another program change as it does. A client at m times the rate, or m times as large,
-    sends m times ``num_programs``; that count lifts the workload's own duration. ``weights`` are
-    by name, 1 where there is none; ``goodput`` are targets laid over the workload's
-    (``client_targets``).
-    Raises UsageError naming the value that is impossible.
+    ``request_rate`` is the rate of each well-behaved client over the whole cluster
+    (programs/s). The
+    workload's own rate is per GPU and is multiplied by ``dp``. ``gpu`` is the id of a timing
+    profile,
+    for which a workload may give another rate. The rates of clients that run another program change
+    in proportion. A client with m times the rate, or m times the size, sends m times
+    ``num_programs``; that count replaces the workload's own duration. ``weights`` are by name,
+    1 where
+    none is given. ``goodput`` holds targets that override the workload's (``client_targets``).
+    Raises UsageError naming the impossible value.
     """
     chosen = spec.scenario(scenario)
     names = spec.name_clients(_client_count(spec, scenario, clients))
@@ -94,7 +96,7 @@ Changed = Iterator[tuple[int, dict[str, Any]]]
 
 
 class _Run(NamedTuple):
-    """What the clients of a run have in common. ``params`` are those of a well-behaved one."""
+    """The values that the clients of a run share. ``params`` are those of a well-behaved client."""
 
     spec: WorkloadSpec
     scenario: Scenario
@@ -102,7 +104,9 @@ class _Run(NamedTuple):
     params: dict[str, Value]
 
     def sized(self, count: int) -> Changed:
-        """Those of ``count`` that run the workload's program and behave, if they have sizes."""
+        """Return the changes for the well-behaved clients of the workload's program, if sizes are
+        given.
+        """
         traffic = self.spec.traffic()
         for index, multiple in _plain_sizes(self.scenario, count):
             load = _sized(self.load._replace(client=index), multiple)
@@ -122,7 +126,7 @@ class _Run(NamedTuple):
                 yield index, changes | {"arrivals": arrivals}
 
     def others(self) -> Changed:
-        """Their rates are changed as that of the scenario is."""
+        """Return the changes for the other clients, whose rates follow the scenario's rate."""
         for other in self.scenario.others or ():
             traffic = self.spec.traffic(other.arrivals)
             changes = self._group(other) | {
@@ -141,7 +145,7 @@ class _Run(NamedTuple):
 
 
 def _plain_sizes(scenario: Scenario, count: int) -> list[tuple[int, float]]:
-    """The clients that run the workload's program and behave, and how large each is, if told."""
+    """Return each well-behaved client of the workload's program with its size, if given."""
     if scenario.sizes is None:
         return []
     groups: tuple[Group, ...] = (*scenario.misbehaving, *(scenario.others or ()))
@@ -154,7 +158,7 @@ def _plain_sizes(scenario: Scenario, count: int) -> list[tuple[int, float]]:
 
 
 def _sized(load: Load, multiple: float) -> Load:
-    """The load of a client so many times as large as the mean one."""
+    """Return the load of a client that is ``multiple`` times as large as the mean client."""
     if multiple == 1:
         return load
     wanted = load.num_programs

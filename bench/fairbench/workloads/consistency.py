@@ -137,7 +137,9 @@ def _check_sizes(where: str, sizes: Sizes | None, count: int) -> None:
 
 
 def _numbers(where: str, groups: Sequence[Group], count: int) -> set[int]:
-    """The clients of some groups. Raises ValueError if one is twice among them, or none of all."""
+    """Return the numbers of the clients in some groups. Raises ValueError for a repeated or empty
+    set.
+    """
     found: set[int] = set()
     for group in groups:
         if not found.isdisjoint(group.numbers):

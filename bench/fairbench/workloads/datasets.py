@@ -50,11 +50,13 @@ class Source:
         return len(self._texts)
 
     def item(self, seed: int, number: int) -> Item:
-        """The ``number``-th item handed out under a seed.
+        """Return the ``number``-th item handed out under a seed.
 
-        The order is shuffled, anew on each pass. From the second pass on items are fresh copies
-        (a key of their own): a program is new content, and nine documents used over and over
-        would all be cache hits.
+        The order is shuffled anew on each pass. From the second pass on, items are fresh copies
+        with keys
+        of their own: a program is new content, and nine documents used repeatedly would all be
+        cache
+        hits.
         """
         turn, position = divmod(number, len(self._texts))
         item = self._item(_order(seed, turn, len(self._texts))[position])
@@ -75,16 +77,17 @@ class Source:
         return self._counted[index]
 
     def _one(self, index: int) -> int:
-        """Tokens of one text, 0 where there is none."""
+        """Return the number of tokens of one text, 0 if there is no text."""
         text, known = self._texts[index].text, self._texts[index].text_tokens
         if known is not None:
             return known
         return self._counter.count(text) if text else 0
 
     def _joined(self, index: int) -> int:
-        """Tokens of an article and the ones after it, up to the total nearest to the target.
+        """Return the tokens of an article and the following ones, up to the total nearest to the
+        target.
 
-        Two of them start with different articles, so they share no prefix.
+        Two joined texts start with different articles, so they share no prefix.
         """
         total = self._one(index)
         for step in range(1, len(self._texts)):
@@ -103,7 +106,7 @@ def _order(seed: int, turn: int, count: int) -> tuple[int, ...]:
 
 
 def load_source(kind: str, dataset_path: str, tokenizer_path: str | None = None) -> Source:
-    """The real input in a .jsonl or .jsonl.gz file, or ``hf:OWNER/NAME``, for a program kind.
+    """Load the real input of a program kind from a .jsonl or .jsonl.gz file or ``hf:OWNER/NAME``.
 
     Raises UsageError for a missing tokenizer or package, DataError (file, line, field) for a file
     that cannot be read or does not fit the kind.
@@ -122,7 +125,7 @@ def load_source(kind: str, dataset_path: str, tokenizer_path: str | None = None)
 
 
 def _read(kind: str, path: str, records: Iterable[tuple[str, Any]]) -> Iterator[Texts]:
-    """The texts of records that are all of the layout of the first one."""
+    """Yield the texts of records that all have the layout of the first record."""
     schema: Schema | None = None
     for place, record in records:
         try:
@@ -139,7 +142,7 @@ def _read(kind: str, path: str, records: Iterable[tuple[str, Any]]) -> Iterator[
 
 
 def _fitting(record: dict[str, Any], kind: str) -> Schema:
-    """The layout of the first record. Raises ValueError if it does not fit the kind of program."""
+    """Return the layout of the first record. Raises ValueError if the kind does not fit."""
     schema = schema_of(record)
     if list(record) == ["text"]:  # a plain text, which several kinds read, each in its way
         schema = next((s for s in schemas_for(kind) if s.marks == ("text",)), schema)
@@ -157,7 +160,7 @@ def _fitting(record: dict[str, Any], kind: str) -> Schema:
 
 
 def _file_records(path: str) -> Iterator[tuple[str, Any]]:
-    """(place, record) for each line that is not blank, or each entry of an object."""
+    """Yield (location, record) for each line that is not blank, or for each entry of an object."""
     plain = path.removesuffix(".gz")
     if plain.endswith(".csv"):
         yield from _csv_records(path)
@@ -171,7 +174,7 @@ def _file_records(path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(path: str) -> str:
-    """What complaints call it."""
+    """Return the name by which error messages refer to the file."""
     return f"dataset {path}"
 
 

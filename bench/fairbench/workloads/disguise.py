@@ -36,14 +36,16 @@ class Disguise:
     output_multiple: int = 1
 
     def dress(self, program: Program, copied: Program | None) -> Job:
-        """The program in disguise; ``copied`` is whose first prompt comes before its own."""
+        """Return the program in disguise, with the beginning of ``copied``'s first prompt before
+        its own.
+        """
         prompt = first_prompt(copied) if copied is not None else ()
         padding = (*prompt, Segment(f"{self.owner}/padding", self.padding_tokens))
         return _Disguised(program, self, beginning(padding, self.padding_tokens))
 
 
 def beginning(prompt: Prompt, tokens: int) -> Prompt:
-    """The first so many tokens of a prompt. Precondition: it has that many."""
+    """Return the first ``tokens`` tokens of a prompt, which must have at least that many."""
     parts = []
     for segment in prompt:
         length = min(segment.length, tokens)
@@ -54,12 +56,12 @@ def beginning(prompt: Prompt, tokens: int) -> Prompt:
 
 
 def latest(arrivals: Iterable[tuple[float, Program]]) -> _Latest:
-    """Says which of these programs came last."""
+    """Return an object that says which of these programs arrived last at a given time."""
     return _Latest(iter(arrivals))
 
 
 def first_prompt(program: Job) -> Prompt:
-    """What a program asks first; empty if it never asks."""
+    """Return the first prompt of a program; empty if the program makes no call."""
     probe = _Probe()
     try:
         program.run(probe).send(None)
@@ -77,7 +79,7 @@ class _Latest:
         self._following = next(arrivals, None)
 
     def at(self, now_s: float) -> Program | None:
-        """The last one that came up to then, None before the first."""
+        """Return the last program that arrived by ``now_s``, None before the first."""
         while self._following is not None and self._following[0] <= now_s:
             self._program = self._following[1]
             self._following = next(self._arrivals, None)
@@ -150,7 +152,7 @@ class _Probe:
         raise _AskedError
 
     async def sleep(self, seconds: float) -> None:
-        """No time passes."""
+        """Return at once: no time passes."""
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         first, *others = branches

@@ -19,7 +19,7 @@ HUB_DATASETS: dict[str, tuple[str | None, str]] = {
 
 
 def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
-    """(place, record) for each row of ``hf:OWNER/NAME``.
+    """Yield (location, record) for each row of ``hf:OWNER/NAME``.
 
     Raises UsageError, one line: unknown dataset, package not installed, or not reachable.
     """

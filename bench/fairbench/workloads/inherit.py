@@ -21,19 +21,19 @@ NOT_INHERITED = ("name", "description")
 
 
 def bundled() -> list[str]:
-    """The names of the bundled workloads, in alphabetical order."""
+    """Return the names of the bundled workloads, in alphabetical order."""
     folder = files(__package__) / "specs"
     found = (entry.name for entry in folder.iterdir())
     return sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml"))
 
 
 def is_path(ref: str) -> bool:
-    """Whether a workload is named by where its file is."""
+    """Return whether a workload is named by the path of its file."""
     return ref.endswith(".toml") or "/" in ref or "\\" in ref
 
 
 def file_of(ref: str) -> Traversable:
-    """The file of a workload, by bundled name or by path. Raises UsageError for an unknown name."""
+    """Return the file of a workload, by bundled name or by path. Raises UsageError if unknown."""
     if is_path(ref):
         return Path(ref)
     if ref not in (names := bundled()):
@@ -42,7 +42,7 @@ def file_of(ref: str) -> Traversable:
 
 
 def rebased(data: Any, folder: Path) -> Any:
-    """A file's tables with the paths of other workloads, which are beside it, as seen from here."""
+    """Return a file's tables with relative paths of other workloads resolved against ``folder``."""
     if isinstance(data, Mapping):
         return {
             key: str(folder / value)
@@ -54,10 +54,13 @@ def rebased(data: Any, folder: Path) -> Any:
 
 
 def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-    """A workload's tables with what it inherits: key by key, as are ``params`` and ``settings``.
+    """Return a workload's tables merged key by key with the tables that it inherits.
 
-    Parameters of another program are not inherited. Of its own scenarios, each is laid over the one
-    of that name; without any, it has those of the other. Raises UsageError.
+    ``params`` and ``settings`` are merged in the same way. Parameters of another program kind
+    are not
+    inherited. Each scenario of the workload overrides the inherited scenario of that name; a
+    workload
+    without scenarios takes all inherited ones. Raises UsageError.
     """
     own = dict(data)
     if (ref := own.pop(KEY, None)) is None:
@@ -75,10 +78,11 @@ def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
 
 
 def whole_client(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The table of clients that run another program with what it inherits from a workload.
+    """Return the table of clients that run another program, merged with the workload it inherits.
 
-    That is what its well-behaved clients do in ``s1``, or else in its first scenario: program,
-    rate, parameters and arrivals. Raises UsageError.
+    Inherited are the program, rate, parameters and arrivals of that workload's well-behaved
+    clients in
+    ``s1``, or else in its first scenario. Raises UsageError.
     """
     own = dict(data)
     if (ref := own.pop(KEY, None)) is None:
@@ -107,7 +111,7 @@ def _read(ref: Any, depth: int) -> dict[str, Any]:
 
 
 def _over(below: Any, above: Any) -> Any:
-    """A table laid over another."""
+    """Return one table merged over another."""
     both = isinstance(below, Mapping) and isinstance(above, Mapping)
     return {**below, **above} if both else above
 

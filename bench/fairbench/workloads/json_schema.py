@@ -21,12 +21,12 @@ Schema = dict[str, Any]
 
 
 def schema_text() -> str:
-    """What is in ``schema.json``, beside the bundled workloads."""
+    """Return the text of ``schema.json``, which lies beside the bundled workloads."""
     return json.dumps(workload_schema(), indent=2) + "\n"
 
 
 def workload_schema() -> Schema:
-    """The schema of a workload file."""
+    """Return the schema of a workload file."""
     schema: Schema = _plain(WorkloadSpec.model_json_schema())
     definitions = schema["$defs"]
     for kind in KINDS:
@@ -35,7 +35,7 @@ def workload_schema() -> Schema:
     for table in (schema, definitions["Other"]):
         table["properties"]["program"] = {"enum": sorted(KINDS)}
     for table, least in ((schema, ["name"]), (definitions["Other"], ["client"])):
-        # Who builds on another workload need not repeat what is in it.
+        # A workload that inherits from another need not repeat its keys.
         whole = table.pop("required")
         table["if"] = {"required": ["workload"]}
         table["then"], table["else"] = {"required": least}, {"required": whole}
@@ -50,7 +50,7 @@ def _params(kind: str) -> Schema:
 
 
 def _some(kind: str) -> str:
-    """The definition of parameters of which not all need be given."""
+    """Return the name of the definition in which a kind's parameters are all optional."""
     return f"{kind}, changed"
 
 
@@ -64,7 +64,7 @@ def _if_program(kind: str, properties: Schema) -> Schema:
 
 
 def _params_of_all(kind: str) -> Schema:
-    """The tables of parameters in a workload of this kind, wherever they are."""
+    """Return the schemas of all parameter tables in a workload of this kind."""
     changed = {"params": _ref(_some(kind))}
     misbehaving = {"items": {"properties": changed}}
     scenario = {"properties": changed | {"misbehaving": misbehaving}}
@@ -72,7 +72,7 @@ def _params_of_all(kind: str) -> Schema:
 
 
 def _plain(schema: Any) -> Any:
-    """Without what TOML has no use for: null, and titles that only repeat a key."""
+    """Return the schema without parts that TOML cannot use: null, and titles that repeat a key."""
     if isinstance(schema, list):
         return [_plain(one) for one in schema if one != {"type": "null"}]
     if not isinstance(schema, Mapping):

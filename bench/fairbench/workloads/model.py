@@ -31,7 +31,7 @@ def _plain(name: str) -> str:
 
 
 def _client_name(name: str) -> str:
-    """A name as ``_plain``, or such with the tenants before it: ``org/team/user``."""
+    """Validate a client name: a plain name, or tenants before it, as in ``org/team/user``."""
     if re.fullmatch(r"client-\d+", name):
         raise ValueError("clients without a name of their own are called client-N")
     for part in name.split(SEPARATOR):
@@ -58,7 +58,7 @@ Owners = Annotated[dict[str, Annotated[str, AfterValidator(_plain)]], _ByName]
 
 
 def _whole(data: Any, inherit: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:
-    """A table with what it inherits. Raises ValueError."""
+    """Return a table merged with the tables that it inherits. Raises ValueError."""
     try:
         return inherit(data) if isinstance(data, Mapping) else data
     except UsageError as error:
@@ -66,14 +66,14 @@ def _whole(data: Any, inherit: Callable[[Mapping[str, Any]], dict[str, Any]]) ->
 
 
 class Arrivals(FileTable):
-    """When programs arrive: a ``kind`` of ``traffic``, and its own parameters."""
+    """An arrival process: a ``kind`` of ``traffic`` and its parameters."""
 
     kind: str
     params: dict[str, Value | list[dict[str, Value]]] = Field(default_factory=dict)
 
 
 class Machine(FileTable):
-    """What a workload is made for, where a run names nothing else: profile and engine by name."""
+    """The default timing profile and engine of a workload, by name."""
 
     gpu: str
     model: str
@@ -161,7 +161,9 @@ class Scenario(FileTable):
     presence: Presence | None = None
 
     def rate_on(self, profile_id: str) -> float:
-        """The rate on the machine of a timing profile: that of the longest beginning, or usual."""
+        """Return the rate on a timing profile: that of the longest matching prefix, else the usual
+        rate.
+        """
         own = self.rates or {}
         beginnings = [start for start in own if profile_id.startswith(start)]
         return own[max(beginnings, key=len)] if beginnings else self.rate
@@ -213,7 +215,7 @@ class WorkloadSpec(FileTable):
         return self
 
     def traffic(self, own: Arrivals | None = None) -> TrafficKind:
-        """The kind of its arrivals, or of a client's own; ``gamma`` where none is named.
+        """Return the arrival process of the workload or of a client, ``gamma`` where none is named.
 
         Raises UsageError.
         """
@@ -221,12 +223,12 @@ class WorkloadSpec(FileTable):
         return traffic_kind(chosen.kind, chosen.params)
 
     def name_clients(self, count: int) -> tuple[str, ...]:
-        """What ``count`` clients are called, in order: their own names, else ``client-N``."""
+        """Return the names of ``count`` clients in order: their own names, else ``client-N``."""
         named = (self.client_names or ())[:count]
         return (*named, *(f"client-{index}" for index in range(len(named), count)))
 
     def client_count(self, scenario: str) -> int:
-        """How many clients it has by itself. Raises UsageError for an unknown scenario."""
+        """Return the workload's number of clients. Raises UsageError for an unknown scenario."""
         return self.scenario(scenario).clients or self.clients
 
     @property
@@ -235,9 +237,9 @@ class WorkloadSpec(FileTable):
         return sorted({CALM, *self.scenarios})
 
     def scenario(self, name: str) -> Scenario:
-        """A scenario by name; ``none`` is s1 (else the first one) without its misbehavers.
+        """Return a scenario by name; ``none`` is s1 (else the first) without its heavy clients.
 
-        Raises UsageError if there is none of that name.
+        Raises UsageError for an unknown name.
         """
         if name in self.scenarios:
             return self.scenarios[name]
@@ -248,5 +250,7 @@ class WorkloadSpec(FileTable):
         return model.model_copy(update=calm)
 
     def scheduler_settings(self, scenario: str) -> dict[str, Value]:
-        """The workload's scheduler parameters, ``NAME.PARAM`` -> value, in this scenario."""
+        """Return the scheduler parameters that the workload sets in a scenario (``NAME.PARAM`` ->
+        value).
+        """
         return {**self.settings, **self.scenario(scenario).settings}

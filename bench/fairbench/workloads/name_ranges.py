@@ -10,9 +10,9 @@ from fairbench.workloads.table import MAX_CLIENTS
 
 
 def names_in(word: str) -> list[str]:
-    """The names that a word stands for; itself where it is no range.
+    """Return the names that a word stands for, or the word itself if it is not a range.
 
-    Raises ValueError for a range that ends before it begins, or is larger than any workload.
+    Raises ValueError for a range that ends before it begins or is larger than any workload.
     """
     found = re.fullmatch(r"(client-)(\d{1,6})\.\.(\d{1,6})", word)
     if found is None:
@@ -24,13 +24,13 @@ def names_in(word: str) -> list[str]:
 
 
 def each_name(words: Iterable[Any]) -> Iterator[Any]:
-    """Every name of a list; what is no text is left to others to refuse."""
+    """Yield every name of a list with ranges expanded; values that are not text pass through."""
     for word in words:
         yield from names_in(word) if isinstance(word, str) else (word,)
 
 
 def by_name(table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table by name with its ranges written out. A client named by itself counts more."""
+    """Expand the ranges of a table by name. A client that is named by itself takes precedence."""
     ranges = {word: names_in(word) for word in table}
     many = {name: table[word] for word, names in ranges.items() for name in names}
     return many | {word: value for word, value in table.items() if ranges[word] == [word]}

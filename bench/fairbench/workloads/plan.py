@@ -30,15 +30,17 @@ class ItemSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClientPlan:
-    """One client of a run: what it runs (``params`` of the program ``kind``) and when.
+    """One client of a run: the program ``kind`` that it runs, with ``params``, and when.
 
-    ``client`` is its name, ``index`` its place among the ``clients`` clients of the run;
-    ``weight`` what it is entitled to, relative to the others, ``targets`` what each of its requests
-    was promised, ``service_class`` with whom it shares that ("" if it is in no class). ``owner`` is
-    whose it is, where one owner has several clients (else by its name: its outermost tenant, or
-    itself). ``disguise`` is what it does to its programs; it has at most ``in_flight`` of them
-    under way, if that is given, or begins them at what it sees (``reactions``). ``presence`` says
-    when it is there, None always.
+    ``client`` is its name and ``index`` its position among the ``clients`` clients of the run.
+    ``weight`` is its entitlement relative to the others, ``targets`` are the latencies promised
+    to each
+    of its requests, and ``service_class`` is the class that shares them ("" without a class).
+    ``owner`` names the owner of several clients (else the outermost tenant in the client's
+    name, or the
+    client itself). ``disguise`` changes its programs. At most ``in_flight`` of its programs run at
+    once, if given, or it starts programs in response to what it sees (``reactions``). ``presence``
+    says when the client is present; None means always.
     """
 
     index: int
@@ -66,18 +68,18 @@ class ProgramArrival(NamedTuple):
 
 
 def weights_of(plans: Iterable[ClientPlan]) -> dict[str, float]:
-    """The weights by name of those clients whose weight is not 1."""
+    """Return the weights, by name, of the clients whose weight is not 1."""
     return {plan.client: plan.weight for plan in plans if plan.weight != 1}
 
 
 def places_of(plans: Iterable[ClientPlan]) -> dict[str, str]:
-    """Where clients are in the tree of tenants whose names do not say it."""
+    """Return the tenants of the clients whose names do not say them."""
     places = named_below({plan.client: plan.owner for plan in plans})
     return {client: place for client, place in places.items() if place != client}
 
 
 def expected_programs(plan: ClientPlan, before_s: float = inf) -> float:
-    """How many programs a client sends before that time, on average over the seeds."""
+    """Return the expected number of programs that a client sends before a time, over all seeds."""
     if plan.presence is None:
         return plan.arrivals.expected_programs(before_s)
     return plan.presence.expected_programs(plan.arrivals, before_s)
@@ -86,9 +88,9 @@ def expected_programs(plan: ClientPlan, before_s: float = inf) -> float:
 def program_stream(
     plan: ClientPlan, *, seed: int, source: ItemSource | None = None
 ) -> Iterator[ProgramArrival]:
-    """A client's programs in time order, made as needed.
+    """Yield a client's programs in time order, made as needed.
 
-    Each program has a random stream of its own, so nothing about it depends on scheduling.
+    Each program has a random stream of its own, so nothing about a program depends on scheduling.
     """
     if plan.disguise is None:
         for at_s, program in _programs(plan, seed, source):
@@ -101,10 +103,10 @@ def program_stream(
 
 
 def made_ahead(programs: Iterator[ProgramArrival]) -> Iterator[ProgramArrival]:
-    """The same, a few made at a time.
+    """Yield the same programs, made a few at a time.
 
-    Only for the first of them the processor has to fetch what making one needs, which a simulation
-    has driven out of its caches since.
+    Making programs in batches keeps the code and data that this needs in the processor's caches,
+    from which the simulation drives them.
     """
     while some := list(islice(programs, MADE_AHEAD)):
         yield from some
@@ -113,7 +115,7 @@ def made_ahead(programs: Iterator[ProgramArrival]) -> Iterator[ProgramArrival]:
 def _programs(
     plan: ClientPlan, seed: int, source: ItemSource | None
 ) -> Iterator[tuple[float, Program]]:
-    """Its programs as they are."""
+    """Yield the client's programs without disguise, each with its arrival time."""
     for number, (at_s, item) in enumerate(_arrivals(plan, seed)):
         yield at_s, nth_program(plan, seed, number, source, item)
 
@@ -121,7 +123,7 @@ def _programs(
 def nth_program(
     plan: ClientPlan, seed: int, number: int, source: ItemSource | None, item: Item | None = None
 ) -> Program:
-    """A client's program of this number, of ``item`` or else of what ``source`` has for it."""
+    """Return a client's program by number, made from ``item`` or an item of ``source``."""
     program = program_class(plan.kind)
     rng = stream(seed, f"{plan.client}/program-{number}")
     if item is None and source is not None:
@@ -135,7 +137,7 @@ def nth_program(
 
 
 def last_arrival_s(plans: Iterable[ClientPlan], seed: int) -> float:
-    """When the last program of all arrives; 0 if none does."""
+    """Return the arrival time of the last program (s); 0 if there are no programs."""
     return max((_last_arrival_s(plan, seed) for plan in plans), default=0.0)
 
 

@@ -18,11 +18,12 @@ Interval = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
 
 
 class Presence(FileTable):
-    """When a client is there: in these ``windows``, or by chance.
+    """The times at which a client is present: fixed ``windows``, or random.
 
-    By chance it stays, and then is away, for exponential times of these means (s), each client for
-    itself and as if it had always done so: it is there at the beginning with a probability of
-    ``stay_s`` over both. Arrivals of a client who is away do not happen.
+    A random client stays, and then is away, for exponential times of these means (s),
+    independently of
+    other clients and in the stationary state: the probability of being present at the beginning is
+    ``stay_s`` over the sum. Arrivals of an absent client do not happen.
     """
 
     windows: Annotated[tuple[Interval, ...] | None, Field(strict=False, min_length=1)] = None
@@ -41,9 +42,9 @@ class Presence(FileTable):
         return self
 
     def intervals(self, rng: random.Random) -> Iterator[tuple[float, float]]:
-        """From when until when the client is there, in order; by chance there is no end to them.
+        """Yield the intervals in which the client is present, in order; random ones never end.
 
-        ``rng`` is the client's own stream for this, fresh at each call.
+        ``rng`` is the client's own stream for this purpose, fresh at each call.
         """
         if self.stay_s is None or self.away_s is None:
             yield from self.windows or ()
@@ -57,7 +58,7 @@ class Presence(FileTable):
             now_s = end_s + rng.expovariate(1 / self.away_s)
 
     def kept(self, arrivals: Iterable[Arrival], rng: random.Random) -> Iterator[Arrival]:
-        """Those arrivals at which the client is there."""
+        """Yield the arrivals at which the client is present."""
         intervals = self.intervals(rng)
         start_s, end_s = next(intervals)
         for arrival in arrivals:
@@ -69,7 +70,7 @@ class Presence(FileTable):
                 yield arrival
 
     def expected_programs(self, source: ArrivalSource, before_s: float = inf) -> float:
-        """How many of a source's are kept before that time, on average over the seeds."""
+        """Return the expected number of a source's programs that are kept before a time."""
         if self.windows is None:
             return source.expected_programs(before_s) * self._share
         edges = [[min(before_s, time_s) for time_s in window] for window in self.windows]

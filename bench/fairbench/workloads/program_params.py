@@ -18,14 +18,14 @@ Value = bool | int | float | str
 
 
 def make_params(kind: str, values: Mapping[str, Value], where: str) -> Any:
-    """The ``Params`` of a kind. Raises ValueError: one line that names ``where`` and the key."""
+    """Build the ``Params`` of a kind. Raises ValueError: one line naming ``where`` and the key."""
     params_class = program_class(kind).Params
     names = [field.name for field in fields(params_class)]
     for name in values:
         if name not in names:
             raise ValueError(str(unknown_name(f"parameter in {where}", name, names)))
     try:
-        # By way of JSON, where strict takes a table for a dataclass.
+        # Through JSON, because strict mode then accepts a table for a dataclass.
         return _adapter(params_class).validate_json(json.dumps(dict(values)), strict=True)
     except ValidationError as error:
         raise ValueError(explain(error, where)) from None

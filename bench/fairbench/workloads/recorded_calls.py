@@ -13,9 +13,11 @@ from fairbench.workloads.items import Item
 class Call(NamedTuple):
     """One recorded call.
 
-    The next one begins ``think_s`` after its answer and ``gap_s`` after its own beginning at the
-    earliest. ``branches`` are sub-agents that it starts.
-    ``shared_tokens`` of the prompt's beginning may be in other sessions, too.
+    The next call begins ``think_s`` after this call's answer, and at least ``gap_s`` after this
+    call's
+    beginning. ``branches`` are the sub-agents that this call starts. The first
+    ``shared_tokens`` of the
+    prompt may occur in other sessions, too.
     """
 
     prompt: Prompt
@@ -41,13 +43,13 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Item):
-    """What a trace says of one program."""
+    """One program of a trace."""
 
     calls: tuple[Call, ...] = ()
 
 
 def all_calls(calls: Iterable[Call]) -> Iterator[Call]:
-    """The calls, and those of their sub-agents."""
+    """Yield the calls and the calls of their sub-agents."""
     for call in calls:
         yield call
         for branch in call.branches:

@@ -17,15 +17,16 @@ _PHI = NormalDist().cdf
 
 
 def sample_input(rng: random.Random, mean_tokens: float, sigma: float) -> int:
-    """A prompt part: lognormal around its mean, at least 1, at most ``LONGEST_INPUT`` means."""
+    """Draw the length of a prompt part: lognormal, at least 1, at most ``LONGEST_INPUT`` means."""
     return sample_length(rng, mean_tokens, sigma, LONGEST_INPUT * mean_tokens)
 
 
 def sample_length(rng: random.Random, mean_tokens: float, sigma: float, high: float) -> int:
-    """A length in [1, high] tokens with this mean; ``sigma`` is the spread of its logarithm.
+    """Draw a length in [1, high] tokens with this mean; ``sigma`` is the spread of its logarithm.
 
-    The location is solved for, so that clipping does not move the mean. ``sigma`` 0 (or a mean of
-    at most 1) is a constant. Precondition: ``mean_tokens < high`` unless constant.
+    The location is solved for, so that clipping does not change the mean. With ``sigma`` 0 (or
+    a mean
+    of at most 1) the length is constant. Precondition: ``mean_tokens < high`` unless constant.
     """
     if sigma == 0 or mean_tokens <= 1:
         return max(1, round(mean_tokens))
@@ -36,7 +37,7 @@ def sample_length(rng: random.Random, mean_tokens: float, sigma: float, high: fl
 
 
 def sample_gap(rng: random.Random, mean_s: float) -> float:
-    """An exponential gap in seconds (0 if its mean is)."""
+    """Draw an exponential gap in seconds (0 if the mean is 0)."""
     return rng.expovariate(1 / mean_s) if mean_s > 0 else 0.0
 
 
@@ -59,7 +60,7 @@ def check_allowed(max_new_tokens: int | None, **output_tokens: int) -> None:
 
 @lru_cache(maxsize=256)
 def _location(mean: float, sigma: float, high: float) -> float:
-    """The mu for which the lognormal clipped to [1, high] has this mean (bisection)."""
+    """Return the mu at which the lognormal clipped to [1, high] has this mean (bisection)."""
     assert 1 < mean < high
     below, above = -10 * sigma, log(high) + 10 * sigma
     for _ in range(100):

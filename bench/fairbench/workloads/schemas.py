@@ -28,10 +28,11 @@ MAX_LITERAL = 2**20  # characters of a Python literal: its tree takes a hundred 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """One piece of real input: a text, and (question, answer) texts. See ``programs.base.Item``.
+    """The texts of one piece of real input: a text, and (question, answer) pairs.
 
-    ``text_tokens`` is its length where it is no text that could be counted, such as a video;
-    ``text`` then only tells it from others.
+    See ``programs.base.Item``. ``text_tokens`` is the length of content that cannot be counted
+    as text,
+    such as a video; ``text`` then only distinguishes it from other content.
     """
 
     text: str
@@ -50,22 +51,22 @@ class Schema:
 
 
 def schema_of(record: Mapping[str, Any]) -> Schema | None:
-    """The layout of a record, by the fields that it has."""
+    """Return the layout of a record, found by its fields; None if no layout fits."""
     return next((s for s in SCHEMAS if all(mark in record for mark in s.marks)), None)
 
 
 def nearest_schema(record: Mapping[str, Any], kind: str) -> Schema:
-    """The layout for this kind of program that a record comes closest to."""
+    """Return the layout for this program kind that is nearest to a record."""
     return max(schemas_for(kind), key=lambda s: sum(mark in record for mark in s.marks))
 
 
 def schemas_for(kind: str) -> list[Schema]:
-    """The layouts that feed a kind of program."""
+    """Return the layouts that provide input for a program kind."""
     return [schema for schema in SCHEMAS if schema.kind == kind]
 
 
 def merged(texts: Iterable[Texts]) -> list[Texts]:
-    """One entry per distinct text, with all of its exchanges (LooGLE has a row per question)."""
+    """Merge entries with the same text and all their exchanges (LooGLE has a row per question)."""
     first: dict[str, Texts] = {}
     exchanges: dict[str, list[tuple[str, str]]] = {}
     for entry in texts:
@@ -84,7 +85,7 @@ def _string(record: Mapping[str, Any], field: str, where: str = "") -> str:
 
 
 def _text(record: Mapping[str, Any], field: str) -> str:
-    """The text that a program is about, which cannot be empty."""
+    """Return the text that a program is about. Raises ValueError if the text is empty."""
     text = _string(record, field)
     if not text:
         raise ValueError(f"field {field!r}: is empty")
@@ -101,7 +102,7 @@ def _records(record: Mapping[str, Any], field: str) -> Sequence[Mapping[str, Any
 
 
 def _pairs(record: Mapping[str, Any], field: str, ask: str, reply: str) -> Texts:
-    """The (ask, reply) texts of a list of objects; no text around them."""
+    """Return the (ask, reply) texts of a list of objects, without a surrounding text."""
     pairs = [
         (_string(entry, ask, f"{field}[{i}]."), _string(entry, reply, f"{field}[{i}]."))
         for i, entry in enumerate(_records(record, field))
@@ -119,7 +120,9 @@ def _document_row(record: Mapping[str, Any]) -> Texts:
 
 
 def _document_qa_pairs(record: Mapping[str, Any]) -> Texts:
-    """The hub's first LooGLE layout, which keeps the list as the text of a Python literal."""
+    """Return the texts of the hub's first LooGLE layout, whose list is a Python literal in text
+    form.
+    """
     listed = record["qa_pairs"]
     if isinstance(listed, str):
         try:
@@ -131,7 +134,7 @@ def _document_qa_pairs(record: Mapping[str, Any]) -> Texts:
 
 
 def _arena(record: Mapping[str, Any]) -> Texts:
-    """A hub conversation: user messages, each with the assistant message right after it."""
+    """Return a hub conversation: each user message with the assistant message that follows it."""
     field = "conversation_a"
     messages = [
         (_string(entry, "role", f"{field}[{i}]."), _string(entry, "content", f"{field}[{i}]."))
@@ -148,7 +151,7 @@ def _arena(record: Mapping[str, Any]) -> Texts:
 
 
 def _video(record: Mapping[str, Any]) -> Texts:
-    """A question of NExT-QA with its choices; 256 tokens for 30 frames, as [Preble code] has it."""
+    """Return a NExT-QA question with its choices; 30 frames count as 256 tokens [Preble code]."""
     text = _string(record, "frame_count")
     if not text.isdecimal() or not int(text):
         raise ValueError(f"field 'frame_count': {text!r} is no number of frames")
@@ -162,13 +165,13 @@ def _video(record: Mapping[str, Any]) -> Texts:
 
 
 def _tools(record: Mapping[str, Any]) -> Texts:
-    """A query of ToolBench after the description of its tools; the answer is its final text."""
+    """Return a ToolBench query after its tools' description; the answer is the final text."""
     tools = json.dumps(list(_records(record, "tools")))
     return Texts(tools, ((_text(record, "query"), _string(record, "final")),))
 
 
 def _trajectory(record: Mapping[str, Any]) -> Texts:
-    """Messages of an agent: what came before each of the assistant's, and that message."""
+    """Return an agent's messages: each assistant message with what precedes it."""
     root, before, exchanges = "", "", []
     for number, entry in enumerate(_records(record, "traj")):
         said = entry.get("content") or json.dumps(entry.get("tool_calls") or "")
@@ -187,7 +190,7 @@ def _trajectory(record: Mapping[str, Any]) -> Texts:
 
 
 def _react(record: Mapping[str, Any]) -> Texts:
-    """A ReAct trajectory as one text: lines that begin with ``>`` are what the agent says."""
+    """Return a ReAct trajectory as one text: lines that begin with ``>`` are the agent's."""
     task, *acts = ("\n" + _text(record, "text")).split("\n>")
     if not acts or not task.strip():
         raise ValueError("field 'text': needs a task, and lines that begin with >")

@@ -1,4 +1,4 @@
-"""How large the clients of a group are: their rates, of which the sum stays what was asked for."""
+"""The sizes of a group's clients: relative rates whose sum stays as requested."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Sizes(FileTable):
         return self
 
     def multiples(self, count: int) -> list[float]:
-        """What the rate of each of ``count`` clients is multiplied by; the mean is 1.
+        """Return the factor on the rate of each of ``count`` clients; the mean is 1.
 
-        Raises ValueError if not even one client is left beside the heavy ones.
+        Raises ValueError if no client is left beside the heavy ones.
         """
         if self.heavy is None or self.heavy_share is None:
             parts = [rank ** -(self.zipf or 0.0) for rank in range(1, count + 1)]
@@ -44,5 +44,5 @@ class Sizes(FileTable):
 
 
 def multiples(sizes: Sizes | None, count: int) -> list[float]:
-    """Those of ``sizes``; all 1 where there are none."""
+    """Return the factors of ``sizes``; all 1 without sizes."""
     return [1.0] * count if sizes is None else sizes.multiples(count)

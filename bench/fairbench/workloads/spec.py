@@ -32,30 +32,31 @@ _MISBEHAVING = "misbehaving."
 
 
 def workload_names() -> list[str]:
-    """The bundled workloads, in alphabetical order."""
+    """Return the names of the bundled workloads, in alphabetical order."""
     return bundled()
 
 
 def load_workload(ref: str) -> WorkloadSpec:
-    """A workload by bundled name, or by path when ``ref`` has a slash or ends in .toml.
+    """Load a workload by bundled name, or by path if ``ref`` has a slash or ends in .toml.
 
-    Raises UsageError for an unknown name, DataError (file, line or key) for a wrong file.
+    Raises UsageError for an unknown name, DataError (file, line or key) for an invalid file.
     """
     return _load(file_of(ref), ref if is_path(ref) else f"{ref}.toml")
 
 
 def settable_params(spec: WorkloadSpec) -> list[str]:
-    """What ``with_settings`` takes: each parameter, for everyone or only for the misbehavers."""
+    """Return the keys of ``with_settings``: each parameter, for all or for heavy clients."""
     names = [field.name for field in fields(program_class(spec.program).Params)]
     return names + [_MISBEHAVING + name for name in [*names, "rate_multiple"]]
 
 
 def with_settings(spec: WorkloadSpec, overrides: Mapping[str, Any]) -> WorkloadSpec:
-    """The workload with some parameters changed (``--set tot.branches=3`` gives ``branches``).
+    """Return the workload with some parameters changed (``--set tot.branches=3`` is ``branches``).
 
-    A plain parameter changes for well-behaved clients, and for a misbehaver that does not misbehave
-    in just that parameter; ``misbehaving.PARAM`` changes it for the misbehavers alone.
-    Raises UsageError naming the parameter.
+    A plain parameter changes for well-behaved clients, and for a heavy client unless that
+    parameter is
+    what makes the client heavy. ``misbehaving.PARAM`` changes it for heavy clients only. Raises
+    UsageError naming the parameter.
     """
     allowed = settable_params(spec)
     for name in overrides:
@@ -135,7 +136,7 @@ def _check_table(where: str, table: Mapping[str, Any], model: type[BaseModel]) -
 
 
 def _tables(value: Any) -> list[tuple[Any, Mapping[str, Any]]]:
-    """The tables in a table or array; what is of another type is left to the model to refuse."""
+    """Return the tables in a table or array; the model refuses values of other types."""
     if isinstance(value, Mapping):
         pairs = list(value.items())
     else:

@@ -21,7 +21,7 @@ class TokenCounter(Protocol):
     def method(self) -> str: ...
 
     def count(self, text: str) -> int:
-        """Tokens of a text, at least 1: an engine cannot serve an empty turn."""
+        """Return the tokens of a text, at least 1: an engine cannot serve an empty turn."""
         ...
 
 
@@ -47,7 +47,7 @@ class TokenizerCounter:
 
 
 def load_counter(tokenizer_path: str | None) -> TokenCounter:
-    """The counter for a tokenizer file, or the approximation for None. Raises as that does."""
+    """Load the counter for a tokenizer file, or the approximation for None. Raises as that does."""
     if tokenizer_path is None:
         return ApproximateCounter()
     return TokenizerCounter(*load_tokenizer(tokenizer_path))
@@ -61,10 +61,10 @@ class LoadedTokenizer(NamedTuple):
 
 
 def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
-    """What a tokenizer.json holds; the path is that of the file, or of a folder with one.
+    """Load a tokenizer.json, given as a file or as a folder that contains the file.
 
-    Raises UsageError if the file or the ``tokenizers`` package is missing, DataError if it is not
-    a tokenizer.
+    Raises UsageError if the file or the ``tokenizers`` package is missing, DataError if the file is
+    not a tokenizer.
     """
     path, text = _read(tokenizer_path)
     try:
@@ -99,7 +99,7 @@ def tokenizer_errors(name: str, problem: str = "cannot split a text") -> Iterato
 
 
 def _read(tokenizer_path: str) -> tuple[Path, str]:
-    """The file, found in its folder if need be, and what it holds."""
+    """Return the tokenizer file, searched for in its folder if necessary, and its content."""
     path, shown = Path(tokenizer_path), f"tokenizer {tokenizer_path}"
     try:
         path = path / "tokenizer.json" if path.is_dir() else path

@@ -24,9 +24,9 @@ WARMUP_SHARE, LONGEST_WARMUP_S = 0.1, 60.0
 
 
 def trace_workload(params: TraceParams) -> WorkloadSpec:
-    """The workload that plays a trace, with its digest. Raises as reading does.
+    """Return the workload that plays a trace, with the trace's digest. Raises as reading does.
 
-    A synthetic one says so in its name, which every output has.
+    The name of a synthetic trace says so, and every output shows the name.
     """
     check_params(params)
     read = read_trace(params)
@@ -71,7 +71,7 @@ def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
 
 
 def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
-    """What a summary says of a workload's trace: ``trace``, and ``synthetic`` if it is in part.
+    """Return the facts on a workload's trace for a summary: ``trace``, and ``synthetic`` if so.
 
     Empty for other workloads.
     """
@@ -90,7 +90,7 @@ def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
 
 
 def trace_manifest(workload: WorkloadSpec) -> dict[str, str]:
-    """The same for a manifest, with the whole ``trace_sha256`` and who was called otherwise."""
+    """Return the trace facts for a manifest, with the full ``trace_sha256`` and renamed clients."""
     params = _params_of(workload)
     if params is None:
         return {}
@@ -109,16 +109,15 @@ def trace_manifest(workload: WorkloadSpec) -> dict[str, str]:
 
 
 def _params_of(workload: WorkloadSpec) -> TraceParams | None:
-    """Those of its trace, None for a workload that plays none."""
+    """Return the parameters of a workload's trace, None for a workload without a trace."""
     traffic = workload.traffic()
     return traffic.params if isinstance(traffic, Replay) else None
 
 
 def plain_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Names as those of a workload's clients: letters, digits, - and _, each once.
+    """Return names that are valid for a workload's clients: letters, digits, - and _, each unique.
 
-    Other characters become _, and one that would be there twice has a number behind it. Names that
-    need no change keep theirs.
+    Other characters become _, and a repeated name gets a number. Valid names stay as they are.
     """
     given = tuple(names)
     kept = {name for name in given if _plain(name) == name}
@@ -142,7 +141,7 @@ def _plain(name: str) -> str:
 
 
 def synthetic_parts(params: TraceParams, trace: Trace) -> list[str]:
-    """What of the traffic nobody recorded, be it by these parameters or by what the file says."""
+    """Return the parts of the traffic that were not recorded, by parameters or file."""
     found = [printable(part) for part in trace.synthetic]
     if params.clients:
         found.append(f"the {params.clients} clients are made up, by Zipf's law")
@@ -161,6 +160,6 @@ def _name(params: TraceParams, *, synthetic: bool) -> str:
 
 
 def _chosen(params: TraceParams) -> dict[str, Value | list[dict[str, Value]]]:
-    """Those that are not their defaults."""
+    """Return the parameters that differ from their defaults."""
     usual = {field.name: field.default for field in fields(TraceParams)}
     return {key: value for key, value in asdict(params).items() if value != usual[key]}

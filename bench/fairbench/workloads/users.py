@@ -15,7 +15,7 @@ LEAST_GAP_S = 0.01  # between two beginnings: a refused program ends at once
 
 
 def users_of(plan: ClientPlan, *, seed: int, source: ItemSource | None = None) -> tuple[User, ...]:
-    """The users of a client whose arrivals are a closed loop; none for any other."""
+    """Return the users of a client whose arrivals are a closed loop; none for other clients."""
     if not isinstance(plan.arrivals, ClosedArrivals):
         return ()
     return tuple(
@@ -24,9 +24,9 @@ def users_of(plan: ClientPlan, *, seed: int, source: ItemSource | None = None) -
 
 
 class User:
-    """One of them. It runs each n-th program of its client, so that what it asks never changes.
+    """One closed-loop user, who runs every n-th program of the client, so that content is fixed.
 
-    Before each program, the first one too, it thinks, and waits until its client is there.
+    Before each program, also the first, the user thinks and waits until the client is present.
     """
 
     def __init__(
@@ -48,7 +48,9 @@ class User:
             self._present = next(self._later)
 
     def next(self, now_s: float) -> ProgramArrival | None:
-        """Its next program and when it begins, after the end of its last one; None if never."""
+        """Return the user's next program and its start time, after its last one ended; None if
+        none.
+        """
         ready_s = now_s + sample_gap(self._rng, self._loop.think_s)
         at_s = self._there(max(ready_s, self._last_s + LEAST_GAP_S))
         if at_s >= self._loop.until_s:

@@ -43,18 +43,18 @@ MAKES = frozenset(one.choice for one in SOUGHT)
 
 
 def by_scheduler() -> Iterator[tuple[str, list[Sought]]]:
-    """What is sought under each scheduler."""
+    """Yield each scheduler with the attacks sought under it."""
     for scheduler, group in groupby(SOUGHT, key=lambda one: one.scheduler):
         yield scheduler, list(group)
 
 
 def loss(harms: Iterable[Harm]) -> float:
-    """What the victims lost of their service, the mean over seeds."""
+    """Return the fraction of service that the victims lost, averaged over seeds."""
     return 1 - fmean(one.kept for one in harms)
 
 
 def is_of_its_kind(behaviour: Behaviour, sought: Sought) -> bool:
-    """Whether it makes the choice of a known attack, and none that makes another."""
+    """Return whether a behaviour makes a known attack's choice and no other attack's choice."""
     return MAKES & behaviour.changed().keys() == {sought.choice}
 
 

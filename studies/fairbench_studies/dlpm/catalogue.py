@@ -1,6 +1,6 @@
-"""Every figure by name: where its numbers come from and what draws it.
+"""All figures by name: the source of their numbers and the function that draws them.
 
-To add one, write its module and its sweep, both of its name: nothing is to be listed here.
+To add a figure, write its module and its sweep under its name; no list needs an entry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairbench_studies.kit.pictures import write_figure
 
 
 def read_cells(folder: Path) -> Any:
-    """The cells of a sweep's directory. Raises DataError if nothing is finished in it."""
+    """Return the cells of a sweep's directory. Raises DataError if no run is finished."""
     cells = compare_sweep(folder)
     if not cells:
         raise DataError(f"{folder}: no run is finished there")
@@ -79,7 +79,7 @@ class PaperFigure:
 
 
 def _figures() -> Mapping[str, PaperFigure]:
-    """By number: one for each bundled sweep that is called as a figure, and that of timings."""
+    """Return the figures in order of number: the timings, and bundled sweeps named like figures."""
     names = [name for name in sweep_names() if re.fullmatch(r"fig\d+", name)]
     figures = (PaperFigure("fig4", read_timings), *map(PaperFigure, names))
     return {one.name: one for one in sorted(figures, key=lambda one: int(one.name[len("fig") :]))}

@@ -31,13 +31,13 @@ def quantum_of(cell: SchedulerResults) -> int | None:
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """One per cell, with its ``quantum_tokens``."""
+    """Return a row per cell, with its ``quantum_tokens``."""
     metrics = (THROUGHPUT, *FAIRNESS)
     return [row_of(cell, metrics, quantum_tokens=quantum_of(cell)) for cell in cells]
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Two panels: the paper's measure of fairness, and one that allows for unequal demand."""
+    """Draw two panels: the paper's fairness measure, and one that allows for unequal demand."""
     table = rows(cells)
     figure, axes = panels(1, len(FAIRNESS), 8.0, 3.6, sharey=True)
     for panel, (metric, label) in zip(axes[0], FAIRNESS.items(), strict=True):
@@ -83,7 +83,7 @@ def _panel(axes: Axes, table: Sequence[dict[str, Any]], metric: str) -> None:
 
 
 def _arms(rows: Sequence[dict[str, Any]], metric: str, unit: float) -> list[list[float]]:
-    """How far the interval goes below and above the mean."""
+    """Return the lengths of the intervals below and above the mean."""
     return [
         [(row[metric] - row[f"{metric}_low"]) / unit for row in rows],
         [(row[f"{metric}_high"] - row[metric]) / unit for row in rows],

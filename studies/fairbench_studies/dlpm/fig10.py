@@ -28,7 +28,7 @@ def quantum_of(cell: SchedulerResults) -> int | None:
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """One per cell, with its ``quantum_tokens``."""
+    """Return a row per cell, with its ``quantum_tokens``."""
     return [row_of(cell, (THROUGHPUT, JAIN), quantum_tokens=quantum_of(cell)) for cell in cells]
 
 

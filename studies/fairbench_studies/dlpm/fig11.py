@@ -23,12 +23,12 @@ COLUMNS = {
 
 
 def clients_of(cell: SchedulerResults) -> int:
-    """How many clients a cell's runs have."""
+    """Return the number of clients in a cell's runs."""
     return len(cell.combined["clients"])
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """One per cell, with its number of ``clients``."""
+    """Return a row per cell, with its number of ``clients``."""
     return [row_of(cell, tuple(COLUMNS), clients=clients_of(cell)) for cell in cells]
 
 

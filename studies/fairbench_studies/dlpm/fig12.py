@@ -18,11 +18,11 @@ MEASURES = ("response_s", "actual_service_ktok_s")
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """One per scheduler, client and interval."""
+    """Return a row per scheduler, client and interval."""
     return rows_over_time(cells, MEASURES)
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """A column a scheduler, a line a client."""
+    """Draw a column per scheduler and a line per client."""
     title = "DLPM Fig. 12: clients 0 and 1 converse, 2 sends trees of thought, 3 judges"
     return draw_over_time(cells, rows(cells), title, MEASURES)

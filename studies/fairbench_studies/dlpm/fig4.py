@@ -33,7 +33,7 @@ PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Where and on what rounds of the scheduler were timed, and what each took.
+    """Timings of a central scheduler: where and over which rounds, with the duration of each part.
 
     A point has ``workers``, ``waiting``, ``PARTS``, ``update_ms`` and ``decode_step_ms``.
     """
@@ -46,7 +46,7 @@ class Timings:
 
 
 def read_timings(folder: Path) -> Timings:
-    """What is stored in a folder. Raises DataError if it cannot be read."""
+    """Read the timings stored in a folder. Raises DataError if they cannot be read."""
     path = folder / FILE
     content = read_json(path)
     try:
@@ -56,17 +56,17 @@ def read_timings(folder: Path) -> Timings:
 
 
 def overhead_pct(point: Mapping[str, Any]) -> float:
-    """All parts as a share of one decode step, as the paper counts them ([DLPM] §5.1)."""
+    """Return all parts in percent of one decode step, as the paper counts them ([DLPM] §5.1)."""
     return 100 * sum(float(point[part]) for part in PARTS) / float(point["decode_step_ms"])
 
 
 def rows(timings: Timings) -> list[dict[str, Any]]:
-    """One per number of replicas and queue length."""
+    """Return a row per number of replicas and queue length."""
     return [dict(point) | {"overhead_pct": overhead_pct(point)} for point in timings.points]
 
 
 def draw(timings: Timings) -> Figure:
-    """The parts stacked: over replicas on the left, over the queue's length on the right."""
+    """Draw the parts stacked: over replicas on the left, over the queue length on the right."""
     table = rows(timings)
     figure, axes = panels(1, 2, 8.0, 3.6, sharey=True)
     left = [row for row in table if row["waiting"] == QUEUE]

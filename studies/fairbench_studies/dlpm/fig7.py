@@ -72,7 +72,7 @@ def _pool(cell: SchedulerResults) -> dict[str, int]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """The figure of all cells; latencies on a logarithmic axis."""
+    """Draw the figure of all cells; latencies are on a logarithmic axis."""
     table, titles = rows(cells), columns(cells)
     places = list(dict.fromkeys((row["workload"], row["scenario"]) for row in table))
     figure, axes = panels(len(places), len(titles), 9.5, 0.8 + 1.55 * len(places))

@@ -18,11 +18,11 @@ MEASURES = ("response_s", "service_ktok_s")
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """One per scheduler, client and interval."""
+    """Return a row per scheduler, client and interval."""
     return rows_over_time(cells, MEASURES)
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """A column a scheduler, a line a client."""
+    """Draw a column per scheduler and a line per client."""
     title = "DLPM Fig. 8: conversations; clients 2 and 3 flood, client 2 until half of the arrivals"
     return draw_over_time(cells, rows(cells), title, MEASURES)

@@ -18,11 +18,11 @@ MEASURES = ("response_s", "actual_service_ktok_s", "service_ktok_s")
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """One per scheduler, client and interval."""
+    """Return a row per scheduler, client and interval."""
     return rows_over_time(cells, MEASURES)
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """A column a scheduler, a line a client."""
+    """Draw a column per scheduler and a line per client."""
     title = "DLPM Fig. 9: trees of thought until all are done; client 0 has 10 times the prefix"
     return draw_over_time(cells, rows(cells), title, MEASURES)

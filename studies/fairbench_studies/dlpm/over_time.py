@@ -46,7 +46,7 @@ MEASURES: Mapping[str, Measure] = {
 def rows_over_time(
     cells: Sequence[SchedulerResults], measures: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """One per scheduler, client and interval; of the first run of each cell."""
+    """Return a row per scheduler, client and interval, from the first run of each cell."""
     found = []
     for cell in cells:
         run = cell.runs[0].run
@@ -72,7 +72,7 @@ def draw_over_time(
     title: str,
     names: Sequence[str],
 ) -> Figure:
-    """The figure of ``rows_over_time``; ``names`` are the measures, ``cells`` tell their basis."""
+    """Draw ``rows_over_time``; ``names`` are the measures, and ``cells`` tell the hardware."""
     shown = list(dict.fromkeys(row["scheduler"] for row in rows))
     height_in = 1.0 + 1.7 * len(names)
     figure, axes = panels(len(names), len(shown), 9.5, height_in, sharex=True, sharey="row")
@@ -98,7 +98,7 @@ def draw_over_time(
 
 
 def _end(cells: Sequence[SchedulerResults], scheduler: str) -> str:
-    """When the run ended, and whether all was done."""
+    """Return the text that says when the run ended, and whether all work was done."""
     cell = next(cell for cell in cells if cell.combined["scheduler"] == scheduler)
     summary = cell.runs[0].summary
     return (

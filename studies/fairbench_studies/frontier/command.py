@@ -23,7 +23,7 @@ FRONTIER = NAME
 
 
 class FrontierSize(NamedTuple):
-    """Which cells are run, and so many seeds of each where somebody says how many."""
+    """The configurations to run, and the number of seeds of each if given."""
 
     quick: bool
     seeds: int | None

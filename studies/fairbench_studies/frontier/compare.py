@@ -13,7 +13,7 @@ from fairbench_studies.frontier.paired_tests import Estimate, estimate, holm, no
 
 Outcomes = Mapping[Cell, Mapping[Configuration, Outcome]]
 
-# Of these less is better; of the others of ``Measured`` more is.
+# Lower is better for these metrics, higher for the others of ``Measured``.
 LESS = ("to_90_s", "to_100_s", "p95_s")
 PRIMARY = (*LESS, "served")
 SECONDARY = ("share", "service_tok_s", "output_tok_s")
@@ -21,7 +21,7 @@ LEAST = 1e-9  # in place of 0, which has no logarithm
 
 
 class Relation(StrEnum):
-    """Of ours to a rival in a cell, by the primary measures."""
+    """The relation of our scheduler to a rival in a cell, by the primary measures."""
 
     DOMINATES = "dominates"
     EQUAL = "equal"
@@ -30,7 +30,7 @@ class Relation(StrEnum):
 
 
 class Mark(StrEnum):
-    """What the corrected tests say of ours."""
+    """The result of the corrected tests for our scheduler."""
 
     BETTER = "+"
     NOT_WORSE = "="
@@ -48,18 +48,21 @@ class Compared(NamedTuple):
     relations: Mapping[Cell, Relation]
 
     def count(self, relation: Relation) -> int:
-        """In how many cells."""
+        """Return the number of cells with this relation."""
         return sum(one is relation for one in self.relations.values())
 
 
 def gain(name: str, ours: float, rival: float) -> float:
-    """The logarithm of the factor by which ours is better in a measure."""
+    """Return the logarithm of the factor by which our scheduler is better in a measure."""
     ratio = log(max(ours, LEAST) / max(rival, LEAST))
     return -ratio if name in LESS else ratio
 
 
 def relation(ours: Outcome, rival: Outcome, margin: float) -> Relation:
-    """Who is at most ``margin`` worse in every primary measure, and better in one by more."""
+    """Return which scheduler is at most ``margin`` worse in all primary measures and better in one.
+
+    To count as better, a scheduler must be ahead by more than the margin.
+    """
     gains = [gain(name, ours.mean(name), rival.mean(name)) for name in PRIMARY]
     worse = non_inferior_gain(margin)
     ahead, behind = any(one > -worse for one in gains), any(one < worse for one in gains)
@@ -73,7 +76,7 @@ def relation(ours: Outcome, rival: Outcome, margin: float) -> Relation:
 def compare(
     outcomes: Outcomes, ours: Configuration, *, margin: float, level: float
 ) -> list[Compared]:
-    """Ours against every other configuration that was run."""
+    """Compare our scheduler with every other configuration that was run."""
     cells = list(outcomes)
     rivals = [one for one in outcomes[cells[0]] if one != ours]
     estimates = {
@@ -97,7 +100,7 @@ def compare(
 
 
 def _bounds(outcomes: Outcomes, configuration: Configuration) -> frozenset[str]:
-    """The measures that are a lower bound in some cell."""
+    """Return the measures that are a lower bound in some cell."""
     return frozenset().union(*(here[configuration].bounds for here in outcomes.values()))
 
 
@@ -113,7 +116,7 @@ def _estimate(outcomes: Outcomes, ours: Configuration, rival: Configuration, nam
 def seed_gains(
     name: str, ours: Mapping[int, Measured], rival: Mapping[int, Measured]
 ) -> Sequence[float]:
-    """Those of a measure, seed by seed."""
+    """Return the logarithmic gains in a measure, seed by seed."""
     return [gain(name, getattr(ours[seed], name), getattr(rival[seed], name)) for seed in ours]
 
 
@@ -125,9 +128,10 @@ Bounds = Mapping[Configuration, tuple[frozenset[str], frozenset[str]]]
 def _marks(
     estimates: Mapping[Key, Estimate], bounds: Bounds, margin: float, level: float
 ) -> Mapping[Key, Mark]:
-    """Each question is a family of its own: Holm's correction is over rivals and measures.
+    """Test each question as its own family, with Holm's correction over rivals and measures.
 
-    What may be longer than was seen says nothing for whoever has it.
+    A value that is only a lower bound, such as a censored latency, never counts in favour of
+    its scheduler.
     """
     pairs = [
         (one, name in bounds[rival][0], name in bounds[rival][1])

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 COLUMNS = 5
 PANEL_IN, HEIGHT_IN = 2.1, 1.9
 MARKERS = {PUBLISHED: "o", CAPPED: "s", TUNED: "^"}
-# Of Okabe and Ito, by pair in their order.
+# Colours by Okabe and Ito, in the order of the pairs.
 COLOURS = ("#999999", "#56b4e9", "#f0c000", "#009e73", "#cc79a7", "#0072b2", "#d55e00")
 TITLE = "Done sooner to the left; below is a shorter wait, above a fairer share"
 
 
 def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
-    """Two panels a cell, one below the other; what another configuration dominates is hollow."""
+    """Draw two panels per cell, one above the other; dominated configurations are hollow."""
     cells = list(found)
     columns = min(COLUMNS, len(cells))
     bands = -(-len(cells) // columns)

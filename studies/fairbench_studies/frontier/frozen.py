@@ -1,4 +1,4 @@
-"""What the frontier is made of: configurations, cells and seeds, frozen in ``frozen.toml``."""
+"""The frontier's configurations, cells and seeds, frozen in ``frozen.toml``."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ class Frozen(BaseModel):
 
     @property
     def configurations(self) -> list[Configuration]:
-        """Every pair in every form, pair by pair."""
+        """All scheduler pairs in every form, pair by pair."""
         return [Configuration(pair, form) for pair in self.pairs for form in FORMS]
 
     def settings(self, configuration: Configuration) -> Settings:
-        """What is set of it beyond the defaults of its workload."""
+        """Return the configuration's settings that differ from its workload's defaults."""
         of_form: dict[str, Settings] = {
             PUBLISHED: {},
             CAPPED: self.capped,
@@ -81,11 +81,11 @@ class Frozen(BaseModel):
 
 @lru_cache(maxsize=1)
 def frozen() -> Frozen:
-    """What is in the file."""
+    """Return the content of the frozen file."""
     return Frozen.model_validate(read_toml(files(__package__) / FILE, FILE))
 
 
 def digest() -> str:
-    """The hash of the file, as a test pins it."""
+    """Return the hash of the frozen file, which a test pins."""
     with opened(files(__package__) / FILE, FILE) as stream:
         return hashlib.sha256(stream.read(MIB)).hexdigest()

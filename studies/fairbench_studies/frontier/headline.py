@@ -15,11 +15,11 @@ RIVALS = tuple(Configuration(pair, PUBLISHED) for pair in ("d2lpm", "preble"))
 
 
 class Claimed(NamedTuple):
-    """One cell and rival: throughput at least equal but for the margin, and a lower P99.
+    """A row of the claim: in a cell, ours has a rival's throughput within the margin and lower P99.
 
-    ``service``, ``output`` and ``makespan`` are factors by which ours is better. ``p_service`` is
-    of being worse by the margin, after Holm over the claim's rows. P99s are in s, ours first, NaN
-    where there are too few latencies.
+    ``service``, ``output`` and ``makespan`` are factors by which ours is better. ``p_service``
+    is the p-value against ours being worse by the margin, after Holm's correction over the
+    claim's rows. P99s are in seconds, ours first, and NaN with too few latencies.
     """
 
     cell: Cell
@@ -34,18 +34,18 @@ class Claimed(NamedTuple):
 
     @property
     def throughput_holds(self) -> bool:
-        """By the means."""
+        """Return whether the means meet the throughput part of the claim."""
         return self.service.gain >= log(1 - self.margin)
 
     @property
     def latency_holds(self) -> bool:
-        """By the P99 over all seeds."""
+        """Return whether the P99 over all seeds is lower than the rival's."""
         ours, rival = self.p99_s
         return ours < rival
 
 
 def headline(found: Outcomes, ours: Configuration, margin: float) -> list[Claimed]:
-    """The claim's rows, of those of its cells that are there."""
+    """Return the claim's rows for the cells that were run."""
     pairs = [
         (cell, here, rival)
         for cell, here in found.items()

@@ -1,4 +1,4 @@
-"""What is measured of a run, and of a configuration in a cell over its seeds."""
+"""Measures of a run, and of a configuration in a cell over its seeds."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ Samples = Mapping[str, Sample]
 
 
 class Measured(NamedTuple):
-    """One run, drained: all of its programs arrive whatever the scheduler does.
+    """The measures of one drained run, in which all programs arrive under every scheduler.
 
-    ``to_90_s`` and ``to_100_s`` are when so many of the programs of warm-up and window were over,
-    or at least the run's end where they never were. ``p95_s`` is the mean of the P95 of the
-    well-behaved clients, NaN where it falls among refused ones; ``served`` the part of what was due
-    to it in the window that the worst-off of them received, ``share`` that of its max-min share of
-    the best total that any configuration delivered. Rates are client-view tokens/s,
-    ``computed_tok_s`` without what caches held.
+    - ``to_90_s`` and ``to_100_s`` are the times by which 90% and 100% of the programs of
+    warm-up and window had finished. If that never happened, the value is the run's end, a lower
+    bound.
+    - ``p95_s`` is the mean P95 of the well-behaved clients, NaN if it falls among refused requests.
+    - ``served`` is the lowest fraction, over well-behaved clients, of the service due in the
+    window that was received.
+    - ``share`` is the lowest fraction of a client's max-min share of the best total that any
+    configuration delivered.
+    - Rates are in tokens/s of the client view; ``computed_tok_s`` excludes cached tokens.
     """
 
     to_90_s: float
@@ -43,7 +46,7 @@ class Measured(NamedTuple):
 
 
 def measured(summary: Mapping[str, Any], best_tok_s: float) -> Measured:
-    """Of a run's summary, and of the most service that any run of its cell and seed delivered."""
+    """Return a run's measures, given the highest service of any run of its cell and seed."""
     good = [row for row in summary["clients"] if not row["misbehaving"]]
     compared = compared_summary(summary, best_tok_s, ())
     shares = compared["min_entitlement_best_ratio"]
@@ -60,7 +63,7 @@ def measured(summary: Mapping[str, Any], best_tok_s: float) -> Measured:
 
 
 def bounds(summary: Mapping[str, Any]) -> frozenset[str]:
-    """The fields of ``Measured`` that are only known to be at least what they are there."""
+    """Return the fields of ``Measured`` that are only lower bounds in a run."""
     never = {f"to_{part}_s" for part in (90, 100) if summary[f"time_to_{part}pct_s"] is None}
     return frozenset(never | ({"p95_s"} if "victim_p95_s" in summary["censored"] else set()))
 
@@ -70,7 +73,7 @@ def _part(got: float | None, due: float | None) -> float:
 
 
 def victims(run: StoredRun) -> Samples:
-    """The latencies of each well-behaved client over the window, in the metric of its workload."""
+    """Return each well-behaved client's latencies in the window, in its workload's metric."""
     tables, stored = read_tables(run), run.summary
     window = Window(stored["window_start_s"], stored["window_end_s"])
     facts = stored_facts(run, window)
@@ -94,7 +97,7 @@ class Outcome:
     bounds: frozenset[str]
 
     def mean(self, name: str) -> float:
-        """Of a field of ``Measured`` over the seeds; of ``p95_s`` the percentile over all seeds."""
+        """Return a field's mean over the seeds; for ``p95_s``, the percentile over all seeds."""
         if name == "p95_s":
             return self.p95.value_s
         return fmean(getattr(run, name) for run in self.runs.values())
@@ -114,5 +117,5 @@ class Outcome:
 
     @cached_property
     def p99(self) -> Percentile | None:
-        """Of those together; None where they are too few to tell."""
+        """The P99 over the latencies of all seeds together; None with too few latencies."""
         return percentile(self.together, 99) if self.together.n >= ENOUGH_FOR_P99 else None

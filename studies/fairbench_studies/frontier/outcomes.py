@@ -1,4 +1,4 @@
-"""What the finished runs of the frontier say, by cell and configuration."""
+"""The outcomes of the frontier's finished runs, by cell and configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairbench_studies.frontier.runs import Point
 
 
 def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
-    """Of each cell and configuration, over its seeds. Raises DataError if a run cannot be read."""
+    """Return each cell's and configuration's outcome. Raises DataError for an unreadable run."""
     best: dict[tuple[Cell, int], float] = defaultdict(float)
     for point, run in runs.items():
         key = point.cell, point.seed
@@ -47,5 +47,5 @@ def outcomes(runs: Mapping[Point, StoredRun]) -> Outcomes:
 
 
 def of_part(found: Outcomes, part: str) -> Outcomes:
-    """Those of the development or of the test cells."""
+    """Return the outcomes of the development cells or of the test cells."""
     return {cell: here for cell, here in found.items() if cell.part == part}

@@ -27,18 +27,18 @@ class Estimate(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """By what factor ours is the better."""
+        """The factor by which our scheduler is better."""
         return exp(self.gain)
 
     def interval(self, level: float) -> tuple[float, float]:
-        """That factor's interval; from 0 to infinity where seeds are single."""
+        """Return the factor's confidence interval; 0 to infinity if all cells have one seed."""
         if not self.degrees:
             return 0.0, inf
         reach = quantile(1 - level / 2, self.degrees) * self.error
         return exp(self.gain - reach), exp(self.gain + reach)
 
     def p_above(self, least: float) -> float:
-        """One-sided p-value of a gain of no more than ``least``."""
+        """Return the one-sided p-value of a gain of at most ``least``."""
         beyond = self.gain - least
         if not self.degrees:
             return 1.0
@@ -48,16 +48,16 @@ class Estimate(NamedTuple):
         return half if beyond > 0 else 1 - half
 
     def p_below(self, most: float) -> float:
-        """One-sided p-value of a gain of no less than ``most``."""
+        """Return the one-sided p-value of a gain of at least ``most``."""
         return Estimate(-self.gain, self.error, self.degrees).p_above(-most)
 
 
 def estimate(gains: Gains) -> Estimate:
-    """The mean over cells of the mean over their seeds.
+    """Return the mean over cells of the mean over their seeds.
 
-    Cells of a single seed count in the mean and add nothing to the error, so with any the error is
-    that of the others. Degrees of freedom are Satterthwaite's, rounded down. NaN, of which nothing
-    is certain, if a gain is no finite number.
+    Cells with a single seed count in the mean but add nothing to the error, which then comes
+    from the other cells. The degrees of freedom are Satterthwaite's, rounded down. The result
+    is NaN, with nothing significant, if a gain is not finite.
     """
     mean = fmean(fmean(of_cell) for of_cell in gains.values())
     if not isfinite(mean):
@@ -74,7 +74,7 @@ def estimate(gains: Gains) -> Estimate:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values, in the order of the given ones."""
+    """Return Holm's adjusted p-values, in the given order."""
     adjusted, largest = [0.0] * len(p_values), 0.0
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     for rank, index in enumerate(order):
@@ -84,5 +84,5 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def non_inferior_gain(margin: float) -> float:
-    """The gain that ours must exceed to be at most ``margin`` worse."""
+    """Return the gain that our scheduler must exceed to be at most ``margin`` worse."""
     return log(1 - margin)

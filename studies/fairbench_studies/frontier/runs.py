@@ -17,7 +17,7 @@ from fairbench_studies.kit.store import Filling, filling
 
 
 class Point(NamedTuple):
-    """One run."""
+    """A run of the frontier."""
 
     cell: Cell
     configuration: Configuration
@@ -41,7 +41,7 @@ class Plan:
 
     @property
     def cells(self) -> list[Cell]:
-        """Those that are run, in their order."""
+        """The cells of the plan, in order."""
         return list(self.seeds)
 
     @cached_property
@@ -62,7 +62,7 @@ class Plan:
         return found
 
     def sweep(self, name: str) -> Sweep:
-        """All of them as one sweep."""
+        """Return all runs as one sweep."""
         grid = [
             self._draft(cell, configuration)
             for cell in self.cells
@@ -81,9 +81,9 @@ class Plan:
         }
 
     def left(self, folder: Path) -> Filling:
-        """What the store in a folder lacks; it is made where there is none.
+        """Return the runs that the folder's store lacks; create a missing store.
 
-        Test cells go first, and seed after seed, so that what is interrupted can be read.
+        Test cells come first, then seed after seed, so that an interrupted run has usable results.
         """
         specs = {identity(spec): spec for _, spec in self._points}
         lacking = filling(self.sweep(folder.name), folder, list(specs.values()))
@@ -96,7 +96,7 @@ class Plan:
         return replace(lacking, jobs=jobs)
 
     def finished(self, stored: Mapping[str, StoredRun]) -> Mapping[Point, StoredRun]:
-        """The runs by point, of runs by identity: of those seeds that all configurations have."""
+        """Return the stored runs by point, for the seeds that all configurations have finished."""
         runs = {
             point: stored[key]
             for key, sharing in self.identities.items()

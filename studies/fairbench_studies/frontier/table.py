@@ -37,7 +37,7 @@ PARTS = {"test": "Test cells", "development": "Development cells"}
 
 
 def against(compared: Sequence[Compared], ours: Configuration) -> list[str]:
-    """By what factor ours is better than each rival, and in how many cells it dominates."""
+    """Return a table of the factors by which ours is better, with counts of dominated cells."""
     head = ["against", *COLUMNS.values(), "cells"]
     rows = [
         [
@@ -51,7 +51,7 @@ def against(compared: Sequence[Compared], ours: Configuration) -> list[str]:
 
 
 def explanation(frozen: Frozen, cells: int) -> list[str]:
-    """What the columns, marks and counts of ``against`` mean."""
+    """Return an explanation of the columns, marks and counts of ``against``."""
     text = (
         f"By what factor {frozen.ours} as published is better, means over {cells} cells: time to "
         "90% and 100% of the programs, P95 of the well-behaved, what was served of what was due "
@@ -65,7 +65,7 @@ def explanation(frozen: Frozen, cells: int) -> list[str]:
 
 
 def claim_rows(claimed: Sequence[Claimed], level: float) -> list[str]:
-    """The claim, row by row."""
+    """Return the claim as a table, row by row."""
     head = ["cell", "against", "service", "interval", "p", "output", "100%", "P99, s", "holds"]
     rows = []
     for one in claimed:
@@ -90,7 +90,7 @@ def claim_rows(claimed: Sequence[Claimed], level: float) -> list[str]:
 
 
 def cell_rows(here: Mapping[Configuration, Outcome]) -> list[str]:
-    """One cell: what each configuration was measured at."""
+    """Return a table of a cell's measures by configuration."""
     head = ["", "90%, s", "100%, s", "P95, s", "P99, s", "served", "share", "service", "output"]
     return _aligned([head, *(_cell_row(name, one) for name, one in here.items())])
 
@@ -115,7 +115,7 @@ def _seconds(value: float) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table whose columns are aligned as text too."""
+    """Return a Markdown table whose columns are also aligned as plain text."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rule = [f"{'-' * (w + 1)}:" if n else "-" * (w + 2) for n, w in enumerate(widths)]
     lines = [_line(row, widths) for row in rows]
@@ -131,7 +131,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
-    """What is printed: ours against each, in the test cells and then the others, and the claim."""
+    """Yield the printed lines: ours against each rival by part, and the claim."""
     ours = Configuration(frozen.ours, PUBLISHED)
     for part, title in PARTS.items():
         here = of_part(found, part)
@@ -154,7 +154,7 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
 
 
 def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
-    """Ours in a form against the others in the same one."""
+    """Yield the comparison of ours in a form with the rivals in that form."""
     alike = {
         cell: {one: outcome for one, outcome in here.items() if one.form == form}
         for cell, here in found.items()
@@ -166,12 +166,12 @@ def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
 
 
 def _with_seeds(found: Outcomes) -> list[str]:
-    """``tot s1 (3)``: cells, and how many seeds of each."""
+    """Return cells with their numbers of seeds, such as ``tot s1 (3)``."""
     return [f"{cell} ({len(next(iter(h.values())).runs)})" for cell, h in found.items()]
 
 
 def markdown(found: Outcomes, frozen: Frozen, basis: str) -> str:
-    """All tables."""
+    """Return all tables as Markdown."""
     lines = [
         "# The frontier",
         "",
@@ -187,7 +187,7 @@ def markdown(found: Outcomes, frozen: Frozen, basis: str) -> str:
 
 
 def rows(found: Outcomes) -> list[dict[str, Any]]:
-    """One per cell, configuration and seed."""
+    """Return a row per cell, configuration and seed."""
     return [
         {
             "part": cell.part,

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Verdict(StrEnum):
-    """How far a claim holds here."""
+    """The degree to which a claim holds here."""
 
     REPRODUCED = "reproduced"
     DIRECTION_ONLY = "direction only"
@@ -51,10 +51,10 @@ class Claim:
 
 
 def verdict(*, shape: bool, quantity: bool = True, opposite: bool = False) -> Verdict:
-    """The verdict on a claim.
+    """Return the verdict on a claim.
 
-    ``shape`` is whether order or sign hold where they should, ``quantity`` whether the number is in
-    its band, and ``opposite`` whether the reverse holds, which excludes ``shape``.
+    ``shape`` is true if order or sign hold as claimed, ``quantity`` if the number is in its
+    band, and ``opposite`` if the reverse holds, which excludes ``shape``.
     """
     assert not (shape and opposite)
     if opposite:

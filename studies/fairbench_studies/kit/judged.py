@@ -22,14 +22,14 @@ class Judged(NamedTuple):
 
     @property
     def cause(self) -> str:
-        """Why it is not reproduced; empty if it is."""
+        """The reason why the claim is not reproduced; empty if it is."""
         if self.finding.verdict is Verdict.NOT_TESTABLE and self.claim.testable:
             return UNCONTENDED
         return "" if self.finding.verdict is Verdict.REPRODUCED else self.claim.cause
 
 
 def table_lines(judged: Sequence[Judged]) -> list[str]:
-    """The lines of a Markdown table: claim, paper, ours, verdict, and why where they differ."""
+    """Return a Markdown table's lines: claim, paper, ours, verdict, and reasons for differences."""
     return [
         "| # | claim | paper | here | verdict |",
         "|--:|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""What ``fairbench reproduce`` does alike for a paper of its own: VTC's, Preble's."""
+"""Shared parts of ``fairbench reproduce`` for VTC's and Preble's own experiments."""
 
 from __future__ import annotations
 

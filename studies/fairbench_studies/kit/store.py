@@ -15,13 +15,13 @@ from fairbench.execute.outcomes import FailedPoint
 from fairbench.execute.sweep_jobs import Job, jobs_left, run_jobs
 from fairbench.results.sweep_store import SweepStore
 
-# Of a processor, about, in the bundled workloads: what a run and a request of it cost.
+# Approximate processor time of a run and of a request, in the bundled workloads.
 SECONDS_PER_RUN, SECONDS_PER_REQUEST = 0.5, 3e-4
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """What a store still lacks of ``points`` runs."""
+    """The runs of ``points`` that a store still lacks."""
 
     store: SweepStore
     points: int
@@ -53,10 +53,10 @@ def fill_store(
 
 
 def filling(sweep: Sweep, folder: Path, specs: Sequence[ExperimentSpec] | None = None) -> Filling:
-    """What the store in a folder lacks of a sweep; it is made where there is none.
+    """Return the runs of a sweep that the folder's store lacks; create a missing store.
 
-    What an earlier form of the sweep ran, and this one has too, is not run again. ``specs`` are its
-    points where whoever asks has made them already.
+    Runs that an earlier form of the sweep completed are reused. ``specs`` are the sweep's
+    points, if the caller has computed them already.
     """
     specs = points(sweep) if specs is None else specs
     if not folder.exists():

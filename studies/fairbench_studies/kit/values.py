@@ -25,7 +25,7 @@ class Estimate(NamedTuple):
 
 
 def value_of(cell: SchedulerResults, metric: str) -> Estimate | None:
-    """A metric of a cell, None where no run defines it."""
+    """Return a metric of a cell, or None if no run defines it."""
     found = cell.combined[metric]
     if found is None:
         return None
@@ -35,29 +35,29 @@ def value_of(cell: SchedulerResults, metric: str) -> Estimate | None:
 
 
 def mean_of(cell: SchedulerResults, metric: str) -> float | None:
-    """Only the mean."""
+    """Return only the mean of a metric."""
     found = value_of(cell, metric)
     return None if found is None else found.mean
 
 
 def setting_of(cell: SchedulerResults, name: str) -> Any:
-    """A setting of a cell's experiment, such as ``dlpm.quantum``."""
+    """Return a setting of a cell's experiment, such as ``dlpm.quantum``."""
     part, _, parameter = name.partition(".")
     return cell.runs[0].experiment["settings"][part][parameter]
 
 
 def chosen(cells: Iterable[SchedulerResults], **wanted: Any) -> list[SchedulerResults]:
-    """The cells whose scheduler, workload, scenario or dp are these."""
+    """Return the cells with the given scheduler, workload, scenario or dp."""
     return [c for c in cells if all(c.combined[key] == value for key, value in wanted.items())]
 
 
 def schedulers(cells: Iterable[SchedulerResults]) -> list[str]:
-    """The schedulers of some cells, in the order in which they come."""
+    """Return the schedulers of some cells, in order of appearance."""
     return list(dict.fromkeys(cell.combined["scheduler"] for cell in cells))
 
 
 def row_of(cell: SchedulerResults, metrics: Sequence[str], **more: Any) -> dict[str, Any]:
-    """A row to draw and to save: what was run, ``more``, and each metric with its interval."""
+    """Return a row to draw and save: the experiment, ``more``, and metrics with intervals."""
     row = {key: cell.combined[key] for key in ("workload", "scenario", "dp", "scheduler")} | more
     for metric in metrics:
         found = value_of(cell, metric)
@@ -69,7 +69,7 @@ def row_of(cell: SchedulerResults, metrics: Sequence[str], **more: Any) -> dict[
 
 
 def in_units(rows: Sequence[dict[str, Any]], metric: str, unit: float) -> list[dict[str, Any]]:
-    """The rows with a metric and its interval divided by ``unit``."""
+    """Return the rows with a metric and its interval divided by ``unit``."""
     keys = (metric, f"{metric}_low", f"{metric}_high")
     return [row | {k: row[k] / unit for k in keys if row[k] is not None} for row in rows]
 
@@ -77,7 +77,7 @@ def in_units(rows: Sequence[dict[str, Any]], metric: str, unit: float) -> list[d
 def plot_rows(
     axes: Axes, rows: Sequence[dict[str, Any]], x: str, metric: str, scheduler: str
 ) -> None:
-    """One scheduler's line over ``x`` with its intervals; open marks are only lower bounds."""
+    """Plot a scheduler's line over ``x`` with intervals; open marks are lower bounds."""
     style = scheduler_style(scheduler)
     mine = [row for row in rows if row["scheduler"] == scheduler and row[metric] is not None]
     xs, means = [row[x] for row in mine], [row[metric] for row in mine]

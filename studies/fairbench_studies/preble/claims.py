@@ -25,7 +25,7 @@ NEAR = 1.02  # within this ratio two latencies are alike
 
 
 def gains(results: Results, workload: str) -> list[tuple[float, float]]:
-    """Round-robin's latency over Preble's, mean and P99, by rising rate."""
+    """Return round-robin's latency over Preble's (mean, P99), by rising rate."""
     found = []
     for rate in RATES[workload]:
         rival = results.latencies[Key("fig3", workload, ROUND_ROBIN, rate)]
@@ -60,7 +60,7 @@ def judge_end_to_end(results: Results) -> Finding:
 
 
 def steps(results: Results) -> Mapping[str, Latency]:
-    """The ablation, step by step."""
+    """Return the latencies of the ablation, step by step."""
     rate = RATES["tool-use"][-1]
     return {step: results.latencies[Key("fig5", "tool-use", step, rate)] for step in ABLATION}
 

@@ -46,7 +46,7 @@ def _plot_one(name: str, results: Results, output: Path, formats: Sequence[str])
 
 
 def rows(shown: Mapping[Key, Latency]) -> list[dict[str, Any]]:
-    """One per key."""
+    """Return a row per key."""
     return [key._asdict() | one._asdict() for key, one in shown.items()]
 
 

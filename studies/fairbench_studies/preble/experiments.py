@@ -14,7 +14,7 @@ CLIENTS = 4
 WARMUP_S, DURATION_S, DRAIN_S = 30.0, 300.0, 9000.0
 
 ROUND_ROBIN, PREBLE, ORACLE, MEMSERVE = "round-robin", "preble", "oracle", "memserve"
-# What --router and --local are, and what is set.
+# The values of --router, --local and --set.
 SYSTEMS: Mapping[str, tuple[str, str]] = {
     ROUND_ROBIN: ("round-robin", "lpm"),
     PREBLE: ("preble-e2", "preble-groups"),
@@ -56,7 +56,7 @@ BURSTS = 0.25  # of the mix: CV 2, as gaps of Azure's trace vary; its file is no
 
 
 class Key(NamedTuple):
-    """What is run: a figure, a workload, a system, and the value that the figure varies."""
+    """The key of a run: figure, workload, system, and the value that the figure varies."""
 
     figure: str
     workload: str
@@ -77,7 +77,7 @@ class Experiment:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def spec(self, seed: int) -> ExperimentSpec:
-        """The whole experiment; nobody misbehaves."""
+        """Return the full experiment, without heavy clients."""
         flags = {
             "workload": self.workload,
             "scenario": "none",
@@ -96,7 +96,7 @@ class Experiment:
 
 
 def experiments() -> dict[Key, Experiment]:
-    """All of them. Two keys may be of one run."""
+    """Return all experiments. Two keys may share a run."""
     return dict([*_fig3(), *_fig4(), *_fig5(), *_baselines(), *_windows(), *_scales()])
 
 
@@ -125,7 +125,7 @@ def _fig5() -> Iterator[tuple[Key, Experiment]]:
 
 
 def _baselines() -> Iterator[tuple[Key, Experiment]]:
-    """At the rate in the middle, at which the systems differ most."""
+    """Yield the baselines at the middle rate, where the systems differ most."""
     for workload, (_, rate, _) in RATES.items():
         for system in (PREBLE, ORACLE, MEMSERVE):
             one = Experiment(workload, *SYSTEMS[system], rate)

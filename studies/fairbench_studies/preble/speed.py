@@ -1,4 +1,4 @@
-"""How many requests a second the E2 object decides, on this computer ([Preble] §4.4)."""
+"""The E2 router's decisions per second on this computer ([Preble] §4.4)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _speed(workload: str) -> float:
 
 
 def _prompts(workload: str) -> list[Prompt]:
-    """Prompts of a workload's programs, program by program."""
+    """Return prompts of a workload's programs, program by program."""
     spec = load_workload(workload)
     params = make_params(spec.program, spec.params, workload)
     kind = program_class(spec.program)
@@ -70,7 +70,7 @@ class _Listed:
         return Segment(name, output_tokens)
 
     async def sleep(self, seconds: float) -> None:
-        """No time passes."""
+        """Do nothing: no time passes."""
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         return [await branch for branch in branches]

@@ -29,7 +29,7 @@ class Latency(NamedTuple):
 
 
 class Results(NamedTuple):
-    """What was found by key, how fast decisions are, what the numbers are of, how many seeds."""
+    """The results: latencies by key, speed of decisions, hardware, and number of seeds."""
 
     latencies: Mapping[Key, Latency]
     speeds: Sequence[Speed]
@@ -48,7 +48,7 @@ def fill(folder: Path, context: RunContext, *, seeds: int) -> None:
 
 
 def read(folder: Path, *, seeds: int) -> Results:
-    """What is in the folder; keys of which a run is missing are left out."""
+    """Read the results in a folder; keys with a missing run are left out."""
     stored = _stored(folder)
     found: dict[Key, Latency] = {}
     seen: dict[str, Latency] = {}

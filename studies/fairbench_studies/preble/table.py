@@ -11,12 +11,12 @@ from fairbench_studies.preble.store import Results
 
 
 def judge_preble(results: Results) -> list[Judged]:
-    """Every claim."""
+    """Judge every claim."""
     return [Judged(claim, claim.judge(results), results.basis) for claim in CLAIMS]
 
 
 def preble_markdown(judged: Sequence[Judged], results: Results) -> str:
-    """The table, and under it what its numbers are of."""
+    """Return the table as Markdown, followed by the source of its numbers."""
     seeds = "seed 0" if results.seeds == 1 else f"means of {results.seeds} seeds"
     below = f"Latency is of requests; {seeds}, {results.basis}."
     return "\n".join([*table_lines(judged), "", below]) + "\n"

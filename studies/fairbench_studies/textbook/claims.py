@@ -21,7 +21,7 @@ BASIS = "the listing's own replica, 120 blocks of 16 tokens and batches of 24; n
 
 
 def played() -> dict[str, Outcome]:
-    """Both policies of the listing, on its load."""
+    """Run both policies of the listing on its load."""
     textbook = TextbookEDF(TextbookEDF.Params(step_s=1.0))
     return {
         "fcfs": Replica(InOrder(), printed_load()).run(),
@@ -30,7 +30,7 @@ def played() -> dict[str, Outcome]:
 
 
 def judge_listing(outcomes: dict[str, Outcome]) -> Finding:
-    """All printed numbers, exactly; and beside them what the listing does not look at."""
+    """Compare all printed numbers exactly, and report what the listing ignores."""
     found = {
         name: (one.finished, one.on_time, f"{one.short_on_time:.0%}", one.steps)
         for name, one in outcomes.items()
@@ -65,12 +65,12 @@ CLAIM = Claim(
 
 
 def judge_textbook() -> list[Judged]:
-    """The claim, which takes a second to run."""
+    """Judge the claim, which takes a second."""
     return [Judged(CLAIM, judge_listing(played()), BASIS)]
 
 
 def textbook_markdown(judged: Sequence[Judged]) -> str:
-    """The table, and under it what its numbers are of."""
+    """Return the table as Markdown, followed by the source of its numbers."""
     return "\n".join([*table_lines(judged), "", f"Of {BASIS}."]) + "\n"
 
 

@@ -21,7 +21,7 @@ SHORT, LONG = "short", "long"
 
 
 def printed_load(seed: int = 7, count: int = 80, horizon: int = 200) -> list[Request]:
-    """Its requests: seven in ten short and urgent, the others long with much slack."""
+    """Return the listing's requests: 70% short and urgent, the others long with much slack."""
     draw, made = random.Random(seed), []
     for number in range(count):
         arrival = draw.randint(0, horizon)
@@ -48,7 +48,7 @@ class InOrder(LocalScheduler):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the listing prints, and what it does not look at."""
+    """The numbers that the listing prints, and others that it ignores."""
 
     finished: int
     on_time: int
@@ -93,11 +93,11 @@ class Replica:
         self.running = _Batch(self._produced)
 
     def queue_order(self) -> list[Request]:
-        """Of a WaitingView all that schedulers of the listing ask: what has arrived."""
+        """Return the requests that have arrived, the only part of WaitingView used here."""
         return [request for request in self._waiting if request.arrival_s <= self._step]
 
     def run(self) -> Outcome:
-        """Until everyone is done, or the listing gives up."""
+        """Run until all requests are done, or the listing gives up."""
         done: dict[Request, int] = {}
         peak = over = 0
         while (self._waiting or self._produced) and self._step < MOST_STEPS:

@@ -20,7 +20,7 @@ MEASURED_VTC = 779
 
 
 def judge_limits(results: Results) -> Finding:
-    """A rate limit costs throughput, the less the higher it is."""
+    """Judge whether a rate limit costs throughput, and less so the higher it is."""
     vtc = throughput_tok_s(results.traces[f"{ARENA} vtc"])
     limited = [throughput_tok_s(results.traces[f"{ARENA} rpm {limit}"]) for limit in RPM_LIMITS]
     refused = [results.traces[f"{ARENA} rpm {limit}"].refused for limit in RPM_LIMITS]
@@ -59,7 +59,7 @@ TABLE = {
 
 
 def judge_arena(results: Results) -> Finding:
-    """The order of the mean difference and of its variance."""
+    """Judge the ranking by mean difference and by variance."""
     found = {name: differences(results.traces[run]) for name, (run, *_) in TABLE.items()}
     same = [
         _same_order(
@@ -81,6 +81,6 @@ def judge_arena(results: Results) -> Finding:
 
 
 def _same_order(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The share of pairs that both rank alike."""
+    """Return the fraction of pairs that both sequences rank in the same order."""
     pairs = [(a, b) for a in range(len(ours)) for b in range(a)]
     return float(np.mean([(ours[a] > ours[b]) == (theirs[a] > theirs[b]) for a, b in pairs]))

@@ -16,7 +16,7 @@ from fairbench.metrics.records import Floats
 from fairbench.metrics.trace import Trace, throughput_tok_s
 
 WINDOW_S = 60.0
-# Of the tables of the revision: windows around 19 points of the 570 s behind a warm-up.
+# From the revision's tables: windows around 19 points of the 570 s after a warm-up.
 TABLE_S, WARMUP_S, PARTS = 600.0, 30.0, 20
 SHORTEST_S = 1e-5  # a request that ends sooner after its first token counts for nothing
 
@@ -36,13 +36,13 @@ class Differences(NamedTuple):
 
 
 def table_points() -> Floats:
-    """The middles of the windows that a table is made of, in seconds."""
+    """Return the centres of a table's windows, in seconds."""
     step_s = (TABLE_S - WARMUP_S) / PARTS
     return np.array([WARMUP_S + step_s * part for part in range(1, PARTS)])
 
 
 def even_points(end_s: float, parts: int = PARTS) -> Floats:
-    """Points that cut [0, end_s] into equal parts, the ends left out: those of the figures."""
+    """Return the points of the figures, which cut [0, end_s] into equal parts, without ends."""
     return np.array([end_s / parts * part for part in range(1, parts)])
 
 
@@ -63,7 +63,7 @@ def accumulated(
 def accumulated_difference(
     trace: Trace, times_s: Floats, start_s: float = 0.0, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Of the client served most and the one served least up to each time."""
+    """Return the difference between the most and least served clients, up to each time."""
     spread: Floats = np.ptp(accumulated(trace, times_s, start_s, weights), axis=0)
     return spread
 
@@ -81,10 +81,11 @@ def demand_rates(
 def windowed_difference(
     trace: Trace, points_s: Floats, window_s: float = WINDOW_S, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """What clients lack in the window around each point, added up.
+    """Return the summed deficit of clients in the window around each point.
 
-    A client lacks what the one served most has more, but no more than its own service and what it
-    asked for differ by: who asked for less is owed no more, who was served late is owed no less.
+    A client's deficit is its distance to the most served client. The deficit is capped by the
+    difference between the client's own service and its demand. A client with little demand is
+    owed no more, and a client served late is owed no less.
     """
     service = service_rates(trace, points_s, window_s, weights)
     demand = demand_rates(trace, points_s, window_s, weights)
@@ -94,7 +95,7 @@ def windowed_difference(
 
 
 def differences(trace: Trace, weights: ServiceWeights = WEIGHTS) -> Differences:
-    """One row of the tables of service differences."""
+    """Return a row of the tables of service differences."""
     values = windowed_difference(trace, table_points(), weights=weights)
     return Differences(
         float(values.max()), float(values.mean()), float(values.var()), throughput_tok_s(trace)
@@ -134,6 +135,6 @@ def _between(trace: Trace, starts_s: Floats, ends_s: Floats, weights: ServiceWei
 
 
 def _by_client(trace: Trace, values: Floats) -> Floats:
-    """Sums over the served requests (rows) of each client."""
+    """Return the sums over the served requests (rows) of each client."""
     owner = trace.client[trace.finished]
     return np.array([values[owner == client].sum(axis=0) for client in trace.clients])

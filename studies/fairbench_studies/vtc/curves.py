@@ -1,4 +1,4 @@
-"""What figures 3 to 14 of the VTC paper show, as numbers: panels of curves."""
+"""Figures 3 to 14 of the VTC paper as numbers: panels of curves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ARENA_RANKS = (12, 13, 25, 26)  # clients by their number of requests, as [VTC] 
 
 
 class Curve(NamedTuple):
-    """One line; ``value`` is NaN where there is nothing to show."""
+    """A line of a panel; ``value`` is NaN where undefined."""
 
     name: str
     at: Floats
@@ -30,7 +30,7 @@ class Curve(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One picture of a figure."""
+    """A picture of a figure."""
 
     title: str
     x: str
@@ -52,21 +52,21 @@ def _clients(trace: Trace, values: Floats, at: Floats, chosen: Sequence[int]) ->
 
 
 def service_panel(trace: Trace, title: str) -> Panel:
-    """Each client's service rate over time."""
+    """Return a panel with each client's service rate over time."""
     at = even_points(_end_s(trace), POINTS)
     rows = range(len(trace.clients))
     return Panel(title, TIME, SERVICE, _clients(trace, service_rates(trace, at), at, rows))
 
 
 def response_panel(trace: Trace, title: str, chosen: Sequence[int] | None = None) -> Panel:
-    """The response time of each client, or of those chosen, over time."""
+    """Return a panel with the response time of each client, or of the chosen ones, over time."""
     at = even_points(_end_s(trace), POINTS)
     rows = range(len(trace.clients)) if chosen is None else chosen
     return Panel(title, TIME, RESPONSE, _clients(trace, response_times(trace, at), at, rows))
 
 
 def difference_panel(traces: Mapping[str, Trace], title: str) -> Panel:
-    """The accumulated difference in service under each of the names, while requests arrive."""
+    """Return a panel with each run's accumulated service difference while requests arrive."""
     curves = []
     for name, trace in traces.items():
         at = even_points(_end_s(trace))
@@ -80,14 +80,14 @@ def output_rate(trace: Trace) -> float:
 
 
 def busiest(trace: Trace) -> list[int]:
-    """Two clients in the middle and the two that send most, as rows."""
+    """Return the rows of two clients in the middle and of the two that send most."""
     counts = [int(np.count_nonzero(trace.client == client)) for client in trace.clients]
     order = sorted(range(len(counts)), key=counts.__getitem__)
     return [order[rank] for rank in ARENA_RANKS if rank < len(order)]
 
 
 def _overload(runs: Traces) -> list[Panel]:
-    """With deficit round robin beside what the paper shows."""
+    """Return the panels of the overload, with deficit round robin added to the paper's."""
     named = {"VTC": "vtc", "FCFS": "fcfs", "MDRR": "mdrr"}
     traces = {shown: runs[f"vtc-overload {name}"] for shown, name in named.items()}
     return [
@@ -171,7 +171,7 @@ FIGURES: Mapping[int, tuple[str, Callable[[Traces], list[Panel]]]] = {
 
 
 def panels_of(number: int, runs: Traces) -> list[Panel] | None:
-    """The panels of a figure, None if a run of it is missing."""
+    """Return the panels of a figure, or None if a run is missing."""
     try:
         return FIGURES[number][1](runs)
     except KeyError:
@@ -179,7 +179,7 @@ def panels_of(number: int, runs: Traces) -> list[Panel] | None:
 
 
 def rows(panels: Sequence[Panel]) -> list[dict[str, Any]]:
-    """One per point of each curve."""
+    """Return a row per point of each curve."""
     return [row for panel in panels for row in _rows(panel)]
 
 

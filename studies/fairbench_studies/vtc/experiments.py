@@ -26,7 +26,7 @@ class Experiment:
     duration_s: float | None = None
 
     def spec(self, seed: int = 0) -> ExperimentSpec:
-        """The whole experiment. Raises DataError if the trace that it plays is not there."""
+        """Return the full experiment. Raises DataError if its trace is missing."""
         flags: dict[str, Any] = {
             "workload": self.workload,
             "scenario": self.scenario,
@@ -88,7 +88,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 
 def possible() -> dict[str, Experiment]:
-    """Those that can be run here: without the recorded trace not all."""
+    """Return the experiments that can run here; some need the recorded trace."""
     try:
         find("vtc_arena_trace.jsonl.gz")
     except DataError:

@@ -1,4 +1,4 @@
-"""What the VTC paper's claims are judged by, of one run."""
+"""Measures of a run by which the VTC paper's claims are judged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench_studies.vtc.artifact import accumulated, accumulated_difference, 
 
 
 def difference_of(trace: Trace) -> float:
-    """The largest accumulated difference at the points of the paper's figures."""
+    """Return the largest accumulated difference at the points of the paper's figures."""
     points = even_points(float(trace.req_time_s.max()))
     return float(accumulated_difference(trace, points).max())
 
@@ -30,5 +30,5 @@ def mean_ttft_s(trace: Trace, client: int) -> float:
 
 
 def listed(values: Sequence[float]) -> str:
-    """For a table."""
+    """Format values for a table."""
     return ", ".join(f"{value:,.0f}" for value in values)

@@ -31,7 +31,7 @@ class Results(NamedTuple):
     bases: Mapping[str, str]
 
     def basis(self, names: Iterable[str] | None = None) -> str:
-        """What runs of these names, or all of them, were simulated on."""
+        """Return the hardware on which the runs of these names, or all runs, were simulated."""
         chosen = self.bases if names is None else names
         return "; ".join(sorted({self.bases[name] for name in chosen}))
 
@@ -47,7 +47,7 @@ def fill(folder: Path, context: RunContext, *, seeds: int = 1) -> None:
 
 
 def read(folder: Path, *, seed: int = 0) -> Results:
-    """What is in the folder of the experiments with a seed, by name."""
+    """Read a folder's runs for a seed, by the names of their experiments."""
     stored = _stored(folder)
     found = {
         name: run
@@ -62,18 +62,18 @@ def read(folder: Path, *, seed: int = 0) -> Results:
 
 
 def trace_of(run: StoredRun) -> Trace:
-    """A run known only by its requests' latencies, as measured ones are."""
+    """Return a run reduced to its requests' latencies, as for measured runs."""
     return as_trace(read_tables(run).requests)
 
 
 def gap_of(run: StoredRun) -> float:
-    """The largest difference in service of two clients that wait, as the bound has it."""
+    """Return the largest service difference of two waiting clients, as the bound defines it."""
     gap = run.summary["max_service_gap"]
     return nan if gap is None else float(gap)
 
 
 def as_trace(requests: Requests) -> Trace:
-    """The same of a table. What was refused, or never finished, has no latencies."""
+    """Return a requests table as a trace; refused or unfinished requests have no latencies."""
     done = requests.status == FINISHED
     return Trace(
         requests.client,

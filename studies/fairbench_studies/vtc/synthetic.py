@@ -24,7 +24,7 @@ def judge_overload(results: Results) -> Finding:
 
 
 def judge_shares(results: Results) -> Finding:
-    """Jain's index of the service rates."""
+    """Judge Jain's index of the service rates."""
     found = {
         name: jain(rates(results.traces[f"vtc-overload {name}"], 30, 300).tolist())
         for name in ("fcfs", "vtc")
@@ -39,7 +39,7 @@ def judge_shares(results: Results) -> Finding:
 
 
 def judge_proportional(results: Results) -> Finding:
-    """Clients below their share get what they ask for, the third all the rest."""
+    """Judge whether clients below their share get their demand, and the third all the rest."""
     trace = results.traces["vtc-proportional vtc"]
     found = rates(trace, 60, 600)
     waits = [mean_ttft_s(trace, client) for client in range(3)]
@@ -55,7 +55,7 @@ def judge_proportional(results: Results) -> Finding:
 
 
 def judge_on_off(results: Results) -> Finding:
-    """Who is off but backlogged gets as much as who is always on."""
+    """Judge whether an on-off but backlogged client gets as much as one that is always on."""
     trace = results.traces["vtc-on-off-overload vtc"]
     one, other = rates(trace, 0, 600)
     gap = difference_of(trace)
@@ -66,7 +66,7 @@ def judge_on_off(results: Results) -> Finding:
 
 
 def judge_poisson(results: Results) -> Finding:
-    """Within the bound while both wait, for random arrivals of unlike lengths."""
+    """Judge the bound while both clients wait, for random arrivals of different lengths."""
     names = ("vtc-poisson-short-long", "vtc-poisson-short-long-2")
     gaps = [results.gaps[f"{name} vtc"] for name in names]
     totals = {
@@ -85,7 +85,7 @@ def judge_poisson(results: Results) -> Finding:
 
 
 def judge_isolation(results: Results) -> Finding:
-    """Who stays below its share does not feel the other's rise."""
+    """Judge whether a client below its share is unaffected by the other's rise."""
     vtc, fcfs = (
         ttft_s(trace, [trace.clients[0]], 99)
         for trace in (results.traces["vtc-increasing vtc"], results.traces["vtc-increasing fcfs"])
@@ -121,7 +121,7 @@ PREDICTED = {"VTC": ("vtc", 104.0), "off by 50%": ("off by 50%", 12.5), "oracle"
 
 
 def judge_predictions(results: Results) -> Finding:
-    """The better lengths are predicted, the smaller the difference."""
+    """Judge whether better length predictions yield smaller differences."""
     found = {
         name: differences(results.traces[f"{SHORT} {one}"]) for name, (one, _) in PREDICTED.items()
     }
@@ -152,7 +152,7 @@ def judge_weights(results: Results) -> Finding:
 
 
 def judge_pool(results: Results) -> Finding:
-    """A larger pool, a larger difference."""
+    """Judge whether a larger pool yields a larger difference."""
     small, large = (
         difference_of(results.traces[f"vtc-memory-pool {one}"]) for one in ("35,000", "65,000")
     )

@@ -12,9 +12,9 @@ from fairbench_studies.vtc.store import Results
 
 
 def judge_vtc(results: Results, others: Sequence[Results] = ()) -> list[Judged]:
-    """Every claim whose runs are all there.
+    """Judge every claim whose runs are complete.
 
-    Beside a verdict stand those of ``others``, seeds 1 and up, that differ from it.
+    Differing verdicts of ``others``, which hold seeds 1 and up, are shown beside the verdict.
     """
     judged = []
     for claim in CLAIMS:
@@ -34,13 +34,13 @@ def judge_vtc(results: Results, others: Sequence[Results] = ()) -> list[Judged]:
 
 
 def missing(judged: Sequence[Judged]) -> list[int]:
-    """The claims that could not be judged."""
+    """Return the claims that could not be judged."""
     found = {one.claim.number for one in judged}
     return [claim.number for claim in CLAIMS if claim.number not in found]
 
 
 def vtc_markdown(judged: Sequence[Judged], basis: str, seeds: int = 1) -> str:
-    """The table, and under it what its numbers are of."""
+    """Return the table as Markdown, followed by the source of its numbers."""
     below = f"Of seed 0, {basis}."
     if seeds > 1:
         below += f" Seeds 1 to {seeds - 1} give the same verdicts but for those in parentheses."

@@ -20,14 +20,14 @@ from fairbench.live.driver.target import Target
 
 
 class Pipe(Protocol):
-    """What connects a driver with whoever asks, who may be elsewhere."""
+    """A connection between a driver and its controller, possibly on another machine."""
 
     def send(self, message: Any, /) -> None:
-        """Raises OSError if nobody is there."""
+        """Send a message. Raises OSError if the other end is gone."""
         ...
 
     def recv(self) -> Any:
-        """Raises EOFError or OSError if nobody is there."""
+        """Receive a message. Raises EOFError or OSError if the other end is gone."""
         ...
 
 
@@ -36,7 +36,7 @@ class ReadClock(NamedTuple):
 
 
 class Begin(NamedTuple):
-    """What to drive; comes once."""
+    """The work of a driver, sent once."""
 
     spec: ExperimentSpec
     target: Target
@@ -46,7 +46,7 @@ class Begin(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """All is loaded; the answer is when to start, by its clock."""
+    """A message that all is loaded; the reply is the start time on the driver's clock."""
 
 
 class Stop(NamedTuple):
@@ -54,7 +54,7 @@ class Stop(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """It could not go on."""
+    """A message that the driver failed."""
 
     error: FairbenchError
 
@@ -81,7 +81,7 @@ def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
 
 
 def _hear_stop(pipe: Pipe, stop: Event) -> None:
-    """Nothing but ``Stop`` comes while it drives: once, since it ends the hearing."""
+    """Wait for the only message sent during a drive, ``Stop``, and set the event."""
     with suppress(EOFError, OSError):
         pipe.recv()
     stop.set()

@@ -26,7 +26,7 @@ START_S = 120.0  # a first import on a busy machine
 
 
 def address_facing(host: str) -> str:
-    """The address of this machine that the host there can reach, of IPv4.
+    """Return the IPv4 address of this machine that a given host can reach.
 
     Raises UsageError if there is none.
     """
@@ -46,9 +46,9 @@ def address_facing(host: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CrewFar:
-    """One at each of the places, which call at ``address``, an address of this machine.
+    """Drivers at the given places, which connect back to ``address`` on this machine.
 
-    Whoever calls has to show a key that is new each time, since what comes is unpickled.
+    A driver authenticates with a key that is new for each start, because messages are unpickled.
     """
 
     places: Sequence[Place]
@@ -58,7 +58,7 @@ class CrewFar:
 
     @contextmanager
     def started(self, folder: Path, interrupted: Callable[[], bool]) -> Iterator[list[Driver]]:
-        """Their logs are ``driver-N.log``. Without their pipes they end."""
+        """Start the drivers, with logs ``driver-N.log``; they end when their pipes close."""
         key = secrets.token_bytes(32)
         with ExitStack() as stack:
             listening = stack.enter_context(socket.create_server((self.address, 0)))
@@ -98,7 +98,7 @@ class CrewFar:
         processes: Sequence[Process],
         interrupted: Callable[[], bool],
     ) -> Iterator[list[Connection]]:
-        """The pipes of all, once all have called, in the order of their numbers."""
+        """Yield the pipes of all drivers in order of number, once all have connected."""
         found: dict[int, Connection] = {}
         until = time.monotonic() + self.patience_s
         try:
@@ -162,5 +162,5 @@ def _next_caller(listening: socket.socket, key: bytes) -> _Caller | None:
 
 
 def _patience(connected: socket.socket, seconds: int) -> None:
-    """How long to wait for what is read, 0 for ever; unlike a timeout, of the descriptor itself."""
+    """Set the socket's own receive timeout, in seconds; 0 waits for ever."""
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))

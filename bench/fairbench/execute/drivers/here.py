@@ -15,14 +15,14 @@ from fairbench.execute.drivers.team import Driver
 
 @dataclass(frozen=True, slots=True)
 class CrewHere:
-    """So many of them."""
+    """A number of drivers on this machine."""
 
     drivers: int
     serve: Callable[[Connection], None] = serve
 
     @contextmanager
     def started(self, folder: Path, interrupted: Callable[[], bool]) -> Iterator[list[Driver]]:
-        """Without their pipes they end."""
+        """Start the drivers; they end when their pipes close."""
         children: list[Child] = []
         try:
             children.extend(start_child(self.serve) for _ in range(self.drivers))

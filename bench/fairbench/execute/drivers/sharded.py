@@ -34,9 +34,10 @@ class ShardedDrive:
         on_progress: Callable[[DriveProgress], None],
         interrupted: Callable[[], bool],
     ) -> DriveResult:
-        """As ``live.driver.drive`` does. Raises RunFailed if a driver dies, and what one raised.
+        """Drive as ``live.driver.drive`` does. Raises RunFailed if a driver dies, or a driver's
+        error.
 
-        What finished is in the drivers' folders at once, and in ``folder`` at the end.
+        Finished requests are written to the drivers' folders at once, and to ``folder`` at the end.
         """
         with self._crew.started(folder, interrupted) as drivers:
             folders = [folder / FOLDER.format(number=number) for number in range(len(drivers))]

@@ -38,7 +38,7 @@ class Driver:
 
 
 class Crew(Protocol):
-    """So many drivers, wherever they are."""
+    """A fixed number of drivers, on this or other machines."""
 
     def started(
         self, folder: Path, interrupted: Callable[[], bool]
@@ -68,12 +68,12 @@ class Team:
         self._on_progress, self._interrupted = on_progress, interrupted
 
     def clocks(self) -> list[Offset]:
-        """How far each one's clock is from ours now."""
+        """Return the current offset of each driver's clock from ours."""
         numbers = range(len(self._pipes))
         return [compare(partial(self._read_clock, number), time.monotonic) for number in numbers]
 
     def clocks_again(self) -> list[Offset | None]:
-        """The same once all drives have ended; None of one that is gone since."""
+        """Return the clock offsets after all drives have ended; None for a driver that is gone."""
         found: list[Offset | None] = []
         for number in range(len(self._pipes)):
             try:
@@ -83,7 +83,7 @@ class Team:
         return found
 
     def start_all(self, offsets: Sequence[Offset]) -> None:
-        """Have all start at the same moment, once all have made ready."""
+        """Start all drivers at the same moment, once all are ready."""
         for number in range(len(self._pipes)):
             self._answer(number, Ready)
         start_s = time.monotonic() + LEAD_S
@@ -91,9 +91,10 @@ class Team:
             self.tell(number, start_s + offset.offset_s)
 
     def results(self) -> list[DriveResult]:
-        """How each one's drive ended; all are told to stop once we are, or one of them failed.
+        """Return the result of each driver. An interruption or a failed driver stops all drivers.
 
-        Raises RunFailed for one that is gone before it has told that. Afterwards it may be gone.
+        Raises RunFailed for a driver that disappears before it has sent its result. A driver
+        may disappear afterwards.
         """
         told: dict[int, DriveProgress] = {}
         ended: dict[int, DriveResult] = {}
@@ -144,7 +145,7 @@ class Team:
             self._pipes[number].send(message)
 
     def _heard(self, number: int) -> Any:
-        """What it says next, once what it says of its records is here."""
+        """Return a driver's next message, after storing the records that it sends before."""
         with self._alive(number):
             while isinstance(message := self._received(number), Written):
                 with (self._folders[number] / message.name).open("ab") as file:
@@ -157,7 +158,7 @@ class Team:
         return self._pipes[number].recv()
 
     def _has_said(self, number: int, timeout_s: float = 0.0) -> bool:
-        """Whether it has said something. Raises RunFailed if it never will."""
+        """Return whether a driver has sent a message. Raises RunFailed if it never will."""
         lost = self._drivers[number].is_lost()  # first: what it said before that is here
         if self._pipes[number].poll(timeout_s):
             return True
@@ -178,7 +179,7 @@ def _died(driver: Driver) -> RunFailed:
 
 
 def _together(told: Sequence[DriveProgress]) -> DriveProgress:
-    """How far all of them are: each client is one driver's, and 0 for the others."""
+    """Add up the progress of all drivers; a client counts at one driver and is 0 at the others."""
     service = dict.fromkeys(told[0].service, 0)
     for progress in told:
         for client, tokens in progress.service.items():

@@ -1,1 +1,1 @@
-"""What a workload will ask of a cluster, as far as that can be said without running it."""
+"""Estimates of a workload's demand on a cluster, made without running the workload."""

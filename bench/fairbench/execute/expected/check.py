@@ -1,4 +1,4 @@
-"""What a workload file comes to on a cluster: clients, rates, load, and what would surprise."""
+"""A workload file's effect on a cluster: clients, rates, load, and surprises."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _surprises(
     machine: Machine,
     weights: dict[str, float] | None,
 ) -> Iterator[str]:
-    """What would surprise whoever runs it, in a sentence each."""
+    """Yield a sentence for each fact that would surprise the user."""
     load, worst, peak = facts["load"], facts["load_uncached"], facts["peak_load"]
     if not any(map(expected_programs, plans)):
         yield "nobody sends anything: no client is there while programs arrive"
@@ -160,7 +160,7 @@ def _surprises(
 def _short(
     facts: dict[str, Any], groups: Sequence[Group], weights: dict[str, float]
 ) -> Iterator[str]:
-    """The well-behaved who ask for more than a fair share of GPU time."""
+    """Yield sentences on well-behaved clients that need more than a fair share of GPU time."""
     demands, own, good = [], [], []
     for row, group in zip(facts["groups"], groups, strict=True):
         for plan in group.plans:

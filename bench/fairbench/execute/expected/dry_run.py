@@ -10,7 +10,7 @@ from fairbench.workloads.programs import Job
 
 
 class Call(NamedTuple):
-    """One request in tokens: input, of which so much was cached, output, and what is reserved."""
+    """A request's token counts: input, cached part of the input, output, and reserved output."""
 
     input_tokens: int
     cached_tokens: int
@@ -19,13 +19,13 @@ class Call(NamedTuple):
 
 
 class EndlessCache:
-    """What every program so far has asked and was answered, whole segments at a time."""
+    """A cache of all prompts and answers so far, by whole segments, that never evicts."""
 
     def __init__(self) -> None:
         self._root: dict[Segment, Any] = {}
 
     def hit(self, prompt: Prompt) -> int:
-        """How many tokens of the prompt's beginning are there."""
+        """Return the number of cached tokens at the prompt's beginning."""
         node, tokens = self._root, 0
         for segment in prompt:
             if segment not in node:
@@ -40,7 +40,7 @@ class EndlessCache:
 
 
 def calls_of(program: Job, cache: EndlessCache) -> list[Call]:
-    """All requests of a program, side by side ones in order. Each is cached once it is answered."""
+    """Return a program's requests, concurrent ones in order; each is cached once answered."""
     llm = _DryLLM(program, cache)
     try:
         program.run(llm).send(None)
@@ -67,7 +67,7 @@ class _DryLLM:
         return answer
 
     async def sleep(self, seconds: float) -> None:
-        """No time passes."""
+        """Do nothing: no time passes."""
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
         return [await branch for branch in branches]

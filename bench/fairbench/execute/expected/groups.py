@@ -25,7 +25,7 @@ class Group(NamedTuple):
 
     @property
     def clients(self) -> str:
-        """Their names, as ``client-3..9`` where numbers follow one another, at most a few."""
+        """The client names as text, ``client-3..9`` for consecutive numbers; a few at most."""
         words: list[tuple[str, str]] = []  # the first name of each run, and the last
         expected = ""
         for plan in self.plans:
@@ -43,7 +43,7 @@ class Group(NamedTuple):
 
 
 def groups_of(plans: Sequence[ClientPlan]) -> list[Group]:
-    """The groups in the order of their first clients."""
+    """Return the groups in the order of their first clients."""
     found: dict[object, list[ClientPlan]] = {}
     for plan in plans:
         arrivals = (type(plan.arrivals).__name__, getattr(plan.arrivals, "phases", None))

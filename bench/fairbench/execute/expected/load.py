@@ -23,7 +23,7 @@ class Machine(NamedTuple):
 
 
 def running_limit(settings: Mapping[str, Any]) -> int:
-    """The most requests that the engine's settings let run at a time."""
+    """Return the highest number of concurrent requests that the engine's settings allow."""
     for key in ("engine.max_running_requests", "vllm.max_num_seqs"):
         if isinstance(limit := settings.get(key), int):
             return limit
@@ -31,7 +31,7 @@ def running_limit(settings: Mapping[str, Any]) -> int:
 
 
 def gpu_s(calls: Sequence[Call], machine: Machine, *, cached: bool) -> float:
-    """Seconds of one replica for some requests; with an endless cache, or without any."""
+    """Return the seconds of one replica for some requests, with an endless cache or none."""
     return sum(_prefill_s(call, machine, cached) + _decode_s(call, machine) for call in calls)
 
 
@@ -43,7 +43,7 @@ def _prefill_s(call: Call, machine: Machine, cached: bool) -> float:
 
 
 def _decode_s(call: Call, machine: Machine) -> float:
-    """Its part of the steps of a full batch of its like."""
+    """Return the request's share of the decode steps of a full batch of similar requests."""
     context = call.input_tokens + call.output_tokens // 2
     held = max(1, call.input_tokens + call.output_tokens)  # engines reserve little beyond
     batch = max(1, min(machine.limit, machine.pool_tokens // held))

@@ -17,7 +17,7 @@ MOST_LOST = 5  # nodes that one task may lose: it may be what breaks them
 
 
 class Work(NamedTuple):
-    """What is to be done: ``luggage``, and tasks by number, all of it pickled."""
+    """The work for Ray: ``luggage``, and tasks by number, all pickled."""
 
     luggage: bytes
     tasks: Mapping[int, bytes]
@@ -37,7 +37,7 @@ class Refused(NamedTuple):
 
 
 class Over(NamedTuple):
-    """Nothing runs any more."""
+    """A message that nothing runs any more."""
 
 
 def serve(pipe: Connection, address: str) -> None:
@@ -84,7 +84,7 @@ class _Bridge:
         self._running[ref] = index
 
     def _stop(self) -> None:
-        """Those that have begun come to their end, which is soon; no other begins."""
+        """Cancel tasks that have not begun and wait for the others, which end soon."""
         self._stopped = True
         begun = self._ray.get(self._desk.stop.remote())
         for ref, index in self._running.items():
@@ -110,7 +110,7 @@ class _Bridge:
             self._fail(index, f"{type(error).__name__}: {error}".partition("\n")[0])
 
     def _lose(self, index: int, error: Exception) -> None:
-        """A lost node is no fault of the task."""
+        """Retry a task whose node was lost; fail the task after ``MOST_LOST`` lost nodes."""
         self._lost[index] += 1
         self._desk.lost.remote(index)
         if self._stopped:

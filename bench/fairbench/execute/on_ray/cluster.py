@@ -30,7 +30,7 @@ MOST_LOSSES = 3  # of the head, without a result between
 
 
 class _NotThere(Exception):
-    """No cluster answers."""
+    """A failure to reach any cluster."""
 
 
 class RayCluster:
@@ -42,7 +42,7 @@ class RayCluster:
     """
 
     def __init__(self, address: str = AUTO) -> None:
-        """Of the cluster's head, ``HOST:PORT``; ``auto`` finds the cluster of this machine.
+        """Use the cluster with head ``HOST:PORT``; ``auto`` finds this machine's cluster.
 
         Raises UsageError without Ray.
         """
@@ -53,10 +53,10 @@ class RayCluster:
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """As every ``Executor`` does. A task whose process dies has failed, and no other.
+        """Run the tasks as every ``Executor`` does; if a process dies, only its own task fails.
 
-        Raises UsageError if the cluster is not there, or a node is not fit for the tasks;
-        RunFailed once it is lost for good.
+        Raises UsageError if the cluster does not answer or a node is unfit for the tasks, and
+        RunFailed once the cluster is lost for good.
         """
         luggage = pickle.dumps(Luggage.packed(tasks))
         left = {index: pickle.dumps(task) for index, task in enumerate(tasks)}
@@ -90,7 +90,7 @@ class RayCluster:
 def _outcomes(
     child: Child, work: Work, interrupted: Interruption
 ) -> Iterator[tuple[int, bytes | Failure]]:
-    """What ends while the child is connected. EOFError or OSError: it has died."""
+    """Yield outcomes while the child is connected. EOFError or OSError means that it died."""
     child.pipe.send(work)
     connected = asked_to_stop = False
     until = time.monotonic() + CONNECT_S
@@ -120,7 +120,7 @@ def _outcomes(
 
 
 def _dismiss(child: Child) -> None:
-    """Have what still runs stop, and wait for that."""
+    """Stop the running tasks and wait until they have ended."""
     with suppress(EOFError, OSError):
         child.pipe.send(STOP)
         while True:
@@ -129,7 +129,7 @@ def _dismiss(child: Child) -> None:
 
 
 def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
-    """What the task returned, once what it saved is in its folder."""
+    """Return a task's result, after storing the files that the task saved."""
     if isinstance(outcome, Failure):
         return outcome
     result, files = pickle.loads(outcome)

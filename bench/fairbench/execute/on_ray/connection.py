@@ -80,9 +80,9 @@ def give_up() -> NoReturn:
 
 
 def _home(ray: Any) -> tuple[str, int]:
-    """Where Ray's process of this node listens, through which all is asked of the cluster.
+    """Return the address of this node's Ray process, through which the cluster is queried.
 
-    Raises ValueError, RuntimeError or an error of Ray's if the cluster does not know it any more.
+    Raises ValueError, RuntimeError or an error of Ray's if the cluster no longer knows the node.
     """
     own = ray.get_runtime_context().get_node_id()
     (node,) = (node for node in ray.nodes() if node["NodeID"] == own)

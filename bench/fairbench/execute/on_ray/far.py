@@ -73,7 +73,7 @@ class Line:
         return future
 
     def watch(self, process: FarProcess) -> None:
-        """Have it look by and by."""
+        """Check the process periodically from now on."""
         self._watched.append(process)
 
     def _watch(self) -> None:
@@ -124,16 +124,16 @@ class FarPlace:
 
     @property
     def listen(self) -> str:
-        """At the same address."""
+        """The address on which servers listen, equal to the host's."""
         return self.host
 
     @property
     def is_lost(self) -> bool:
-        """Whether its keeper is gone, which is with its node."""
+        """Return whether the keeper is gone, which happens when its node is gone."""
         return self.number in self.line.lost
 
     def free_ports(self, count: int) -> list[int]:
-        """As the node finds them."""
+        """Return free ports that the node reports."""
         try:
             found: list[int] = self.line.call(self.number, "free_ports", count).result(ASK_S)
         except (ReplicaLost, TimeoutError):
@@ -143,7 +143,7 @@ class FarPlace:
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> Process:
-        """By the keeper."""
+        """Start a process through the node's keeper."""
         return FarProcess(self, command, log_path, environment)
 
 
@@ -175,7 +175,7 @@ class FarProcess:
 
     @property
     def ending(self) -> str:
-        """Its exit code, or that its node is gone."""
+        """The exit code, or a note that the node is gone."""
         if self._place.is_lost:
             return f"its node, {self._place.host}"
         return f"exit code {self.exit_code}"
@@ -198,16 +198,16 @@ class FarProcess:
         self.exit_code = exit_code
 
     def log_tail(self) -> str:
-        """The last lines that came here."""
+        """Return the last log lines that were received here."""
         return log_end(self._log_path, self._log_start)
 
     def ask_to_stop(self) -> None:
-        """Have the keeper end it."""
+        """Ask the keeper to end the process."""
         if self.exit_code is None:
             self._call("stop")
 
     def stop(self) -> None:
-        """Have the keeper end it, and wait for that; not for one that is lost."""
+        """Ask the keeper to end the process and wait for the end, unless the process is lost."""
         if self.exit_code is not None:
             return
         with suppress(ReplicaLost, UsageError, TimeoutError):

@@ -32,7 +32,7 @@ class Looked(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What there is on the node: the Python for servers, and all that has to be alike."""
+    """A node's findings: the Python for servers, and the versions that must match everywhere."""
 
     python: str
     versions: Mapping[str, str]
@@ -40,7 +40,7 @@ class Found(NamedTuple):
 
 
 class Keeper:
-    """One server at a time. It ends when this process does, in whatever way."""
+    """A keeper of one server at a time, which ends with this process in every case."""
 
     def __init__(self) -> None:
         self._folder = Path(mkdtemp(prefix="fairbench-"))
@@ -49,7 +49,7 @@ class Keeper:
         self._server: ServerProcess | None = None
 
     def find(self, wanted: ServerPython, chosen: str | None, modules: Sequence[str]) -> Found:
-        """Raises UsageError unless the node has such a Python with our code in it."""
+        """Find the Python for servers. Raises UsageError unless it exists and contains our code."""
         python = wanted.find(chosen)
         command = [python, "-m", probe.__name__, "versions", *modules]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -71,7 +71,7 @@ class Keeper:
         )
 
     def look(self) -> Looked:
-        """How it stands. Precondition: it was started."""
+        """Return the server's state. Precondition: the server was started."""
         assert self._server is not None
         exit_code = self._server.exit_code  # first, so that all that it said is there
         with self._log.open("rb") as log:

@@ -34,13 +34,13 @@ class RayLauncher:
     """
 
     def __init__(self, address: str = AUTO) -> None:
-        """Of the cluster's head, as ``RayCluster`` has it. Raises UsageError without Ray."""
+        """Use the cluster's head, as ``RayCluster`` does. Raises UsageError without Ray."""
         if find_spec("ray") is None:
             raise UsageError("launcher ray: needs ray: pip install '.[ray]'")
         self._address = address
 
     def check(self, wanted: Wanted) -> None:
-        """The cluster is asked when it is needed."""
+        """Reject shared GPUs; the cluster itself is asked when it is needed."""
         if wanted.share_gpus:
             raise UsageError("--share-gpus: not with --launcher ray, which gives each its own")
 
@@ -52,7 +52,7 @@ class RayLauncher:
         timeout_s: float = PATIENCE_S,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Sequence[Place]]:
-        """On nodes where the same is installed."""
+        """Yield places on nodes that have the same software installed."""
         child = start_child(serve, self._address)
         try:
             child.pipe.send(Bundles(wanted.replicas, wanted.gpus, wanted.spread))
@@ -87,7 +87,7 @@ class RayLauncher:
         raise KeyboardInterrupt
 
     def _heard(self, child: Child) -> Any:
-        """What the child says, None if nothing just now."""
+        """Return the child's next message, or None if there is none at present."""
         try:
             return child.pipe.recv() if child.pipe.poll(POLL_S) else None
         except (EOFError, OSError):  # Ray ends a process that has lost the head
@@ -95,7 +95,7 @@ class RayLauncher:
 
 
 def _fit_places(line: Line, placed: Placed, wanted: Wanted) -> list[FarPlace]:
-    """The places, once each node was found to have the same, and what is needed."""
+    """Return the places, after checking that all nodes have the same software and all needs."""
     modules = tuple(probe.engine_modules(wanted))
     asked = [
         line.call(number, "find", wanted.python, wanted.chosen, modules)
@@ -116,7 +116,7 @@ def _fit_places(line: Line, placed: Placed, wanted: Wanted) -> list[FarPlace]:
 
 
 def _dismiss(child: Child) -> None:
-    """Without its pipe the child ends, and with it whatever runs for it."""
+    """Close the child's pipe, which ends the child and all that runs for it."""
     with suppress(OSError):
         child.pipe.send(Close())
     child.pipe.close()

@@ -1,4 +1,4 @@
-"""What tasks need on a node: the user's files, packed here, and the same environment there."""
+"""The luggage of tasks: the user's files, packed here, and the environment to match there."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fairbench.workloads.traces.source import find
 
 @dataclass(frozen=True, slots=True)
 class Luggage:
-    """What goes to each node once.
+    """The content that is sent to each node once.
 
-    ``files`` are those that tasks read, by their names relative to where fairbench was called;
-    ``fixed`` the digests of those with absolute names, which every node has to have.
-    ``code`` are the files of ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS``, name and content
-    by variable.
+    ``files`` are the files that tasks read, by names relative to the working directory of
+    fairbench. ``fixed`` holds the digests of files with absolute names, which every node must
+    have. ``code`` holds the files of ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS``: name
+    and content, by variable.
     """
 
     environment: Mapping[str, str]
@@ -38,13 +38,13 @@ class Luggage:
 
     @classmethod
     def packed(cls, tasks: Iterable[Task]) -> Luggage:
-        """All that these tasks need. Raises UsageError for a file that cannot travel."""
+        """Pack everything that the tasks need. Raises UsageError for a file that cannot be sent."""
         readers = [task for task in tasks if isinstance(task, Reading | Saving)]
         return cls.with_files(name for task in readers for name in task.reads)
 
     @classmethod
     def with_files(cls, names: Iterable[str]) -> Luggage:
-        """With the files of these names. Raises as ``packed`` does."""
+        """Pack the files of these names. Raises as ``packed`` does."""
         files: dict[str, bytes] = {}
         fixed: dict[str, str] = {}
         for name in dict.fromkeys(names):
@@ -106,9 +106,9 @@ class Luggage:
 
 
 def _files(name: str) -> Iterator[tuple[str, Path]]:
-    """The file of that name, or all files in a folder of that name, each with its own name.
+    """Yield a file, or all files in a folder, each with its name.
 
-    Raises DataError if it is nowhere.
+    Raises DataError if the name is not found.
     """
     if not Path(name).is_dir():
         yield name, find(name)
@@ -119,6 +119,6 @@ def _files(name: str) -> Iterator[tuple[str, Path]]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """With the folders above it."""
+    """Write a file and create the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)

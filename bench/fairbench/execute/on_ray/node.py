@@ -1,4 +1,4 @@
-"""What runs on the nodes: tasks, and one actor through which they hear that they should stop."""
+"""The code on the nodes: tasks, and one actor that tells them to stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairbench.execute.on_ray.luggage import Luggage
 
 
 class Outcome(NamedTuple):
-    """What a task returned, or its ``Failure``, and the files that it saved, by relative path."""
+    """A task's return value or ``Failure``, and the files that it saved, by relative path."""
 
     result: Any
     files: Mapping[str, bytes]
@@ -32,17 +32,17 @@ class Desk:
         self._stop = asyncio.Event()
 
     async def begin(self, index: int) -> bool:
-        """Whether this task may still begin."""
+        """Return whether a task may still begin, and record its begin if so."""
         if not self._stop.is_set():
             self._begun.add(index)
         return index in self._begun
 
     async def lost(self, index: int) -> None:
-        """This task has not begun after all: its node is gone."""
+        """Record that a task has not begun after all, because its node is gone."""
         self._begun.discard(index)
 
     async def stopped(self) -> None:
-        """Returns when all tasks are to stop."""
+        """Wait until all tasks are to stop."""
         await self._stop.wait()
 
     async def stop(self) -> set[int]:

@@ -16,9 +16,10 @@ CPU, GPU = "CPU", "GPU"
 
 
 class Bundles(NamedTuple):
-    """So many replicas, each on one node with so many GPUs; none where the cluster has none.
+    """A request for replicas, each on a single node with ``gpus`` GPUs (none without any there).
 
-    ``spread`` over as many nodes as there are. They then have one place together, or none.
+    ``spread`` distributes the replicas over as many nodes as possible. Spread replicas get
+    places together or not at all.
     """
 
     replicas: int
@@ -27,14 +28,14 @@ class Bundles(NamedTuple):
 
 
 class Placing(NamedTuple):
-    """How many have a place so far, and what each needs. Comes until all have."""
+    """A progress message: the number of placed replicas, and what each needs."""
 
     placed: int
     needs: str
 
 
 class Placed(NamedTuple):
-    """All have: the addresses of their nodes in the order of their numbers, and GPUs of each."""
+    """A message that all replicas are placed: node addresses by replica number, GPUs of each."""
 
     hosts: tuple[str, ...]
     gpus: int
@@ -50,14 +51,14 @@ class Call(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What it returned."""
+    """The return value of a call."""
 
     ticket: int
     value: Any
 
 
 class Broken(NamedTuple):
-    """Why it returned nothing: the call is at fault, or the replica is ``lost``."""
+    """The reason why a call failed: an error in the call, or a ``lost`` replica."""
 
     ticket: int
     reason: str
@@ -65,7 +66,7 @@ class Broken(NamedTuple):
 
 
 class Close(NamedTuple):
-    """Nothing more is asked."""
+    """A message that no more calls follow."""
 
 
 def serve(pipe: Connection, address: str) -> None:
@@ -91,7 +92,7 @@ def serve(pipe: Connection, address: str) -> None:
 
 
 def _groups(ray: Any, bundles: Bundles, needs: dict[str, int]) -> list[Any]:
-    """One for each replica, so that each finds its place on its own; if spread, one for all."""
+    """Return a placement group per replica, or a single one for all if spread."""
     if bundles.spread:
         return [ray.util.placement_group([needs] * bundles.replicas, strategy="SPREAD")]
     return [ray.util.placement_group([needs]) for _ in range(bundles.replicas)]
@@ -155,6 +156,6 @@ class _Switchboard:
             return Broken(ticket, f"{error}".strip().partition("\n")[0], lost=True)
 
     def _close(self) -> None:
-        """Those that are still there leave nothing behind."""
+        """Close the remaining keepers, so that nothing is left behind."""
         closing = [keeper.close.remote() for keeper in self._keepers]
         self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)

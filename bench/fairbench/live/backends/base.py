@@ -27,12 +27,13 @@ COMMON_TOKENS = 32_000  # every common model has so many; larger ones have speci
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """What a live run must be told and its records do not depend on: stored nowhere.
+    """The options of a live run that do not affect its records and are stored nowhere.
 
-    ``server_python`` is the Python that has SGLang, None the default. ``headers`` go with every
-    request to an endpoint; they may hold secrets. ``launcher`` says where workers are started,
-    ``drivers`` by how many processes the load is sent, ``driver_launcher`` where those are: None
-    for this machine.
+    - ``server_python`` is the Python that has SGLang, None for the default.
+    - ``headers`` are sent with every request to an endpoint and may hold secrets.
+    - ``launcher`` decides where workers start.
+    - ``drivers`` is the number of processes that send the load.
+    - ``driver_launcher`` decides where drivers start, None for this machine.
     """
 
     server_python: str | None = None
@@ -45,12 +46,13 @@ class LiveOptions:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What served a run. Sizes are None where they are not known.
+    """The server of a run. Sizes are None if unknown.
 
-    ``name`` is how tables call it. ``timing_profile`` and its grade are those of emulated servers.
-    ``workers`` is as how many it counts, None if as many as the experiment has. ``unbounded`` is
-    why no theorem can hold for how it schedules, "" if one may. ``hosts`` are the machines of
-    its workers by number, none where all are on this one.
+    - ``name`` is the server's name in tables.
+    - ``timing_profile`` and its grade belong to emulated servers.
+    - ``workers`` is the number of workers for which it counts, None for the experiment's number.
+    - ``unbounded`` is the reason why no theorem bounds its scheduling, "" if a theorem may apply.
+    - ``hosts`` are the machines of the workers by number, empty if all are on this machine.
     """
 
     backend: str
@@ -67,9 +69,9 @@ class Served:
 
 
 class LiveBackend(ABC, Generic[C]):
-    """One kind of backend, for one experiment whose ``backend`` is ``config``.
+    """A kind of backend, for one experiment whose ``backend`` is ``config``.
 
-    Workers of the defaults speak SGLang's HTTP and schedule by a scheduler of ours.
+    By default, workers speak SGLang's HTTP and use one of our schedulers.
     """
 
     def __init__(self, spec: ExperimentSpec, config: C) -> None:
@@ -83,28 +85,28 @@ class LiveBackend(ABC, Generic[C]):
 
     @abstractmethod
     def wanted(self, options: LiveOptions) -> Wanted:
-        """What its workers need of where they run; of no replicas where a server runs already.
+        """Return the workers' requirements; zero replicas if a server runs already.
 
-        Raises UsageError for what no worker may be told.
+        Raises UsageError for options that no worker supports.
         """
 
     def recipes(self, places: Sequence[Place]) -> list[Recipe]:
-        """How to start its workers, one at each place; none where a server runs already."""
+        """Return how to start the workers, one per place; empty if a server runs already."""
         return []
 
     @abstractmethod
     def served(self, info: Mapping[str, Any]) -> Served:
-        """What serves the run, by the first worker's ``/server_info`` ({} without workers)."""
+        """Describe the run's server by the first worker's ``/server_info`` ({} without workers)."""
 
     @abstractmethod
     def target(self, url: str, options: LiveOptions) -> Target:
-        """How the driver asks; ``url`` is the router's, or the one that it serves at itself."""
+        """Return how the driver sends requests to ``url``, the router or the server itself."""
 
     flush_page: ClassVar[str] = "/flush_cache"
     """Where workers are told to empty their caches and begin afresh."""
 
     def info(self, url: str) -> dict[str, Any]:
-        """What the worker there says about itself. Raises RunFailed if it does not answer."""
+        """Return the worker's description of itself. Raises RunFailed if it does not answer."""
         return get_json(f"{url}/server_info")
 
     def verify(self, url: str) -> None:
@@ -115,15 +117,15 @@ class LiveBackend(ABC, Generic[C]):
         )
 
     def remarks(self, workers: Sequence[Server]) -> dict[str, str]:
-        """What its workers know at the end of a run that a reader must, as notes by key."""
+        """Return notes, by key, that the workers have for the reader at the end of a run."""
         return {}
 
     def vocabulary(self) -> range:
-        """The token ids that prompts may be made of."""
+        """Return the token ids from which prompts may be built."""
         return vocabulary(self.spec.model)
 
     def needs(self) -> dict[str, Any]:
-        """All of the experiment that its workers depend on: who needs the same can share them."""
+        """Return all that the workers depend on; experiments with equal needs can share workers."""
         spec = self.spec
         return {
             "backend": self.config,
@@ -137,13 +139,13 @@ class LiveBackend(ABC, Generic[C]):
 
 
 def worker_settings(spec: ExperimentSpec) -> dict[str, Any]:
-    """The settings that concern workers: the engine's and the local scheduler's."""
+    """Return the settings of the workers: the engine's and the local scheduler's."""
     owners = ("engine.", f"{spec.local}.")
     return {key: value for key, value in spec.settings.items() if key.startswith(owners)}
 
 
 def vocabulary(model: str) -> range:
-    """Ids of ordinary tokens: ``vocab_size`` of the model's ``config.json`` if it is at hand."""
+    """Return the ids of ordinary tokens, limited by the model's ``vocab_size`` if known."""
     return range(FIRST_TOKEN, min(vocab_size_of(model) or COMMON_TOKENS, COMMON_TOKENS))
 
 
@@ -152,8 +154,8 @@ class WorkerBackend(LiveBackend[C]):
 
     @abstractmethod
     def recipe(self, number: int, place: Place) -> Recipe:
-        """How to start one of its workers there."""
+        """Return how to start worker ``number`` at a place."""
 
     def recipes(self, places: Sequence[Place]) -> list[Recipe]:
-        """How to start all of them, one at each place."""
+        """Return how to start all workers, one per place."""
         return [self.recipe(number, place) for number, place in enumerate(places)]

@@ -105,7 +105,7 @@ class EmulatorBackend(WorkerBackend[Emulator]):
 
 
 def _clients_of(workers: Sequence[Server]) -> set[str]:
-    """Whom the workers that still run have served, as they were told."""
+    """Return the clients that the running workers report to have served."""
     found: set[str] = set()
     for worker in workers:
         with suppress(RunFailed):

@@ -54,9 +54,9 @@ class EndpointBackend(LiveBackend[Endpoint]):
 
 
 def told_by(url: str, headers: Mapping[str, str]) -> dict[str, Any]:
-    """What a server that runs already says of itself, {} if nothing of the kind.
+    """Return a running server's description of itself, or {} if it has none.
 
-    An emulator says so, also behind our router, in whose list of models it owns one.
+    An emulator identifies itself even behind our router, by a model that it owns in the model list.
     """
 
     def ask(path: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What servers of SGLang and of vLLM have in common."""
+"""The common parts of the SGLang and vLLM backends."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class RealServerBackend(WorkerBackend[R]):
         )
 
     def _name(self, info: Mapping[str, Any]) -> str:
-        """How tables call it: release, policy if it is its own, model."""
+        """Return the name for tables: release, the server's own policy if any, and model."""
         config = self.config
         own = f" with its own {config.schedule_policy}" if config.schedule_policy else ""
         return f"{config.kind} {info.get('version', '?')}{own}, {self.spec.model}"
 
     def _plugin(self) -> dict[str, str]:
-        """The variables that tell the plugin what to be."""
+        """Return the environment variables that configure the plugin."""
         if self.config.schedule_policy is not None:
             return {LOCAL: ""}  # whatever this process was told itself
         return plugin_environment(self.spec.local, self.spec.settings, sent_weights(self.spec))

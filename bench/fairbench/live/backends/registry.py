@@ -19,7 +19,7 @@ from fairbench.live.requirements import require_live_extra
 
 
 def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
-    """What serves the experiment. Precondition: that is not the simulator."""
+    """Return the backend of an experiment. Precondition: the backend is not the simulator."""
     assert spec.backend is not None, "the simulator serves no live run"
     module = import_module(f"{__package__}.{spec.backend.kind}")
     backend: type[LiveBackend[Any]] = module.BACKEND
@@ -27,7 +27,7 @@ def live_backend(spec: ExperimentSpec) -> LiveBackend[Any]:
 
 
 def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
-    """Whether runs of both can share their workers. The simulator has none."""
+    """Return whether runs of both experiments can share workers; the simulator has none."""
     if one.backend is None or other.backend is None:
         return False
     return live_backend(one).needs() == live_backend(other).needs()
@@ -65,12 +65,12 @@ def _check_drivers(spec: ExperimentSpec, drivers: int) -> None:
 
 
 def obeys(backend: BackendConfig | None, option: str) -> bool:
-    """Whether runs on this backend, None the simulator, have a use for that ``LiveOptions``."""
+    """Return whether the backend (None: the simulator) supports an option of ``LiveOptions``."""
     return backend is not None and option in backend.run_options
 
 
 def python_misplaced() -> UsageError:
-    """The complaint about a ``--server-python`` that no server would be started with."""
+    """Return the error for a ``--server-python`` with which no server would be started."""
     return UsageError(
         f"--server-python: only with --backend {' or '.join(kinds_with('server_python'))}"
     )

@@ -28,7 +28,7 @@ SERVER_PYTHON = ServerPython(
     PYTHON,
     release="fairbench.live.plugins.sglang.release",
 )
-# What SGLang calls by the same name on its command line.
+# Options with the same name on SGLang's command line.
 ENGINE_FLAGS = (
     "chunked_prefill_size",
     "max_prefill_tokens",
@@ -108,7 +108,7 @@ def _device(server_args: Sequence[str]) -> str | None:
 
 
 def _engine_flags(settings: Mapping[str, Any]) -> list[str]:
-    """The engine settings that are not SGLang's own defaults, as its flags."""
+    """Return SGLang's flags for the engine settings that differ from its defaults."""
     default = EngineParams()
     engine = own_settings("engine", settings)
     return [

@@ -34,7 +34,7 @@ class Workers:
 
     @property
     def addresses(self) -> list[WorkerAddress]:
-        """Where the workers are, in the order of their numbers."""
+        """The workers' addresses, in order of number."""
         return [
             WorkerAddress(
                 server.url,
@@ -53,15 +53,15 @@ class Workers:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every worker has run since it was ready."""
+        """Return whether every worker has run without interruption since it was ready."""
         return not any(server.deaths or server.has_ended for server in self.servers)
 
     def serve(self, spec: ExperimentSpec) -> bool:
-        """Whether these very workers are what the spec asks for."""
+        """Return whether these workers are those that the spec requires."""
         return same_workers(spec, self._spec)
 
     def server_info(self) -> dict[str, Any]:
-        """What the first worker says about itself. Raises RunFailed if it does not answer."""
+        """Return the first worker's description. Raises RunFailed if it does not answer."""
         return live_backend(self._spec).info(self.servers[0].url)
 
     def flush_cache(self) -> None:
@@ -88,12 +88,11 @@ def running_workers(
     on_ready: Callable[[int, int], None] = lambda ready, total: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Workers]:
-    """The spec's workers, started and verified; they end with the block.
+    """Start and verify the spec's workers, which end with the block.
 
-    One that ends before is started again, see ``processes/supervisor.py``.
-
-    Raises UsageError if there is no place for them, RunFailed if one does not start or runs
-    another scheduler, KeyboardInterrupt if ``interrupted`` meanwhile.
+    A worker that ends earlier is restarted (see ``processes/supervisor.py``). Raises UsageError
+    if there is no place for the workers, RunFailed if a worker does not start or runs another
+    scheduler, KeyboardInterrupt if ``interrupted`` meanwhile.
     """
     backend = live_backend(spec)
     patience_s = options.ready_timeout_s

@@ -52,11 +52,11 @@ class Answer(ABC):
 
     @abstractmethod
     def _read(self, payload: bytes) -> int:
-        """``take`` for what is JSON. Raises BadEvent or MsgspecError."""
+        """Process a JSON payload for ``take``. Raises BadEvent or MsgspecError."""
 
     @abstractmethod
     def rendered(self) -> bytes:
-        """The output as later prompts of the same API contain it."""
+        """Return the output in the form in which later prompts of this API contain it."""
 
 
 def check_reason(reason: Any) -> None:
@@ -71,7 +71,7 @@ def check_reason(reason: Any) -> None:
 
 
 def error_text(error: Any) -> str:
-    """The message of an API's error, which is a text or an object around one."""
+    """Return the message of an API's error, which is a text or an object around a text."""
     if isinstance(error, dict):
         return str(error.get("message", error))
     return str(error)
@@ -79,10 +79,10 @@ def error_text(error: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One call in the words of no API.
+    """A call independent of any API.
 
-    ``outputs`` are the answers that the prompt contains, by key of their segment, as the same API
-    rendered them. ``min_tokens`` is None where the server takes no such thing.
+    ``outputs`` are the answers contained in the prompt, by segment key, as rendered by the
+    target's API. ``min_tokens`` is None if the server has no such parameter.
     """
 
     prompt: Prompt
@@ -93,16 +93,16 @@ class Question:
 
 
 class ServerApi(Protocol):
-    """One of the three ways to ask."""
+    """A server API, of which there are three."""
 
     path: str
 
     def body(self, question: Question) -> bytes:
-        """The JSON to send."""
+        """Return the JSON to send."""
         ...
 
     def answer(self) -> Answer:
-        """A fresh answer, to be filled by the events that come back."""
+        """Return an empty answer, to be filled by the response's events."""
         ...
 
 
@@ -115,7 +115,7 @@ def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, A
 def rendered(
     segments: Iterable[Segment], outputs: Mapping[str, bytes], fresh: Callable[[Segment], bytes]
 ) -> list[bytes]:
-    """Each segment as the server produced it or, if it is none of its outputs, made ``fresh``."""
+    """Return each segment as the server produced it, or by ``fresh`` if it is not an output."""
     parts = []
     for segment in segments:
         output = outputs.get(segment.key)

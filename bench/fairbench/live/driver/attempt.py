@@ -13,7 +13,7 @@ from fairbench.live.request_tag import worker_in
 
 @dataclass(frozen=True, slots=True)
 class ProgramCall:
-    """One call of a program. ``due_s`` is when it should be sent."""
+    """A program's call. ``due_s`` is the time at which it should be sent."""
 
     program_id: int
     client: str
@@ -25,11 +25,11 @@ class ProgramCall:
 
     @property
     def true_tokens(self) -> int:
-        """What the call produces if the server obeys."""
+        """The number of tokens that the call produces if the server respects the limits."""
         return min(self.output_tokens, self.max_new_tokens)
 
     def limits(self, lengths: Lengths) -> tuple[int, int | None]:
-        """(most, fewest) tokens that the server is told."""
+        """Return the (maximum, minimum) number of tokens that the server is told."""
         if lengths == "header":
             return self.max_new_tokens, None
         return self.true_tokens, self.true_tokens if lengths == "exact" else None
@@ -49,7 +49,7 @@ class Attempt:
     error: str | None = None
 
     def record(self, status: str, now_s: float) -> RequestRecord:
-        """As it stands; ``now_s`` is when it ended."""
+        """Return the record of the attempt, which ended at ``now_s``."""
         call, stream, answer = self.call, self.stream, self.stream.answer
         first_s, last_s = stream.chunk_s[:1], stream.chunk_s[-1:]
         if status == FINISHED and not stream.chunk_s:  # an answer without a token

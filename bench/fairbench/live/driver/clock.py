@@ -6,7 +6,7 @@ import asyncio
 
 
 class RunClock:
-    """Is at 0 when made, or so many wall seconds later. Runs ``scale`` times as fast as those."""
+    """A clock at ``scale`` speed, at 0 now or in ``starts_in_s`` wall seconds."""
 
     def __init__(self, scale: float = 1.0, starts_in_s: float = 0.0) -> None:
         self._loop = asyncio.get_running_loop()
@@ -14,7 +14,7 @@ class RunClock:
         self._start_s = self._loop.time() + starts_in_s
 
     def now_s(self) -> float:
-        """Seconds of the run so far."""
+        """Return the seconds of the run so far."""
         return (self._loop.time() - self._start_s) * self._scale
 
     async def sleep_until(self, at_s: float) -> None:

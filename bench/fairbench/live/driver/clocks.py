@@ -10,9 +10,9 @@ ROUNDS = 20
 
 
 class Offset(msgspec.Struct, frozen=True):
-    """So many seconds is a clock ahead of ours, give or take ``uncertainty_s``.
+    """The lead of a clock over ours in seconds, with an error of up to ``uncertainty_s``.
 
-    ``at_s`` is when that was found, by ours.
+    ``at_s`` is the time of the measurement on our clock.
     """
 
     at_s: float
@@ -21,11 +21,12 @@ class Offset(msgspec.Struct, frozen=True):
 
 
 def compare(ask: Callable[[], float], now_s: Callable[[], float], rounds: int = ROUNDS) -> Offset:
-    """The offset of the clock that ``ask`` reads, which takes its time, against ``now_s``.
+    """Return the offset of the clock read by ``ask``, which takes some time, against ``now_s``.
 
-    The reading was made at some moment between asking and hearing: at the middle, give or take half
-    of what lies between, however unlike the ways there and back were (Cristian, "Probabilistic
-    clock synchronization", 1989). Of so many rounds the quickest counts.
+    The reading happens at some moment between request and reply. Its time is taken to be the
+    midpoint, with an error of up to half the round trip, even if the two directions differ
+    (Cristian, "Probabilistic clock synchronization", 1989). The fastest of ``rounds`` rounds
+    counts.
     """
     return min((_once(ask, now_s) for _ in range(rounds)), key=lambda found: found.uncertainty_s)
 
@@ -48,7 +49,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def drift_s(self) -> float:
-        """How much further ahead it was after the run; 0 if no more than both are uncertain."""
+        """The increase of the clock's lead over the run; 0 if within the combined uncertainty."""
         if self.after is None:
             return 0.0
         drift_s = self.after.offset_s - self.before.offset_s
@@ -57,12 +58,12 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def uncertainty_s(self) -> float:
-        """Of times that were corrected by this."""
+        """The uncertainty of times corrected by this comparison."""
         after = self.before if self.after is None else self.after
         return max(self.before.uncertainty_s, after.uncertainty_s)
 
     def ahead_s(self, since_s: float) -> float:
-        """How much a clock that was right at the start is ahead after so many seconds by ours."""
+        """Return the lead after ``since_s`` of our seconds of a clock correct at the start."""
         if self.after is None or self.after.at_s <= self.before.at_s:
             return 0.0
         return self.drift_s * since_s / (self.after.at_s - self.before.at_s)

@@ -18,20 +18,20 @@ class Disconnected(Exception):
 
 
 class Listener(Protocol):
-    """Who waits for a response. All of it is called from the event loop, in this order."""
+    """A receiver of a response, called from the event loop in the order of its methods."""
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
-        """Status and headers (names in lower case)."""
+        """Receive the status and the headers (names in lower case)."""
 
     def on_body(self, data: bytes) -> None:
-        """A piece of the body, as it comes off the wire."""
+        """Receive a piece of the body as it arrives."""
 
     def on_end(self, error: Disconnected | None) -> None:
-        """The response is complete or, with an error, will never be."""
+        """Receive the end of the response, or the error that cut it off."""
 
 
 class Connection(asyncio.Protocol):
-    """One connection, one response at a time. ``reusable`` once a response is complete."""
+    """A connection for one response at a time, ``reusable`` once a response is complete."""
 
     def __init__(self) -> None:
         self.reusable = True
@@ -113,7 +113,7 @@ class Pool:
         return "\r\n".join(lines) + "\r\nContent-Type: application/json\r\n"
 
     def idle(self) -> Connection | None:
-        """A connection that was used before, if there is one. The server may be closing it."""
+        """Return a used connection, if there is any. The server may be closing it."""
         while self._idle:
             connection = self._idle.pop()
             if connection.reusable:
@@ -121,7 +121,7 @@ class Pool:
         return None
 
     async def fresh(self) -> Connection:
-        """A new connection. Raises Disconnected."""
+        """Open a new connection. Raises Disconnected."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._timeout_s):

@@ -37,9 +37,9 @@ POLL_S = 0.1  # wall seconds between looks at the limit and at ``interrupted``
 
 @dataclass(frozen=True, slots=True)
 class DriveProgress:
-    """How far a run is, in seconds of the run.
+    """The progress of a run, in seconds of the run.
 
-    ``service`` is input + 2 output tokens of each client's finished requests.
+    ``service`` is each client's weighted tokens (input + 2 x output) of finished requests.
     """
 
     now_s: float
@@ -93,10 +93,11 @@ async def drive(
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """One client's programs and when they arrive; ``room`` is held while one is under way.
+    """A client's programs with their arrival times; ``room`` is held while a program runs.
 
-    If it has ``users``, these say instead, and begin none from ``until_s`` on. Programs that are
-    ``recorded`` begin in the order of the trace, where several of them have one time.
+    If the client has ``users``, they decide the times instead and start no program from
+    ``until_s`` on. Programs that are ``recorded`` start in the trace's order, even if several
+    have equal times.
     """
 
     programs: Iterator[tuple[float, Job]]
@@ -113,7 +114,7 @@ def _in_turn(stream: _Stream) -> Iterator[tuple[float, int, Job, _Room]]:
 
 
 def _streams(spec: ExperimentSpec, shard: Shard) -> list[_Stream]:
-    """One for each of its clients. Reads the data set, if there is one."""
+    """Return a stream for each of the shard's clients, reading the data set if there is one."""
     kind, path = spec.workload.program, spec.dataset_path
     source = None if path is None else load_source(kind, path, spec.tokenizer)
     return [
@@ -136,7 +137,7 @@ def _api(target: Target, vocab: range) -> ServerApi:
 
 
 class _Run:
-    """One run under way. Make it when it should begin."""
+    """A run in progress. Create it at the moment when the run should begin."""
 
     def __init__(
         self,
@@ -182,7 +183,7 @@ class _Run:
             await asyncio.wait([work])
 
     async def _run_all(self, streams: list[_Stream]) -> None:
-        """Raises the first error that is no failure of a program, once all else has ended."""
+        """Run all streams; once all have ended, raise the first error but program failures."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._replay(group, [one for one in streams if one.recorded]))
@@ -228,7 +229,7 @@ class _Run:
             await self._programs.run(program, self.clock.now_s() if waits else arrival_s)
 
     def _past_limit(self) -> bool:
-        """Whether the time to drain is over."""
+        """Return whether the time for draining is over."""
         if self._arrivals_open:
             return False
         end_s = max(self.last_arrival_s, self._spec.duration_s or 0.0)

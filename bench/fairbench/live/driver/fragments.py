@@ -30,9 +30,9 @@ WORDS = tuple(_WORDS.split())
 
 
 def token_ids(segment: Segment, vocab: range) -> Ints:
-    """The first ``length`` ids of an infinite stream that the key seeds.
+    """Return the first ``length`` ids of an infinite stream that the key seeds.
 
-    SHAKE-128 yields such streams, so the ids of a shorter segment begin those of a longer one.
+    SHAKE-128 yields such streams, so the ids of a shorter segment are a prefix of a longer one's.
     """
     stream = shake_128(segment.key.encode()).digest(ID_BYTES * segment.length)
     ids: Ints = np.frombuffer(stream, "<u4").astype(np.int64) % len(vocab) + vocab.start
@@ -51,7 +51,7 @@ class TokenFragments:
         self._kept: OrderedDict[Segment, bytes] = OrderedDict()
 
     def of(self, segment: Segment) -> bytes:
-        """``b"17,4,99"`` for a segment of three tokens."""
+        """Return a segment's token ids as JSON, such as ``b"17,4,99"`` for three tokens."""
         fragment = self._kept.get(segment)
         if fragment is not None:
             self._kept.move_to_end(segment)
@@ -70,6 +70,6 @@ def fragment_of(ids: list[int]) -> bytes:
 
 
 def words_of(segment: Segment) -> bytes:
-    """``length`` words, a space before each; a shorter segment of the key is a prefix."""
+    """Return ``length`` words, each after a space; shorter segments of the key are prefixes."""
     stream = shake_128(segment.key.encode()).digest(segment.length)
     return "".join(f" {WORDS[byte % len(WORDS)]}" for byte in stream).encode()

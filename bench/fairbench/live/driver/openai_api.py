@@ -24,9 +24,9 @@ from fairbench.live.openai_shapes import ReportedUsage
 
 
 class _AskOpenAI:
-    """What both ask alike.
+    """The common part of both OpenAI APIs.
 
-    ``most`` is the field with the most tokens that may be produced; ``extra`` are other fields.
+    ``most`` is the field for the maximum number of tokens to produce; ``extra`` holds other fields.
     """
 
     def __init__(

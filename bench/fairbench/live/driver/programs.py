@@ -22,7 +22,7 @@ _due_s: ContextVar[float] = ContextVar("due_s")
 
 
 class LiveLLM:
-    """What one program calls. It remembers the outputs, of which later prompts are made."""
+    """The LLM of one program, which keeps the outputs from which later prompts are made."""
 
     def __init__(
         self, program_id: int, client: str, arrival_s: float, caller: Caller, clock: RunClock
@@ -60,7 +60,7 @@ class LiveLLM:
         await self._clock.sleep_until(wake_s)
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-        """Waits for all branches; only then reports the failure of one."""
+        """Wait for all branches, and only then raise the failure of a branch."""
         results = await asyncio.gather(*branches, return_exceptions=True)
         _due_s.set(self._clock.now_s())
         errors = [result for result in results if isinstance(result, BaseException)]

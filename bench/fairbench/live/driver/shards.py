@@ -26,13 +26,13 @@ R = TypeVar("R", RequestRecord, ProgramRecord)
 
 
 class Shard(NamedTuple):
-    """One of so many ``drivers``, which takes every so-manieth client."""
+    """A share of the load: driver ``number`` takes every ``drivers``-th client."""
 
     number: int = 0
     drivers: int = 1
 
     def of(self, clients: Sequence[Any]) -> Sequence[Any]:
-        """Its part of them."""
+        """Return the shard's part of the clients."""
         return clients[self.number :: self.drivers]
 
 
@@ -47,9 +47,9 @@ def write_clock(folder: Path, comparison: Comparison) -> None:
 
 
 def clocks(folder: Path) -> list[Comparison]:
-    """Those of all drivers of the run in ``folder``, in their order; none if it had but one.
+    """Return the clock comparisons of all drivers in order; empty with a single driver.
 
-    Raises DataError if one cannot be read.
+    Raises DataError if a comparison cannot be read.
     """
     found: list[Comparison] = []
     while (path := folder / FOLDER.format(number=len(found)) / CLOCK_FILE).exists():
@@ -78,7 +78,7 @@ def merge(folder: Path, time_scale: float) -> None:
 
 
 def corrected(record: R, clock: Comparison, time_scale: float) -> R:
-    """The record with its times by our clock, where its driver's has drifted since the start."""
+    """Return the record with times on our clock, corrected for the driver's clock drift."""
     if not clock.drift_s:
         return record
 
@@ -93,7 +93,7 @@ def corrected(record: R, clock: Comparison, time_scale: float) -> R:
 
 
 def told(folder: Path) -> list[dict[str, float | str]]:
-    """What a manifest says of each driver: where it was, if not here, and of its clock."""
+    """Return the manifest's entry for each driver: its remote host, if any, and its clock."""
     return [
         {
             **({} if clock.host is None else {"host": clock.host}),

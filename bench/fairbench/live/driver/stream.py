@@ -25,7 +25,7 @@ class EventSplitter:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Payloads of ``data:`` lines, in order. Other fields and comments are skipped.
+        """Return the payloads of ``data:`` lines, in order; other fields and comments are skipped.
 
         Raises ValueError for an event of more than ``MAX_EVENT_BYTES``.
         """
@@ -130,7 +130,7 @@ class Stream:
 
     @property
     def retry_after_s(self) -> float | None:
-        """How long the server asks to wait that has too much to do; None of any other answer."""
+        """The wait in seconds that the server requests when overloaded, else None."""
         return waiting_s(self._retry_after) if self._status == TOO_MANY else None
 
     def _check_idle(self) -> None:

@@ -34,7 +34,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def emulator_app(emulator: EmulatedWorker) -> web.Application:
-    """The application. Run it with ``handler_cancellation``: a client's leaving is an abort."""
+    """Return the application. Run it with ``handler_cancellation``: a disconnect is an abort."""
     registry = registry_of(emulator)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json])
     app.add_routes(
@@ -120,7 +120,7 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
 
 
 def _render(emulator: EmulatedWorker, api: EmulatedCompletions | EmulatedChat) -> Handler:
-    """A prompt's tokens, which vLLM tells: vllm-router asks before it chooses a worker."""
+    """Return a handler that tokenizes prompts, which vllm-router calls before it picks a worker."""
 
     async def render(request: web.Request) -> web.Response:
         raw = await request.read()
@@ -143,7 +143,7 @@ def _refusal(api: EmulatedApi) -> web.Response:
 async def _stream(
     request: web.Request, api: EmulatedApi, generation: Generation
 ) -> web.StreamResponse:
-    """Tokens as they come, as server-sent events, until the last or until the reader has left."""
+    """Stream tokens as server-sent events until the last token or the client's disconnect."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     with suppress(ConnectionError):
         await response.prepare(request)

@@ -34,7 +34,7 @@ B = TypeVar("B", bound=msgspec.Struct)
 
 
 class StopFields(msgspec.Struct, kw_only=True):
-    """What bodies of every API, or ``sampling_params`` in them, say of an output's end and pace."""
+    """The fields of every API's body, or of its ``sampling_params``, on output end and pace."""
 
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -48,10 +48,10 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EmulatedCall:
-    """One request. ``output_tokens`` is the true length, which the scheduler is never told.
+    """A request. ``output_tokens`` is the true length, which the scheduler is never told.
 
-    With ``stream_interval`` every event of a stream has so many tokens, but for the first and last.
-    ``routing_key`` says the client, and what is left of its deadlines (``due_tag``).
+    With ``stream_interval``, every event of a stream has that many tokens, except the first and
+    last. ``routing_key`` names the client and the time left to its deadlines (``due_tag``).
     """
 
     rid: str
@@ -69,7 +69,7 @@ class EmulatedCall:
 
 
 def decoded(raw: bytes, kind: type[B]) -> B:
-    """A body of the given shape, as lax of numbers as servers are. Raises BadRequest."""
+    """Decode a body as ``kind``, as lenient with numbers as servers are. Raises BadRequest."""
     try:
         return msgspec.json.decode(raw, type=kind, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -89,7 +89,7 @@ def make_call(
     stops: Stops = NO_STOPS,
     stream_interval: int | None = None,
 ) -> EmulatedCall:
-    """The call of a decoded body and its headers. Raises BadRequest."""
+    """Build the call of a decoded body and its headers. Raises BadRequest."""
     if not ids:
         raise BadRequest("the prompt is empty")
     most = max_new_tokens or DEFAULT_NEW_TOKENS
@@ -111,7 +111,7 @@ def make_call(
 
 
 def stops_of(body: StopFields) -> Stops:
-    """What a body says ends its output."""
+    """Return the stop conditions of a body."""
     texts = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if not texts and not body.stop_token_ids:
         return NO_STOPS
@@ -119,12 +119,12 @@ def stops_of(body: StopFields) -> Stops:
 
 
 def tokens_of(prompt: list[int] | str, text: Text) -> list[int]:
-    """A prompt's tokens."""
+    """Return a prompt's tokens."""
     return text.encode(prompt) if isinstance(prompt, str) else prompt
 
 
 def _routing_key(headers: Mapping[str, str]) -> str:
-    """A router's routing key, or what clients say themselves where there is no router."""
+    """Return a router's routing key, or the client's own header if there is no router."""
     names = (ROUTING_KEY, *CLIENT_ALIASES)
     return next((headers[name] for name in names if headers.get(name)), DEFAULT_CLIENT)
 

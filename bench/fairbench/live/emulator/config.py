@@ -42,7 +42,7 @@ class EmulatorConfig:
     number: int | None = None
 
     def __post_init__(self) -> None:
-        """Raises UsageError for a value that is not allowed."""
+        """Check the values. Raises UsageError for a value that is not allowed."""
         for name in ("time_scale", "slowdown"):
             value = getattr(self, name)
             if not MIN_TIME_SCALE <= value <= MAX_TIME_SCALE:
@@ -52,7 +52,7 @@ class EmulatorConfig:
         _check_settings(self.local, self.settings)
 
     def engine_params(self) -> EngineParams:
-        """The engine's part of the settings."""
+        """Return the engine's part of the settings."""
         return make_params(ENGINE, EngineParams, self.settings)
 
 

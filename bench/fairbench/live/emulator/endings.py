@@ -13,7 +13,7 @@ STOP, LENGTH = "stop", "length"
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """What ends an output before its time: texts, tokens. ``keep`` leaves the match in the text."""
+    """The texts and tokens that end an output early. ``keep`` leaves the match in the text."""
 
     texts: Sequence[str] = ()
     tokens: frozenset[int] = frozenset()
@@ -38,10 +38,10 @@ class Ending:
 
 
 def ending_of(ids: Sequence[int], most: int, stops: Stops, text: Text) -> Ending:
-    """How an output of these tokens ends, of which the request allows ``most``.
+    """Return how an output of these tokens ends, if the request allows ``most`` tokens.
 
-    As in SGLang, after each token its number counts first, then tokens that stop, then texts in
-    their order.
+    As in SGLang, after each token the length is checked first, then stop tokens, then stop
+    texts in order.
     """
     is_full = len(ids) >= most
     found = [Ending(most, LENGTH)] if is_full else []
@@ -62,5 +62,5 @@ def ending_of(ids: Sequence[int], most: int, stops: Stops, text: Text) -> Ending
 
 
 def _lengths(ids: Sequence[int], text: Text) -> list[int]:
-    """How many characters the first 0, 1, 2 ... tokens are."""
+    """Return the lengths in characters of the first 0, 1, 2 ... tokens."""
     return [0, *accumulate(len(text.decode([one])) for one in ids)]

@@ -37,10 +37,10 @@ class _Body(msgspec.Struct):
 
 
 class EmulatedGenerate:
-    """Every chunk repeats the output so far, as SGLang does unless told otherwise."""
+    """SGLang's generate API, in which every chunk repeats the output so far, as is the default."""
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        """Raises BadRequest."""
+        """Parse a request into a call. Raises BadRequest."""
         body = decoded(raw, _Body)
         prompt = body.input_ids or body.text
         if prompt is None:
@@ -58,12 +58,12 @@ class EmulatedGenerate:
         )
 
     def chunks(self, generation: Generation) -> Iterator[Any]:
-        """The next events of a stream."""
+        """Yield the next events of a stream."""
         for _, produced, done in generation.steps():
             yield self._answer(generation, produced, done=done)
 
     def whole(self, generation: Generation) -> Any:
-        """The answer as it stands."""
+        """Return the answer so far."""
         return self._answer(generation, generation.produced, done=generation.done)
 
     def _answer(self, generation: Generation, produced: int, *, done: bool) -> Any:
@@ -82,7 +82,7 @@ class EmulatedGenerate:
         }
 
     def error(self, message: str, status: int) -> Any:
-        """What is said instead of an answer."""
+        """Return the body of an error answer."""
         error_type = "invalid_request_error" if status < 500 else "server_error"
         return {"error": {"message": message, "type": error_type, "code": status}}
 

@@ -49,7 +49,7 @@ class Generation:
 
     @property
     def refused(self) -> bool:
-        """Whether the scheduler has not taken it in."""
+        """Return whether the scheduler refused the request."""
         return self.sequence.status == REFUSED
 
     @property
@@ -59,11 +59,11 @@ class Generation:
 
     @property
     def queue_s(self) -> float:
-        """How long it waited to be admitted, on the engine's clock. Precondition: it has been."""
+        """The queueing delay on the engine's clock. Precondition: the request was admitted."""
         return (self.sequence.admitted_ps - self.sequence.arrival_ps) / PS_PER_S
 
     def ids(self, end: int) -> list[int]:
-        """The first ``end`` output tokens."""
+        """Return the first ``end`` output tokens."""
         return self._ids[:end]
 
     def text(self, start: int, end: int) -> str:
@@ -75,9 +75,10 @@ class Generation:
         return said[: max(0, self.ending.visible - before)]
 
     def steps(self) -> Iterator[tuple[int, int, bool]]:
-        """From where to where the next events of a stream go, and whether that is its end.
+        """Yield (start, end, last) of the next events of a stream, in output tokens.
 
-        Of a request with an interval each goes just so far, also if the engine is ahead of that.
+        With an interval, each event covers exactly that many tokens, even if the engine is
+        further ahead.
         """
         every = self.call.stream_interval
         while every is not None and self._sent + (step := every if self._sent else 1) < (

@@ -12,7 +12,7 @@ from fairbench.live.plugins.config import plugin_params
 
 
 def server_info(emulator: EmulatedWorker) -> dict[str, Any]:
-    """SGLang's own keys where it has them, and always that this is an emulator."""
+    """Return SGLang's own keys where they apply, and a mark that this is an emulator."""
     config, limits = emulator.config, emulator.worker.limits
     publisher = emulator.publisher
     return {
@@ -43,7 +43,7 @@ def server_info(emulator: EmulatedWorker) -> dict[str, Any]:
 
 
 def _report(emulator: EmulatedWorker) -> dict[str, Any]:
-    """What runs here, for whoever verifies it before a run; as the plugin's own report."""
+    """Return the running configuration in the plugin's report format, for checks before a run."""
     engine, local = emulator.engine, emulator.config.local
     scheduler: Any = emulator.worker.scheduler
     engine.catch_up()
@@ -62,12 +62,12 @@ def _report(emulator: EmulatedWorker) -> dict[str, Any]:
 
 
 def models(emulator: EmulatedWorker) -> dict[str, Any]:
-    """The one model, as OpenAI's list."""
+    """Return the only model, as OpenAI's list."""
     return {"object": "list", "data": [model_card(emulator)]}
 
 
 def model_card(emulator: EmulatedWorker) -> dict[str, Any]:
-    """The model, as OpenAI describes one."""
+    """Return the model in OpenAI's format."""
     return {
         "id": emulator.config.model,
         "object": "model",

@@ -74,7 +74,7 @@ class PublishingCache(KVCache):
         return super().remove(leaf)
 
     def _last_hash(self, node: KVNode) -> int | None:
-        """The hash of the last whole block at or above a node, None if there is none."""
+        """Return the hash of the last whole block at or above a node, or None."""
         at: KVNode | None = node
         while at is not None:
             if hashes := self._hashes.get(at):
@@ -84,7 +84,7 @@ class PublishingCache(KVCache):
 
 
 def _chain(parent: int | None, ids: list[int]) -> list[int]:
-    """Hashes of whole blocks, each of its tokens and of the hash before it."""
+    """Return hashes of whole blocks, each over its tokens and the previous hash."""
     data = memoryview(array("I", ids)).cast("B")
     size = len(data) // len(ids) * BLOCK_TOKENS
     hashes = []

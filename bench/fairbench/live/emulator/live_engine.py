@@ -66,7 +66,7 @@ class LiveEngine:
 
     @property
     def may_refuse(self) -> bool:
-        """Whether the scheduler has a limit beyond which it takes nothing in."""
+        """Return whether the scheduler has a limit beyond which it refuses requests."""
         return type(self.worker.scheduler).accepts is not LocalScheduler.accepts
 
     def submit(self, call: EmulatedCall) -> Generation:
@@ -132,7 +132,7 @@ class LiveEngine:
         self.worker.sync()
 
     def _draw(self, call: EmulatedCall) -> Ids:
-        """An output, up to where it ends."""
+        """Draw an output, up to its end."""
         known = self._text.output_ids
         ids = known[self._rng.integers(0, len(known), call.output_tokens)]
         return ids if call.stops is NO_STOPS else ids[: self._ending(call, ids.tolist()).tokens]
@@ -159,7 +159,7 @@ class LiveEngine:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        """What may call the scheduler. A timer's error would otherwise reach nobody."""
+        """Record scheduler errors inside the block, since a timer's error would be lost."""
         try:
             yield
         except Exception as error:  # whatever the scheduler raises
@@ -199,7 +199,7 @@ class LiveEngine:
                 generation.deliver(batch.produced(sequence))
 
     def _next_ps(self) -> int | None:
-        """The next event of the engine, or before it the next step after which to deliver."""
+        """Return the engine's next event, or an earlier step that ends with a delivery."""
         event_ps = self._wall.clock.next_ps()
         to_go = self._delivered_step + self._interval - self.worker.batch.steps
         if self._paced:  # it is looked at after every step

@@ -52,21 +52,21 @@ class _Chat(_Common, kw_only=True):
 
 
 class _OpenAIApi(ABC):
-    """What both share. ``object_name`` and ``chunk_name`` are what answers call themselves."""
+    """The common part of both APIs. ``object_name`` and ``chunk_name`` are the answers' types."""
 
     object_name: str
     chunk_name: str
 
     @abstractmethod
     def _delta(self, text: str, *, first: bool) -> dict[str, Any]:
-        """The part of a chunk's choice that carries new text."""
+        """Return the part of a chunk's choice that carries new text."""
 
     @abstractmethod
     def _message(self, text: str) -> dict[str, Any]:
-        """The part of an answer's choice that carries the text."""
+        """Return the part of an answer's choice that carries the text."""
 
     def chunks(self, generation: Generation) -> Iterator[Any]:
-        """The next events of a stream."""
+        """Yield the next events of a stream."""
         for start, end, done in generation.steps():
             delta = self._delta(generation.text(start, end), first=not start)
             choice = _choice(generation, delta, done=done)
@@ -75,18 +75,18 @@ class _OpenAIApi(ABC):
             yield self._answer(self.chunk_name, generation, []) | {"usage": _usage(generation)}
 
     def whole(self, generation: Generation) -> Any:
-        """The answer as it stands."""
+        """Return the answer so far."""
         message = self._message(generation.text(0, generation.produced))
         choice = _choice(generation, message, done=generation.done)
         answer = self._answer(self.object_name, generation, [choice])
         return answer | {"usage": _usage(generation)}
 
     def rendered(self, call: EmulatedCall) -> Any:
-        """The tokens of its prompt, in the shape that vllm-router 0.1.17 reads."""
+        """Return the prompt's tokens in the format that vllm-router 0.1.17 reads."""
         return {"request_id": call.rid, "token_ids": call.ids.tolist(), "model": call.model}
 
     def error(self, message: str, status: int) -> Any:
-        """What is said instead of an answer."""
+        """Return the body of an error answer."""
         error_type = "BadRequestError" if status < 500 else "InternalServerError"
         return {"object": "error", "message": message, "type": error_type, "code": status}
 
@@ -106,7 +106,7 @@ class EmulatedCompletions(_OpenAIApi):
     object_name = chunk_name = "text_completion"
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        """Raises BadRequest."""
+        """Parse a request into a call. Raises BadRequest."""
         body = decoded(raw, _Completion)
         return _call(body, tokens_of(body.prompt, text), body.max_tokens, headers)
 
@@ -126,7 +126,7 @@ class EmulatedChat(_OpenAIApi):
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        """Raises BadRequest."""
+        """Parse a request into a call. Raises BadRequest."""
         body = decoded(raw, _Chat)
         if not body.messages:
             raise BadRequest("messages: must not be empty")

@@ -31,11 +31,11 @@ class Text(Protocol):
     vocab_size: int
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
+        """Return the tokens of a text."""
         ...
 
     def decode(self, output_ids: list[int]) -> str:
-        """The text of tokens that are all among ``output_ids``."""
+        """Return the text of tokens that are all among ``output_ids``."""
         ...
 
 
@@ -76,9 +76,9 @@ def _hashed(piece: str) -> int:
 
 
 class TokenizerText:
-    """By a ``tokenizers`` object. Outputs are whole words of its vocabulary.
+    """Text by a ``tokenizers`` object. Outputs are whole words of its vocabulary.
 
-    Raises DataError if it has none.
+    Raises DataError if the vocabulary has no whole words.
     """
 
     def __init__(self, path: str) -> None:
@@ -102,7 +102,7 @@ class TokenizerText:
 
 
 def _whole_words(tokenizer: Any) -> Iterator[tuple[int, str]]:
-    """Tokens that are one word, each with the text (a space and it) of which they are made."""
+    """Yield tokens that are a whole word, each with its text: a space and the word."""
     for token in range(tokenizer.get_vocab_size()):
         word = tokenizer.decode([token]).strip()
         text = f" {word}"

@@ -38,9 +38,9 @@ class Place(NamedTuple):
 
 
 class TokenStreams:
-    """All prompts and outputs seen, as a tree of streams that part where their tokens do.
+    """A tree of all prompts and outputs so far, whose streams fork where their tokens differ.
 
-    ``tokens`` counts what is kept. Nothing is forgotten until ``keep_only`` says so.
+    ``tokens`` counts the stored tokens. Nothing is dropped except by ``keep_only``.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class TokenStreams:
         self.tokens = 0
 
     def prompt_of(self, ids: Ids) -> tuple[Prompt, Place]:
-        """The prompt of these tokens, and where it ends."""
+        """Return the prompt of these tokens, and the place where it ends."""
         segments = []
         at, start = Place(self._root, 0), 0
         while start < len(ids):
@@ -64,10 +64,11 @@ class TokenStreams:
         return tuple(segments), at
 
     def output_at(self, place: Place, draw: Callable[[], Ids]) -> tuple[Segment, Ids]:
-        """A new output after the prompt that ends at ``place``: tokens drawn, and their segment.
+        """Draw a new output after the prompt that ends at ``place``; return its segment and tokens.
 
-        It differs in its first token from all that is known to follow there. (If no draw does, it
-        takes the place of another output, of which later prompts then find nothing cached.)
+        Its first token differs from all known continuations there. (If every draw fails to
+        differ, the output replaces another one, for which later prompts then find nothing
+        cached.)
         """
         stream, offset = place
         follows = int(stream.ids[offset]) if offset < len(stream.ids) else None
@@ -87,7 +88,7 @@ class TokenStreams:
         return stream
 
     def ids_of(self, prompt: Prompt, start: int, end: int) -> list[int]:
-        """Tokens ``start`` to ``end`` of a prompt made here."""
+        """Return tokens ``start`` to ``end`` of a prompt made here."""
         found: list[int] = []
         for key, length in prompt:
             if start < length and end > 0:
@@ -111,7 +112,7 @@ class TokenStreams:
 
 
 def _common(one: Ids, other: Ids) -> int:
-    """How many first tokens are the same."""
+    """Return the length of the common prefix."""
     shorter = min(len(one), len(other))
     differ = one[:shorter] != other[:shorter]
     first = int(differ.argmax())

@@ -23,7 +23,7 @@ class WallClock:
         self._ps_per_s = scale * PS_PER_S
 
     def now_s(self) -> float:
-        """What time it is on ``clock``, in seconds, once it has caught up."""
+        """Return the time on ``clock`` in seconds, as if it had caught up with the wall clock."""
         return (self._time_s() - self._start_s) * self.scale
 
     def catch_up(self) -> None:
@@ -35,5 +35,5 @@ class WallClock:
         clock.stop_at(now_ps)
 
     def real_s(self, time_ps: int) -> float:
-        """When the wall clock will have come to a time of ``clock``."""
+        """Return the wall-clock time that corresponds to a time of ``clock``."""
         return self._start_s + time_ps / self._ps_per_s

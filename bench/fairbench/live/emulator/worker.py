@@ -39,7 +39,7 @@ class EmulatedWorker:
 
 
 def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
-    """An idle emulator with an empty cache, whose time starts now.
+    """Build an idle emulator with an empty cache, whose time starts now.
 
     Raises UsageError for settings, a tokenizer or a port that cannot be used.
     """

@@ -36,19 +36,19 @@ class _StoredRun:
         self.block_size = block_size
 
     def end_of(self, index: int) -> int:
-        """Tokens up to the end of the run's block ``index``; -1 is what is before the run."""
+        """Return the tokens up to the end of block ``index``; -1 is the start of the run."""
         return min(self.start + (index + 1) * self.block_size, len(self.ids))
 
     def prefix(self, block_hash: BlockHash) -> array[int]:
-        """All tokens up to the end of one of the blocks."""
+        """Return all tokens up to the end of a block."""
         return self.ids[: self.end_of(self.hashes.index(block_hash))]
 
 
 class BlockIndex:
-    """What one worker's GPU holds, as its events tell it: block hash -> place in a prompt.
+    """A worker's GPU cache content according to its events: block hash -> position in a prompt.
 
-    ``on_evict(prefix, tokens)`` hears that the last ``tokens`` of a prefix are gone, ``on_clear()``
-    that everything is, or that it is no longer known what is there.
+    ``on_evict(prefix, tokens)`` is called when the last ``tokens`` of a prefix are gone.
+    ``on_clear()`` is called when everything is gone, or when the content is no longer known.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class BlockIndex:
         return len(self._runs)
 
     def apply(self, events: Sequence[Event]) -> None:
-        """What has happened since, in order."""
+        """Apply new events in order."""
         for event in events:
             if isinstance(event, AllBlocksCleared):
                 self.clear()
@@ -93,7 +93,7 @@ class BlockIndex:
         self._runs.update(dict.fromkeys([(group, name) for name in event.block_hashes], stored))
 
     def _remove(self, event: BlockRemoved) -> None:
-        """A cache drops leaves before their parents: of each run, the end of what was left."""
+        """Remove blocks. A cache drops leaves first, so each run loses the end of what was left."""
         removed: dict[_StoredRun, set[BlockHash]] = {}
         for block_hash in event.block_hashes:
             if (run := self._runs.pop((event.group_idx, block_hash), None)) is not None:
@@ -103,7 +103,7 @@ class BlockIndex:
             self._evict(run, run.end_of(gone[0] - 1), run.end_of(gone[-1]))
 
     def _evict(self, run: _StoredRun, start: int, end: int) -> None:
-        """Tokens ``start`` to ``end`` are gone, and with its end a page is."""
+        """Report tokens ``start`` to ``end`` as evicted, by whole pages whose end is gone."""
         pages = segments_of(run.ids)
         ends = [0, *accumulate(page.length for page in pages)]
         first, last = bisect_right(ends, start), bisect_right(ends, end)

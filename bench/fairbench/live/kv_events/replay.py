@@ -18,11 +18,11 @@ AT_A_TIME = 16  # messages that are read before others have their turn: a few mi
 async def replayed(
     context: zmq.asyncio.Context, endpoint: str, first: int
 ) -> AsyncGenerator[NumberedBatch, None]:
-    """What the worker still has of its messages from number ``first`` on, in its order.
+    """Yield the worker's stored messages from number ``first`` on, in order.
 
-    One after the other: 10,000, as many as are kept, are 100 MB once decoded. Raises TimeoutError
-    if nothing comes for long, ValueError at one that cannot be read. To be closed by who reads no
-    further.
+    Messages come one by one, because the 10,000 that are kept take 100 MB once decoded. Raises
+    TimeoutError after a long silence, ValueError for an unreadable message. A reader that stops
+    early must close the generator.
     """
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)

@@ -92,7 +92,7 @@ class Subscriber:
                     group.create_task(self._ask_when_quiet(context, self._replay))
 
     def restart(self) -> None:
-        """The worker has started anew, with an empty cache."""
+        """Start anew after the worker restarted with an empty cache."""
         self._next = 0
         self._last_s = self._overtaken_s = -inf
         self._starts += 1
@@ -227,7 +227,7 @@ class Subscriber:
         self._last_s = message.batch.ts
 
     def _lose_until(self, first: int) -> None:
-        """The messages before ``first`` cannot be had any more."""
+        """Give up the messages before ``first``, and assume that the cache is empty."""
         log.warning(
             "KV events of %s: %d to %d missed; its cache is taken to be empty",
             self._events,
@@ -242,7 +242,7 @@ class Subscriber:
         self._index.clear()
 
     def _count_unreadable(self) -> None:
-        """Raises Unreadable if that makes too many in succession."""
+        """Count an unreadable message. Raises Unreadable after too many in succession."""
         self.unreadable += 1
         self._unreadable += 1
         if self._unreadable >= MAX_UNREADABLE:

@@ -115,15 +115,15 @@ _KINDS = {cls.__name__ for cls in (BlockStored, BlockRemoved, AllBlocksCleared)}
 
 
 def encode(seq: int, batch: EventBatch, topic: bytes = b"") -> tuple[bytes, bytes, bytes]:
-    """The frames of one message."""
+    """Return the frames of one message."""
     return topic, _seq_bytes(seq), _encoder.encode(batch)
 
 
 def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
-    """The message in these frames, or None for the one that ends a replay.
+    """Decode the message in these frames, or None for the end of a replay.
 
-    Events of kinds that we do not know are left out. Raises ValueError if it is no message, or has
-    none but such events.
+    Events of unknown kinds are left out. Raises ValueError if the frames are no message, or if
+    all events are unknown.
     """
     if len(frames) not in (2, 3) or len(frames[-2]) != SEQ_BYTES:
         raise ValueError("a message has three frames: topic, sequence number, batch")
@@ -141,13 +141,13 @@ def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
 
 
 def _is_map(packed: bytes) -> bool:
-    """Whether msgpack's first byte begins a map."""
+    """Return whether msgpack's first byte starts a map."""
     first = packed[:1]
     return b"\x80" <= first <= b"\x8f" or first in (b"\xde", b"\xdf")
 
 
 def _event(packed: bytes) -> Event | None:
-    """None for an event of a kind that is not known."""
+    """Decode an event, None if its kind is unknown."""
     is_map = _is_map(packed)
     try:
         return (_event_map if is_map else _event_array).decode(packed)
@@ -159,12 +159,12 @@ def _event(packed: bytes) -> Event | None:
 
 
 def replay_request(first: int) -> tuple[bytes, bytes]:
-    """What to send on a DEALER to get the messages from sequence number ``first`` on."""
+    """Return the frames that request, on a DEALER, the messages from number ``first`` on."""
     return b"", _seq_bytes(first)
 
 
 def end_of_replay() -> tuple[bytes, bytes, bytes]:
-    """The frames that end a replay."""
+    """Return the frames that end a replay."""
     return b"", _seq_bytes(END), b""
 
 

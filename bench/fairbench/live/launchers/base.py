@@ -15,11 +15,12 @@ PATIENCE_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the servers of an experiment need: so many replicas, each with so many ``gpus``.
+    """The servers that an experiment needs: ``replicas`` replicas with ``gpus`` GPUs each.
 
-    ``chosen`` is the Python that the user named, None if none. ``spread``: on different machines
-    as far as there are so many. ``name`` is what one is called, and ``asked`` how the user says how
-    many, ``{}`` for the number.
+    - ``chosen`` is the Python that the user named, or None.
+    - ``spread`` places replicas on different machines as far as possible.
+    - ``name`` is the name of a replica.
+    - ``asked`` is the user's setting of the number, with ``{}`` for the number.
     """
 
     replicas: int
@@ -33,7 +34,7 @@ class Wanted:
 
 
 class Launcher(Protocol):
-    """One way to start servers."""
+    """A way to start servers."""
 
     def check(self, wanted: Wanted) -> None:
         """Raise UsageError, before anything is started, if they cannot be had."""
@@ -46,9 +47,9 @@ class Launcher(Protocol):
         timeout_s: float = PATIENCE_S,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> AbstractContextManager[Sequence[Place]]:
-        """A place for each replica, inside. Whatever still runs there ends with the block.
+        """Yield a place for each replica. Processes still running there end with the block.
 
-        Raises UsageError if there are too few or one is not fit, RunFailed if that does not turn
-        out within ``timeout_s``, KeyboardInterrupt once ``interrupted``.
+        Raises UsageError if there are too few places or a place is unfit, RunFailed if that is
+        undecided after ``timeout_s``, KeyboardInterrupt once ``interrupted``.
         """
         ...

@@ -29,22 +29,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How a shell of one host is given a line to run."""
+    """A way to run a shell line on one host."""
 
     words: tuple[str, ...]
     host: str
 
     def line(self, command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-        """The words to run here, so that the command runs there.
+        """Return the words to run here so that the command runs on the host.
 
-        The command comes as one word, as ``ssh`` and ``sh -c`` want it.
+        The command is passed as one word, as ``ssh`` and ``sh -c`` expect.
         """
         assigned = [f"{key}={value}" for key, value in environment.items()]
         inner = shlex.join([*(("env", *assigned) if assigned else ()), *command])
         return [*(word.replace(HOST, self.host) for word in self.words), inner]
 
     def ask(self, kind: type[T], python: str, *words: str) -> T:
-        """What the probe says there. Raises UsageError if it says nothing of that kind."""
+        """Return the probe's answer from the host. Raises UsageError if it is not of that kind."""
         import msgspec  # of the extra `live`, which the flags alone do not need
 
         line = self.line([python, "-m", probe.__name__, *words], {})
@@ -62,7 +62,7 @@ class Reach:
 
 
 def _asked(line: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-    """In a session of its own, as servers are: Ctrl-C at the terminal is for the harness."""
+    """Run a command in its own session, so that Ctrl-C at the terminal only reaches the harness."""
     return subprocess.run(
         line, stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_S, start_new_session=True
     )
@@ -80,11 +80,11 @@ class ReachedPlace:
 
     @property
     def host(self) -> str:
-        """By the name that the user gave it."""
+        """The host's name as the user gave it."""
         return self.reach.host
 
     def free_ports(self, count: int) -> list[int]:
-        """As the host itself finds them."""
+        """Return free ports that the host reports."""
         try:
             found = self.reach.ask(list[int], self.python, "ports", str(count))
         except UsageError as error:
@@ -94,9 +94,9 @@ class ReachedPlace:
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> Process:
-        """Under a reaper on that host too, which ends it when this side of the pipe is closed.
+        """Start a process under a reaper on the host, which ends it when the pipe closes.
 
-        Killing ``ssh`` would end nothing there.
+        Killing ``ssh`` would not end the remote process.
         """
         there = [self.python, "-m", reaper.__name__, str(GRACE_S), *command]
         return ServerProcess(self.reach.line(there, environment), log_path, reaped=True)
@@ -106,7 +106,7 @@ class CommandLauncher:
     """Spreads replicas over hosts in turn; one of several on a host gets GPUs by their numbers."""
 
     def __init__(self, hosts: Sequence[str], command: Sequence[str]) -> None:
-        """Raises UsageError without a host, or for a command that does not name it."""
+        """Check the flags. Raises UsageError without a host, or if the command does not name it."""
         if not hosts:
             raise UsageError("--launcher command: needs --hosts A,B,...")
         for host in hosts:
@@ -117,7 +117,7 @@ class CommandLauncher:
         self._reaches = [Reach(tuple(command), host) for host in dict.fromkeys(hosts)]
 
     def check(self, wanted: Wanted) -> None:
-        """Hosts are asked when they are needed."""
+        """Do nothing: hosts are checked when they are needed."""
 
     @contextmanager
     def places(
@@ -127,7 +127,7 @@ class CommandLauncher:
         timeout_s: float = PATIENCE_S,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Sequence[Place]]:
-        """On hosts where the same is installed."""
+        """Yield places on hosts that have the same software installed."""
         python = wanted.python.named(wanted.chosen)
         used = self._reaches[: wanted.replicas]
         modules = probe.engine_modules(wanted)
@@ -149,12 +149,12 @@ class CommandLauncher:
 
 
 def _is_host(name: str) -> bool:
-    """Whether it may be one: no word that a shell splits, and none that is a command's option."""
+    """Return whether a name is a valid host: neither split by a shell nor an option."""
     plain = name.isascii() and name.isprintable() and not set(name) & set(" /:@'\"\\")
     return plain and name != "" and not name.startswith("-")
 
 
 def _gpus(count: int, before: int) -> dict[str, str]:
-    """Those of the replica that so many are before on its host."""
+    """Return the GPUs of a replica that has ``before`` replicas before it on its host."""
     numbers = range(before * count, (before + 1) * count)
     return {VISIBLE: ",".join(map(str, numbers))} if numbers else {}

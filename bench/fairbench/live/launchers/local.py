@@ -14,7 +14,7 @@ class LocalLauncher:
     """Gives each replica GPUs of its own on this machine."""
 
     def check(self, wanted: Wanted) -> None:
-        """Looks for the Python and the GPUs."""
+        """Check that the Python and the GPUs are available."""
         self._places(wanted)
 
     @contextmanager
@@ -25,7 +25,7 @@ class LocalLauncher:
         timeout_s: float = PATIENCE_S,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Sequence[Place]]:
-        """There at once."""
+        """Yield the places, which are available at once."""
         yield self._places(wanted)
 
     def _places(self, wanted: Wanted) -> list[LocalPlace]:

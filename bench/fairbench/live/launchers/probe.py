@@ -1,4 +1,4 @@
-"""What a Python on some machine has: asked there, so that unlike machines are refused here.
+"""A probe of a remote Python's software, so that machines that differ are rejected here.
 
     python -m fairbench.live.launchers.probe versions [MODULE...]
     python -m fairbench.live.launchers.probe ports COUNT
@@ -23,13 +23,13 @@ OWN_CODE = "fairbench"  # the key by which ``environment`` has the version of ou
 
 
 def versions(*modules: str) -> dict[str, str]:
-    """All that decides results, by name: of ``modules`` too, which are the engine's."""
+    """Return the versions that affect results, including those of ``modules``, the engine's."""
     found = {name: f"{library_version(name)}" for name in modules}
     return {**environment(), **found}
 
 
 def ports(count: str) -> list[int]:
-    """So many different ports that are free here just now."""
+    """Return distinct ports that are free here at present."""
     return free_ports(int(count))
 
 
@@ -37,7 +37,7 @@ WORDS: Mapping[str, Callable[..., Any]] = {"versions": versions, "ports": ports}
 
 
 def engine_modules(wanted: Wanted) -> Sequence[str]:
-    """The modules of the engine itself, whose version is to be the same at all places."""
+    """Return the engine's own modules, whose versions must match at all places."""
     return [name for name in wanted.python.modules if name != OWN_CODE]
 
 

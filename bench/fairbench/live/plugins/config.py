@@ -35,23 +35,23 @@ class PluginConfig:
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def build(self) -> LocalScheduler:
-        """A fresh scheduler."""
+        """Build a fresh scheduler."""
         return build_local(self.local, self.params)
 
     @property
     def has_cap(self) -> bool:
-        """Whether there is a cap on what runs, for which steps have to be measured."""
+        """Return whether a load cap is set, for which steps must be timed."""
         return LOAD_CAP in self.params
 
     def load_cap(self) -> LoadCap:
-        """A fresh cap on what runs."""
+        """Return a fresh load cap."""
         return LoadCap(self.params.get(LOAD_CAP))
 
 
 def plugin_config(
     local: str, settings: Mapping[str, Any], weights: Mapping[str, float] | None = None
 ) -> PluginConfig:
-    """The configuration of one scheduler, out of the settings of a whole run.
+    """Return the configuration of one scheduler, taken from a run's settings.
 
     Raises UsageError for an unknown scheduler, an unknown parameter or a value not allowed.
     """
@@ -61,7 +61,7 @@ def plugin_config(
 
 
 def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[str, Any]:
-    """What a server tells of a scheduler with these ``Params``: all of them, and its cap."""
+    """Return all parameters that a server reports for a scheduler, and its load cap."""
     told = as_settings(local, params)
     return told if load_cap in (None, NONE) else {**told, LOAD_CAP: load_cap}
 
@@ -69,7 +69,7 @@ def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[s
 def plugin_environment(
     local: str, settings: Mapping[str, Any], weights: Mapping[str, float] | None = None
 ) -> dict[str, str]:
-    """The environment that has a server schedule with ``local``. Errors as plugin_config."""
+    """Return the environment that makes a server use ``local``. Raises as ``plugin_config``."""
     config = plugin_config(local, settings, weights)
     told = {LOCAL: local, SETTINGS: json.dumps(config.params)}
     # Also where there are none, so that a server does not take over this process's own.
@@ -77,7 +77,7 @@ def plugin_environment(
 
 
 def config_from(environment: Mapping[str, str]) -> PluginConfig:
-    """The inverse of ``plugin_environment``. Raises UsageError, naming the variable."""
+    """Return the inverse of ``plugin_environment``. Raises UsageError, naming the variable."""
     local = environment[LOCAL]
     settings = _read(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
     for name in settings:

@@ -53,14 +53,14 @@ class Ledger:
         self._clients[OTHERS] = others
 
     def clients(self) -> Iterator[str]:
-        """Every client that has an entry."""
+        """Return every client that has an entry."""
         return iter(self._clients)
 
     def of_client(self, client: str) -> dict[str, int]:
-        """The client's totals."""
+        """Return the client's totals."""
         counts = self._clients.get(client, Counter())
         return {what: counts[what] for what in COUNTED}
 
     def total(self, what: str) -> int:
-        """The sum over all clients."""
+        """Return the sum over all clients."""
         return self._totals[what]

@@ -46,7 +46,7 @@ class Exporter:
                     self._balance.labels(client).set(balance)
 
     def _label(self, client: str) -> str:
-        """Of several processes' series none can be taken back: the first names keep theirs."""
+        """Return a client's label. Labels are permanent, so clients beyond the limit share one."""
         if client not in self._labels and len(self._labels) >= MAX_CLIENTS:
             return OTHERS
         self._labels.add(client)

@@ -13,7 +13,7 @@ from fairbench.live.processes.http import get_json
 
 @dataclass(frozen=True, slots=True)
 class PluginReport:
-    """One scheduler process. ``hooks`` are SGLang's methods and how often ours were called."""
+    """The report of one scheduler process. ``hooks`` counts calls of our hooks by SGLang method."""
 
     local: str
     params: Mapping[str, Any]  # every parameter, as NAME.PARAM
@@ -26,9 +26,9 @@ class PluginReport:
 
 
 def fetch_report(url: str) -> list[PluginReport]:
-    """The reports of the schedulers behind a server's URL: none if it runs SGLang's own.
+    """Fetch the reports of the schedulers behind a URL; empty if the server runs SGLang's own.
 
-    Raises RunFailed if the server does not answer, or not as SGLang or the emulator do.
+    Raises RunFailed if the server does not answer, or answers unlike SGLang and the emulator.
     """
     info = get_json(f"{url}/server_info")
     # The emulator has one scheduler and tells of it at the top, SGLang one for each data rank.

@@ -31,14 +31,14 @@ class WorkerAddress:
         return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
 
     def as_option(self) -> str:
-        """As ``parse_worker`` reads it, without the key."""
+        """Return the address in the format of ``parse_worker``, without the key."""
         kv = "" if self.kv_events is None else f",kv={self.kv_events}"
         replay = "" if self.kv_replay is None else f",replay={self.kv_replay}"
         return f"{self.url}{kv}{replay}"
 
 
 def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
-    """A worker as ``URL[,kv=tcp://...[,replay=tcp://...]]``. Raises UsageError, by this name."""
+    """Parse ``URL[,kv=tcp://...[,replay=tcp://...]]``. Raises UsageError, citing ``name``."""
     url, *parts = text.split(",")
     ports: dict[str, str] = {}
     for part in parts:
@@ -57,14 +57,14 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
 
 
 def _canonical(url: str) -> str:
-    """The address as everybody else would write it, so that two are told apart by their text."""
+    """Return the address in canonical form, so that equal addresses have equal texts."""
     parts = urlsplit(url)
     usual = {"http": ":80", "https": ":443"}[parts.scheme]
     return parts._replace(netloc=parts.netloc.lower().removesuffix(usual)).geturl().rstrip("/")
 
 
 def _is_endpoint(text: str) -> bool:
-    """Whether ZeroMQ connects there: by TCP, or on this machine."""
+    """Return whether ZeroMQ can connect to an address, by TCP or on this machine."""
     name = text.removeprefix("ipc://")
     local = name != text and name.removeprefix("@") != "" and name.isprintable()
     return local or _is_address(text, ("tcp",))
@@ -86,9 +86,9 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different ports that were free just now.
+    """Return distinct ports that are free at present.
 
-    Another process may take one before its server does: look for that in its log, and retry.
+    Another process may take a port before its server does: look for that in the log, and retry.
     """
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]

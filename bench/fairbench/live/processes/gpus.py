@@ -21,15 +21,16 @@ class Gpus(NamedTuple):
 
 
 def visible_gpus() -> list[str]:
-    """Names of the GPUs that this process may use, as its environment has them."""
+    """Return the names of the GPUs that this process may use, as in its environment."""
     return found_gpus().names
 
 
 def found_gpus() -> Gpus:
-    """The GPUs that this process may use: NVIDIA's, else AMD's, and what says which they are.
+    """Return the GPUs that this process may use, NVIDIA's or else AMD's, and their variables.
 
-    What is set already is set for servers too, all of it: vLLM refuses to start where two of the
-    variables differ. ``ROCR_VISIBLE_DEVICES`` comes before HIP, which counts what it leaves.
+    Variables that are set already are set for servers too, because vLLM refuses to start if two
+    of them differ. ``ROCR_VISIBLE_DEVICES`` applies before HIP, which numbers the remaining
+    GPUs.
     """
     cuda, hip = _named(VISIBLE), _named(HIP)
     if cuda is not None and hip is None:
@@ -45,7 +46,7 @@ def found_gpus() -> Gpus:
 
 
 def server_gpus(*, dp: int, tp: int, share: bool) -> list[dict[str, str]]:
-    """What is in the environment of each of ``dp`` servers of ``tp`` GPUs. Raises UsageError."""
+    """Return the environment of each of ``dp`` servers of ``tp`` GPUs. Raises UsageError."""
     gpus = found_gpus()
     groups = assign(gpus.names, dp=dp, tp=tp, share=share)
     return [dict.fromkeys(gpus.variables, group) for group in groups]
@@ -66,7 +67,7 @@ def _of_nvidia() -> list[str]:
 
 
 def assign(gpus: list[str], *, dp: int, tp: int, share: bool) -> list[str]:
-    """The GPUs of each of ``dp`` servers of ``tp`` GPUs, none in two unless shared.
+    """Return the GPUs of each of ``dp`` servers of ``tp`` GPUs, disjoint unless shared.
 
     Raises UsageError if there are too few.
     """

@@ -17,7 +17,7 @@ _direct = build_opener(ProxyHandler({}))
 
 
 def answers(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> bool:
-    """Whether the server answers with success (2xx)."""
+    """Return whether the server answers with success (2xx)."""
     try:
         with _direct.open(Request(url, method=method), timeout=timeout_s):
             return True
@@ -26,7 +26,7 @@ def answers(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> b
 
 
 def status_of(url: str, *, timeout_s: float = TIMEOUT_S) -> int | None:
-    """The HTTP status of a GET; None if nothing there speaks HTTP."""
+    """Return the HTTP status of a GET, or None if nothing there speaks HTTP."""
     try:
         with _direct.open(Request(url), timeout=timeout_s) as answer:
             return int(answer.status)
@@ -38,7 +38,7 @@ def status_of(url: str, *, timeout_s: float = TIMEOUT_S) -> int | None:
 
 
 def get_text(url: str, *, timeout_s: float = TIMEOUT_S) -> str:
-    """The text at a URL. Raises RunFailed if there is none."""
+    """Return the text at a URL. Raises RunFailed if there is none."""
     try:
         with _direct.open(Request(url), timeout=timeout_s) as answer:
             content: bytes = answer.read()
@@ -50,7 +50,7 @@ def get_text(url: str, *, timeout_s: float = TIMEOUT_S) -> str:
 def get_json(
     url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
 ) -> dict[str, Any]:
-    """The JSON object at a URL. Raises RunFailed if there is none."""
+    """Return the JSON object at a URL. Raises RunFailed if there is none."""
     try:
         with _direct.open(Request(url, headers=dict(headers or {})), timeout=timeout_s) as answer:
             content = json.load(answer)

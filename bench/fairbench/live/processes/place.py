@@ -22,11 +22,11 @@ class Process(Protocol):
 
     @property
     def ending(self) -> str:
-        """How it ended, in a few words. Precondition: it has."""
+        """The way the process ended, in a few words. Precondition: it has ended."""
         ...
 
     def log_tail(self) -> str:
-        """The last lines that it has written."""
+        """Return the last lines that the process wrote."""
         ...
 
     def ask_to_stop(self) -> None:
@@ -39,11 +39,11 @@ class Process(Protocol):
 
 
 class Place(Protocol):
-    """Where one replica runs: one machine, and there maybe some of its GPUs."""
+    """The location of one replica: a machine and possibly some of its GPUs."""
 
     @property
     def host(self) -> str:
-        """Where it is reached from here."""
+        """The address at which the place is reached from here."""
         ...
 
     @property
@@ -53,21 +53,21 @@ class Place(Protocol):
 
     @property
     def python(self) -> str:
-        """What servers there are started with."""
+        """The Python that starts servers there."""
         ...
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What servers there have to be told, such as which GPUs are theirs."""
+        """The environment variables for servers there, such as which GPUs are theirs."""
         ...
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing can be started there any more."""
+        """Return whether nothing can be started there any more."""
         ...
 
     def free_ports(self, count: int) -> list[int]:
-        """So many different ports that were free there just now. Raises RunFailed."""
+        """Return distinct ports that are free there at present. Raises RunFailed."""
         ...
 
     def start(
@@ -82,7 +82,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """This machine, which only itself can reach."""
+    """A place on this machine, reachable only from this machine."""
 
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class LocalPlace:
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> Process:
-        """A child of this process."""
+        """Start a child of this process."""
         return ServerProcess(command, log_path, environment=environment)
 
 

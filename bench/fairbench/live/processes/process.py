@@ -28,7 +28,7 @@ class ServerProcess:
         grace_s: float = GRACE_S,
         reaped: bool = False,
     ) -> None:
-        """A ``reaped`` command has a reaper of ours at its own end, and hands it its input."""
+        """Start a command. A ``reaped`` command has its own remote reaper, fed by its input."""
         under = () if reaped else (sys.executable, "-I", "-S", reaper.__file__, str(grace_s))
         self._log_path = log_path
         self._grace_s = grace_s
@@ -51,11 +51,11 @@ class ServerProcess:
 
     @property
     def ending(self) -> str:
-        """Its exit code, in words."""
+        """The exit code, in words."""
         return f"exit code {self.exit_code}"
 
     def log_tail(self) -> str:
-        """The last lines that this process has written."""
+        """Return the last lines that this process has written."""
         return log_end(self._log_path, self._log_start)
 
     def ask_to_stop(self) -> None:
@@ -74,7 +74,7 @@ class ServerProcess:
 
 
 def log_end(path: Path, begin: int) -> str:
-    """The last lines of a log, of which what is before ``begin`` (bytes) is somebody else's."""
+    """Return the last lines of a log after byte ``begin``; earlier bytes are not this process's."""
     with path.open("rb") as log:
         size = log.seek(0, os.SEEK_END)
         log.seek(max(begin, size - TAIL_BYTES))

@@ -24,7 +24,7 @@ def main() -> int:
     """Run the server to its end; returns its exit code, 128 plus the number of a signal."""
     grace_s, command = float(sys.argv[1]), sys.argv[2:]
     try:
-        # Its own process group, so that what it leaves behind can be found.
+        # A process group of its own, so that leftover processes can be found.
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
     except OSError as error:
         sys.stderr.write(f"{command[0]}: {error.strerror}\n")

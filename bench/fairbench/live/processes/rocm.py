@@ -9,10 +9,11 @@ NODES, RENDER = "sys/class/kfd/kfd/topology/nodes", "dev/dri/renderD{minor}"
 
 
 def rocm_gpus(root: Path | None = None) -> list[str]:
-    """The numbers that HIP gives to the GPUs that may be used here, in the order of KFD's nodes.
+    """Return HIP's numbers of the GPUs that may be used here, in the order of KFD's nodes.
 
-    KFD lists every node of the machine, processors too (which have no SIMDs), in containers as
-    well: a GPU that was not handed to this one has no render device here, and HIP passes over it.
+    KFD lists every node of the machine, even in containers, and processors too (which have no
+    SIMDs). A GPU that was not passed to this container has no render device here, and HIP skips
+    it.
     """
     base = root or ROOT
     try:

@@ -35,9 +35,10 @@ READY_PAGES = ("/health", "/v1/models", "/readiness")  # a router need not have 
 def router_recipe(
     spec: ExperimentSpec, workers: Sequence[WorkerAddress], listen: str = LOOPBACK
 ) -> Recipe:
-    """A recipe for ``fairbench serve`` with the spec's router and its parameters.
+    """Return a recipe for ``fairbench serve`` with the spec's router and its parameters.
 
-    Or for the command that the spec's backend has in its place. It listens at that address.
+    If the spec's backend has an external router, the recipe starts its command instead. The
+    router listens at ``listen``.
     """
     place = LocalPlace(host=listen, listen=listen)
     theirs = None if spec.backend is None else spec.backend.external_router
@@ -61,7 +62,7 @@ def router_recipe(
 
 
 def _admission_flags(spec: ExperimentSpec) -> list[str]:
-    """Those of admission control, by the profile of the experiment if it names no other."""
+    """Return the admission control flags, with the experiment's profile as the default."""
     params = admission_params(spec.settings)
     if not params.is_on:
         return []
@@ -77,7 +78,7 @@ def _time_scale(spec: ExperimentSpec) -> float:
 def external_recipe(
     words: Sequence[str], workers: Sequence[WorkerAddress], model: str, place: LocalPlace = HERE
 ) -> Recipe:
-    """A recipe for somebody else's router, by its ``router_command``."""
+    """Return a recipe for an external router, by its ``router_command``."""
     urls = [worker.url for worker in workers]
     return Recipe(
         "router",
@@ -89,9 +90,9 @@ def external_recipe(
 
 
 def takes_requests(url: str) -> bool:
-    """Whether one page says that a router is up, and none that it is not.
+    """Return whether at least one page reports that a router is up, and none denies it.
 
-    ``/health`` of sglang-router is fine before it has any worker, when ``/readiness`` is not.
+    sglang-router's ``/health`` succeeds before it has any worker; its ``/readiness`` does not.
     """
     found = [status_of(url + page, timeout_s=HEALTH_TIMEOUT_S) for page in READY_PAGES]
     answers = [status for status in found if status is not None]
@@ -108,7 +109,7 @@ def running_router(
     interrupted: Callable[[], bool] = lambda: False,
     listen: str = LOOPBACK,
 ) -> Iterator[Server]:
-    """The router process, ready; it ends with the block. Errors as those of ``start_all``."""
+    """Start the router, which ends with the block. Raises the errors of ``start_all``."""
     recipe = router_recipe(spec, workers, listen)
     (server,) = start_all([recipe], log_dir, timeout_s=timeout_s, interrupted=interrupted)
     try:

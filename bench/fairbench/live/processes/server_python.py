@@ -46,13 +46,13 @@ class ServerPython:
     release: str = ""
 
     def named(self, chosen: str | None) -> str:
-        """As chosen, or as the variable says, or this one."""
+        """Return the chosen Python, else the variable's, else the running one."""
         return chosen or os.environ.get(self.variable) or sys.executable
 
     def find(self, chosen: str | None) -> str:
-        """The one that is ``named``.
+        """Return the Python that ``named`` selects.
 
-        Raises UsageError unless it has the modules.
+        Raises UsageError unless that Python has the modules.
         """
         python = self.named(chosen)
         if not self.modules:
@@ -68,7 +68,7 @@ class ServerPython:
         return python
 
     def needs_no_gpu(self, python: str) -> bool:
-        """Whether what that Python has is built for processors only."""
+        """Return whether that Python's engine is built for CPUs only."""
         return self.for_cpu is not None and ask_python(python, self.for_cpu).strip() == "True"
 
 
@@ -76,7 +76,7 @@ OWN = ServerPython()
 
 
 def ask_python(python: str, program: str, *arguments: str) -> str:
-    """What a program prints there. Raises UsageError if it cannot be run."""
+    """Return a program's output under that Python. Raises UsageError if it cannot be run."""
     command = [python, "-c", program, *arguments]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True)

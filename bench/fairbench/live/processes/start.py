@@ -24,10 +24,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to start one server. ``command`` is told ``ports`` free ports, the HTTP port first.
+    """A recipe for starting a server. ``command`` gets ``ports`` free ports, the HTTP port first.
 
-    It is ready once ``health`` answers with success, or as ``ready``, told its HTTP root, says.
-    ``kv_events`` is where it publishes them, by ``host`` and the second port.
+    The server is ready once ``health`` answers with success, or once ``ready`` returns True for
+    its HTTP root. ``kv_events`` is the address of its KV events, with ``host`` and the second
+    port.
     """
 
     name: str
@@ -68,18 +69,18 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Its HTTP root."""
+        """The server's HTTP root."""
         return f"http://{self.recipe.place.host}:{self.ports[0]}"
 
     @property
     def has_ended(self) -> bool:
-        """Whether its process runs no more."""
+        """Return whether the process has ended."""
         return self.process.exit_code is not None
 
     def is_ready(self) -> bool:
-        """Whether it is healthy; starts it again if it ended because a port was taken.
+        """Return whether the server is healthy; restart it if it ended because a port was taken.
 
-        Raises RunFailed, with the end of its log, if it ended for another reason.
+        Raises RunFailed, with the end of the log, if the server ended for another reason.
         """
         if not self.has_ended:
             if self.recipe.ready is not None:
@@ -98,27 +99,27 @@ class Server:
             raise self.failed(f"ended with {self.process.ending}")
 
     def named_with_place(self) -> str:
-        """Its name; with where it was, if that is lost."""
+        """Return the server's name, with its location if that is lost."""
         place = self.recipe.place
         return f"{self.recipe.name} (with {place.host})" if place.is_lost else self.recipe.name
 
     def how_it_ended(self) -> str:
-        """In a line, with the last that it said. Precondition: it has ended."""
+        """Describe the end in a line, with the last log line. Precondition: it has ended."""
         return f"{self.recipe.name} ended with {self.last_words()}; its log is {self._log_path}"
 
     def last_words(self) -> str:
-        """How it ended, and the last that it said. Precondition: it has ended."""
+        """Return the ending and the last log line. Precondition: the server has ended."""
         return f"{self.process.ending}{self._said()}"
 
     def _said(self) -> str:
-        """The last line of its log, in brackets, or nothing."""
+        """Return the last line of the log in parentheses, or an empty text."""
         said = [line for line in self.process.log_tail().splitlines() if line.strip()]
         return f" ({printable(said[-1].strip())[:200]})" if said else ""
 
     def failed(self, how: str) -> RunFailed:
-        """The error that says how it failed and what it said last; a note on it has more of that.
+        """Return an error with the cause and the last log line; a note has more of the log.
 
-        The message has control characters as escapes, the note as they are in the log.
+        The message shows control characters as escapes; the note shows the log unchanged.
         """
         error = RunFailed(f"{self.recipe.name} {how}{self._said()}; its log is {self._log_path}")
         error.add_note(self.process.log_tail())
@@ -144,7 +145,7 @@ def start_all(
     """
     servers: list[Server] = []
     try:
-        # One by one, so that if one cannot be started the others are known.
+        # Started one by one, so that the others are known if one cannot be started.
         servers.extend(Server(recipe, log_dir) for recipe in recipes)
         _wait_ready(servers, time.monotonic() + timeout_s, timeout_s, on_ready, interrupted)
     except BaseException:

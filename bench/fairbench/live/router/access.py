@@ -72,7 +72,7 @@ class Access:
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
-    """What changes when the file does, through links; None if it is not there."""
+    """Return a stamp that changes with the file, following links; None if it is missing."""
     try:
         found = path.stat()
     except OSError:

@@ -31,10 +31,11 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def admin_app(
     membership: Membership, worker_keys: WorkerKeys, key: str | None = None
 ) -> web.Application:
-    """The application. With a ``key`` only for who shows it; ``worker_keys`` are of whom is added.
+    """Return the admin application. With ``key``, callers must present it.
 
-    Pages that a browser on this machine shows can reach it too. They get nowhere: another site's
-    cannot send JSON, nor ask by a name of this machine.
+    ``worker_keys`` are the keys of workers to be added. Web pages in a browser on this machine
+    can reach the endpoint but have no effect: another site cannot send JSON, nor use a name of
+    this machine.
     """
 
     @web.middleware
@@ -70,7 +71,7 @@ def admin_app(
 
 
 def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
-    """The worker that a body names: ``url`` as ``--worker-url`` has it, ``key`` if it is not known.
+    """Return the worker that a body names: ``url`` as in ``--worker-url``, ``key`` if unknown.
 
     Raises Problem.
     """

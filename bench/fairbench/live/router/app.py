@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Application:
-    """The application. Run it with ``handler_cancellation``: a client's leaving is an abort.
+    """Return the application. Run it with ``handler_cancellation``: a disconnect is an abort.
 
     Raises UsageError for a wrong router, setting or tokenizer.
     """
@@ -161,7 +161,7 @@ async def serve_router(
 
 @asynccontextmanager
 async def _administered(app: web.Application, config: RouterConfig) -> AsyncIterator[None]:
-    """With the admin endpoint, if there is to be one."""
+    """Run the admin endpoint, if requested, until the block ends."""
     if config.admin_port is None:
         yield
         return

@@ -8,7 +8,7 @@ from functools import partial
 from fairbench.core import Prompt, prompt_tokens
 from fairbench.sim.engine.kv_cache import KVCache
 
-# Where events tell what has gone, a guess must not come first: it only bounds what is remembered.
+# If events report evictions, a guess must not precede them: the pool only bounds memory.
 FOLLOWED_SLACK = 2
 
 
@@ -26,12 +26,12 @@ class AssumedCache:
         self._on_evict = on_evict
 
     def touch(self, prompt: Prompt) -> None:
-        """A prompt was sent to the worker, which keeps what it has of it."""
+        """Record a prompt sent to the worker, which keeps the cached part."""
         node, _ = self._cache.match(prompt, prompt_tokens(prompt))
         self._cache.touch(node)
 
     def add(self, prompt: Prompt) -> None:
-        """A request with this prompt is over there."""
+        """Record that a request with this prompt has finished there."""
         cache, tokens = self._cache, prompt_tokens(prompt)
         if tokens > cache.capacity:  # the worker will refuse it
             self._on_evict(prompt, tokens)
@@ -48,9 +48,9 @@ class AssumedCache:
 
 
 class AssumedCaches:
-    """One for each worker; ``on_evict(worker, prefix, tokens)``.
+    """The assumed caches, one per worker; ``on_evict(worker, prefix, tokens)``.
 
-    ``followed`` are the workers whose events are followed.
+    ``followed`` are the workers whose KV events are followed.
     """
 
     def __init__(
@@ -72,21 +72,21 @@ class AssumedCaches:
         return self._caches[worker]
 
     def drop(self, worker: int) -> None:
-        """The worker will not come back."""
+        """Remove a worker for good."""
         del self._caches[worker]
 
     def add(self, worker: int, *, followed: bool) -> None:
-        """One worker more."""
+        """Add a worker."""
         if followed:
             self._followed.add(worker)
         self.renew(worker)
 
     def renew(self, worker: int) -> None:
-        """The worker is another one, whose cache is empty; nobody has to hear of it."""
+        """Give a worker an empty cache without reporting evictions, since it is a new worker."""
         self._caches[worker] = self._new(worker)
 
     def follow(self, worker: int, follows: bool) -> None:
-        """Whether the worker's events are followed from now on; its cache is taken to be empty."""
+        """Set whether the worker's events are followed; its cache is taken to be empty."""
         if worker not in self._caches:
             return
         self._caches[worker].clear()

@@ -95,11 +95,12 @@ class Attempts:
         self._pace = Pace()
 
     async def serve(self, asking: Asking) -> web.StreamResponse:
-        """The answer of a worker. Raises Problem if none has answered.
+        """Return the answer of a worker. Raises Problem if no worker has answered.
 
-        A worker that could not be reached has cost nothing, nor has one that had closed a kept
-        connection; of the others, a second one is asked only if the first neither died under the
-        request nor was the only one.
+        A request is retried if its worker never saw it: an unreachable worker (up to one
+        attempt per worker), or a closed idle connection. Any other failure is retried at most
+        once. A request whose worker died is not retried. A worker's error answer is retried
+        only if another worker is up.
         """
         probe = self._breakers.probe()
         try:
@@ -148,7 +149,7 @@ class Attempts:
         return last.how is How.BROKE or bool(self._dispatcher.up - {last.worker})
 
     def _judge(self, worker: int, failures: Sequence[WorkerFailed]) -> None:
-        """One worker has served what others have failed."""
+        """Record that a worker served a request which others failed."""
         if self._breakers.served(worker):
             log.warning("worker %d serves again", worker)
             self._dispatcher.join(worker)
@@ -207,7 +208,7 @@ class Attempts:
         return answer
 
     async def _is_healthy(self, asking: Asking, worker: int) -> bool:
-        """Whether the worker that has failed is up. Who does not wait for it is counted too."""
+        """Return whether the failed worker is up; a client that leaves meanwhile is counted too."""
         try:
             return await self._health.check(worker)
         except BaseException:
@@ -217,7 +218,7 @@ class Attempts:
             raise
 
     def _routing_key(self, request: Request) -> str:
-        """The client, and what is left of the request's deadlines now that it is sent."""
+        """Return the client's name with the time left to the request's deadlines."""
         due = Due(request.first_token_by_s, request.deadline_s, request.token_every_s)
         return tagged(request.client, due, self._dispatcher.now_s())
 
@@ -246,7 +247,7 @@ class Attempts:
 
 
 def _given_up(failure: WorkerFailed) -> web.Response:
-    """What the client gets if nobody else is asked. Raises Problem."""
+    """Return the client's answer if no other worker is asked. Raises Problem."""
     if failure.answer is not None:
         return failure.answer
     raise Problem(

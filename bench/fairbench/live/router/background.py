@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def background(work: Iterable[Work]) -> AsyncIterator[None]:
-    """Tasks that run until the block ends. None of them is meant to end before."""
+    """Run tasks until the block ends. None of them should end earlier."""
     tasks = [_begun(one) for one in work]
     try:
         yield
@@ -30,7 +30,7 @@ class WorkerTasks:
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}
 
     def start(self, worker: int, work: Work) -> None:
-        """One more for this worker."""
+        """Start a task for this worker."""
         self._tasks.setdefault(worker, []).append(_begun(work))
 
     def stop(self, worker: int) -> None:

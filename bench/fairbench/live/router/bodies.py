@@ -68,7 +68,7 @@ class Generate(msgspec.Struct):
 
 
 class OpenAI(Shared, kw_only=True):
-    """What the two APIs of OpenAI share."""
+    """The fields common to OpenAI's two APIs."""
 
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None

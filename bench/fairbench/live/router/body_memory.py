@@ -16,16 +16,16 @@ RETRY_AFTER_S = 5
 
 
 def usual_bytes() -> int:
-    """A quarter of the machine's memory."""
+    """Return a quarter of the machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // SHARE
 
 
 class BodyMemory:
-    """At most ``most`` bytes of long bodies, of which nobody can have all.
+    """A limit of ``most`` bytes on long bodies, which no single client can exhaust.
 
-    A client may have no more than it leaves free: half of all if it is alone, and then whoever
-    comes has half of the rest. Short bodies are never refused here, and not counted: how many
-    there can be is bounded by requests.
+    A client may hold at most as much as remains free: half of the total if alone; the next
+    client then gets half of the rest. Short bodies are neither refused nor counted here, since
+    the limit on requests bounds them.
     """
 
     def __init__(self, most: int) -> None:
@@ -35,7 +35,7 @@ class BodyMemory:
 
     @contextmanager
     def lease(self, client: str) -> Iterator[BodyLease]:
-        """That of one body until the block ends."""
+        """Lease memory for one body until the block ends."""
         lease = BodyLease(self, client)
         try:
             yield lease
@@ -46,7 +46,7 @@ class BodyMemory:
                 del self._had[client]
 
     def take(self, client: str, more: int) -> None:
-        """So many bytes more of this client's. Raises Problem (429) if they are too many."""
+        """Take ``more`` bytes for this client. Raises Problem (429) if they are too many."""
         own = self._had[client] + more
         if own > self._most - self._all - more:
             raise Problem(
@@ -59,7 +59,7 @@ class BodyMemory:
 
 
 class BodyLease:
-    """What one body takes."""
+    """The memory of one body."""
 
     def __init__(self, memory: BodyMemory, client: str) -> None:
         self._memory = memory
@@ -67,7 +67,7 @@ class BodyLease:
         self.taken = 0
 
     def grow(self, size: int) -> None:
-        """The body has so many bytes by now. Raises Problem (429) if there is no room for more."""
+        """Grow to the body's present size. Raises Problem (429) without room for more."""
         if size > LONG_BODY_BYTES:
             self._memory.take(self._client, size - self.taken)
             self.taken = size

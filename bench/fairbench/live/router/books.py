@@ -25,7 +25,7 @@ REQUESTS = (
 
 @dataclass(slots=True)
 class Book:
-    """One client's totals."""
+    """The totals of one client."""
 
     requests: Counter[str] = field(default_factory=Counter)
     input_tokens: int = 0
@@ -55,7 +55,7 @@ class Books(Collector):
         self._others = Book()
 
     def finished(self, client: str, outcome: str, charge: Charge) -> None:
-        """A request has ended, and is booked with so much."""
+        """Record the end of a request and its charge."""
         book = self._book(client)
         book.requests[outcome] += 1
         book.input_tokens += charge.input_tokens
@@ -63,7 +63,7 @@ class Books(Collector):
         book.output_tokens += charge.output_tokens
 
     def held(self, client: str, held_s: float) -> None:
-        """A request was held so long."""
+        """Record how long a request was queued."""
         if held_s:
             self._book(client).held_seconds += held_s
 
@@ -75,7 +75,7 @@ class Books(Collector):
         return book
 
     def collect(self) -> Iterator[Metric]:
-        """As Prometheus reads it."""
+        """Yield the metrics for Prometheus."""
         books = {**self._books, OTHERS: self._others} if self._others.requests else self._books
         requests = CounterMetricFamily("fairbench_requests", REQUESTS, labels=["client", "outcome"])
         for client, book in books.items():

@@ -21,12 +21,12 @@ class _State:
 
 
 class Breakers:
-    """One breaker a worker, on a clock ``now_s`` in seconds from any start. Pure.
+    """The circuit breakers of the workers, on a clock ``now_s`` in seconds from any start. Pure.
 
-    A failure counts only if another worker has served the same request, or a client could have
-    every worker ejected by requests that fail everywhere. After ``TRIPS_AFTER`` of them in a row
-    the worker is open: it gets nothing, for 5 s and each time twice as long, up to 60 s. Then
-    it is half open: it gets one request as a probe, which decides.
+    A failure counts only if another worker has served the same request. Otherwise a client
+    could have every worker ejected by requests that fail everywhere. After ``TRIPS_AFTER``
+    failures in a row the worker is open: it gets nothing for 5 s, and twice as long each
+    further time, up to 60 s. Then the worker is half open: a single probe request decides.
     """
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:
@@ -34,15 +34,15 @@ class Breakers:
         self._now_s = now_s
 
     def forget(self, worker: int) -> None:
-        """The worker is to get no more requests, for good: no probe either."""
+        """Exclude a worker from all requests for good, probes included."""
         self._states.pop(worker, None)
 
     def is_open(self, worker: int) -> bool:
-        """Whether it is to get no ordinary requests."""
+        """Return whether a worker gets no ordinary requests."""
         return worker in self._states and self._states[worker].open
 
     def failed(self, worker: int) -> bool:
-        """It failed what another worker has served. True if that opens its breaker."""
+        """Record a failure of what another worker served; return True if that opens the breaker."""
         state = self._states.get(worker)
         if state is None:
             return False
@@ -57,7 +57,7 @@ class Breakers:
         return opens
 
     def served(self, worker: int) -> bool:
-        """It has served a request. True if that closes its breaker."""
+        """Record a served request. Returns True if that closes the breaker."""
         state = self._states.get(worker)
         if state is None:
             return False
@@ -67,21 +67,21 @@ class Breakers:
         return closes
 
     def undecided(self, worker: int) -> None:
-        """A probe said nothing of the worker, such as one whose client has left."""
+        """Record a probe without result, for example because its client left."""
         if worker in self._states:
             self._states[worker].probing = False
 
     def reset(self, worker: int) -> None:
-        """The worker is gone; whatever comes back is another one."""
+        """Reset a worker's breaker, since whatever returns is another process."""
         if worker in self._states:
             self._states[worker] = _State()
 
     def add(self, worker: int) -> None:
-        """One worker more."""
+        """Add a worker."""
         self._states[worker] = _State()
 
     def probe(self) -> int | None:
-        """A worker that has rested and is to get this one request; no other until it is told."""
+        """Return a rested worker due a probe; it gets no other request until the outcome."""
         now_s = self._now_s()
         for worker, state in self._states.items():
             if state.open and not state.probing and state.until_s <= now_s:

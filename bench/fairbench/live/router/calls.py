@@ -64,26 +64,26 @@ class Call:
     hide_usage: bool = False
 
     def client(self, names: Iterable[str]) -> str | None:
-        """What the first of these fields says that says anything."""
+        """Return the first non-empty value among these fields."""
         return next((said for name in names if (said := self.said.get(name))), None)
 
     def set(self, name: str, value: Any) -> None:
-        """Have the body say this."""
+        """Set a field of the body."""
         self.fields[name] = msgspec.Raw(msgspec.json.encode(value))
 
     def body(self) -> bytes:
-        """The body for the worker: long prompts are copied, not encoded again."""
+        """Return the body for the worker; long prompts are copied, not encoded again."""
         return msgspec.json.encode(self.fields)
 
 
 class Api(ABC):
-    """One of the paths that generate."""
+    """A path of the API that generates."""
 
     path: str
 
     @abstractmethod
     def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
-        """A body, with its prompt as token ids. Raises Problem if it cannot be routed."""
+        """Parse a body, with its prompt as token ids. Raises Problem if it cannot be routed."""
 
     def sign(self, call: Call, routing_key: str) -> None:
         """Put the client into the body, where the worker takes it from there."""
@@ -124,7 +124,7 @@ class GenerateApi(Api):
         )
 
     def _sampling_of(self, given: Fields, limits: PromptLimits) -> Sampling:
-        """The ``sampling_params``, of which ``given`` keeps what is passed on."""
+        """Return the ``sampling_params``; ``given`` keeps the part that is passed on."""
         if "sampling_params" not in given:
             return Sampling()
         where = "sampling_params: "

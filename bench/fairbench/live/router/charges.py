@@ -26,18 +26,18 @@ NOTHING = Charge()
 
 
 class Bill:
-    """What a request has cost so far, at whatever workers."""
+    """The cost of a request so far, at all workers."""
 
     def __init__(self) -> None:
         self.total = NOTHING
 
     def add(self, charge: Charge) -> None:
-        """One more worker has done something for it."""
+        """Add the charge of another worker."""
         self.total = Charge(*map(sum, zip(self.total, charge, strict=True)))
 
 
 class Asked(NamedTuple):
-    """What a request may cost at most. ``prompt_tokens`` is what is known or estimated of it."""
+    """The maximum cost of a request. ``prompt_tokens`` is its known or estimated prompt."""
 
     prompt_tokens: int
     most_input_tokens: int
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
 
 
 def reported(usage: Usage, asked: Asked) -> Charge:
-    """What the worker says, as far as it can be: nothing below 0, nor more than was asked."""
+    """Return the charge a worker reports, clipped to between 0 and what was asked."""
     read = _within(usage.input_tokens, asked.most_input_tokens)
     return Charge(
         read,
@@ -62,12 +62,12 @@ def broken_off(
     *,
     left: bool = False,
 ) -> Charge:
-    """What an answer that nobody read to its end has cost: what came of it, or an estimate.
+    """Return the charge for an answer that was not read to its end: what arrived, or an estimate.
 
-    With ``left`` the client gave it up, and pays for what was kept free for the rest, too: else who
-    asks for much and leaves early holds room for nothing. The prompt counts whole. Of an answer in
-    one piece nothing has come: it is taken to have had a token every ``token_s`` seconds since it
-    was sent, None where that is known better.
+    ``left`` means that the client gave the answer up. The client then also pays for the memory
+    reserved for the rest. Otherwise a client that asks for much and leaves early would reserve
+    memory for free. The prompt counts in full. Nothing arrives of an answer in one piece, so
+    one token per ``token_s`` seconds since sending is assumed; None if a better count is known.
     """
     prompt = min(asked.prompt_tokens, asked.most_input_tokens)
     read = prompt if usage.input_tokens is None else usage.input_tokens
@@ -91,11 +91,11 @@ class Pace:
         self._token_s: defaultdict[int, float] = defaultdict(lambda: FIRST_TOKEN_S)
 
     def token_s(self, worker: int) -> float:
-        """An exponential average over the worker's answers."""
+        """Return the seconds per token, an exponential average over the worker's answers."""
         return self._token_s[worker]
 
     def observe(self, worker: int, elapsed_s: float, output_tokens: int) -> None:
-        """An answer of so many tokens was complete after so long."""
+        """Record a complete answer: its duration and its tokens."""
         if output_tokens > 0:
             latest = max(elapsed_s / output_tokens, 1e-6)
             self._token_s[worker] += LATEST_SHARE * (latest - self._token_s[worker])

@@ -91,7 +91,7 @@ def check_many(name: str, values: object, most: int) -> None:
 
 
 class _Budget:
-    """What the schemas of one request may still cost, in values."""
+    """The remaining budget for the schemas of one request, in values."""
 
     def __init__(self, patterns: bool) -> None:
         self._patterns = patterns
@@ -112,7 +112,7 @@ class _Budget:
 
 
 class _Walk:
-    """One schema, looked at from its ``root``."""
+    """A traversal of one schema from its ``root``."""
 
     def __init__(self, budget: _Budget, root: Any, where: str) -> None:
         self._budget = budget
@@ -180,13 +180,13 @@ class _Walk:
 
 
 def _of_format(value: Any, patterns: bool, where: str) -> list[Any]:
-    """The schema in a ``response_format``. Raises Problem for a kind that is a grammar."""
+    """Return the schema in a ``response_format``. Raises Problem for a grammar."""
     kind = value.get("type") if isinstance(value, dict) else None
     if kind in PLAIN_FORMATS:
         return []
     if kind == SCHEMA_FORMAT:
         inner = value.get(SCHEMA_FORMAT)
-        # Its name is ``schema`` to clients and ``schema_`` to some engines: all of it is looked at.
+        # Clients call the field ``schema``, some engines ``schema_``: both are checked.
         return list(inner.values()) if isinstance(inner, dict) else [inner]
     if not patterns:
         raise _refused(f"{where} of type {str(kind)[:64]!r}")
@@ -194,7 +194,7 @@ def _of_format(value: Any, patterns: bool, where: str) -> list[Any]:
 
 
 def _of_tools(value: Any, where: str) -> list[Any]:
-    """The parameters of tools, which are a schema of what a model may call them with."""
+    """Return the parameters of tools, which are schemas of their arguments."""
     if not isinstance(value, list):
         raise bad_request(f"{where}: must be a list of functions")
     functions = [one.get("function", one) if isinstance(one, dict) else one for one in value]

@@ -73,11 +73,11 @@ class Dispatcher:
         return sum(map(len, self.flights.values())) + held
 
     def workers(self) -> Collection[int]:
-        """The workers that are up, ascending (``FleetView``)."""
+        """Return the workers that are up, ascending (``FleetView``)."""
         return sorted(self.up)
 
     def load(self, worker: int) -> WorkerLoad:
-        """What was sent there and is not over; the worker itself is not asked (``FleetView``)."""
+        """Return the load sent and unfinished there, without asking the worker (``FleetView``)."""
         flights = self.flights[worker]
         return WorkerLoad(len(flights), sum(flight.request.input_tokens for flight in flights))
 
@@ -90,7 +90,7 @@ class Dispatcher:
         depth: int,
         promise: Promise = NO_PROMISE,
     ) -> Request:
-        """A request as routers see it."""
+        """Build a request as routers see it."""
         number, prompt = next(self._request_ids), pages_of(ids, self._page_tokens)
         arrival_s = self.now_s()
         due = promise.due(arrival_s, max_new_tokens)
@@ -122,7 +122,7 @@ class Dispatcher:
         return self.ingress.enter(request, on_sent, wish)
 
     def is_under_way(self, flight: Flight) -> bool:
-        """Whether its worker has neither finished nor lost it."""
+        """Return whether the flight's worker has neither finished nor lost it."""
         return flight in self.flights.get(flight.worker, ())
 
     def over(self, request: Request, charge: Charge = NOTHING) -> None:
@@ -149,12 +149,12 @@ class Dispatcher:
         return flight
 
     def began(self, flight: Flight) -> None:
-        """The answer begins to stream. A second call says nothing new."""
+        """Record that the answer starts to stream. A second call has no effect."""
         if flight.first_token_s is None:
             flight.first_token_s = self.now_s()
 
     def _place(self, routed: int, wish: Wish) -> int:
-        """Where the router's choice really goes: it may know less (see ``leave``) than we do."""
+        """Return the actual target of the router's choice, which may be out of date (``leave``)."""
         if wish.probe in self.flights and wish.probe not in self._leaving:
             return wish.probe
         if routed in self.up and routed not in wish.avoid:
@@ -163,9 +163,9 @@ class Dispatcher:
         return min(others, key=lambda one: len(self.flights[one]))
 
     def finish(self, flight: Flight, output_tokens: int, *, failed: bool = False) -> None:
-        """The request is over, however it ended, and has produced so many tokens.
+        """Finish a request, however it ended, with the tokens it produced.
 
-        ``failed`` says that its worker did nothing for it.
+        ``failed`` means that its worker did nothing for it.
         """
         request = flight.request
         if self.is_under_way(flight):
@@ -186,9 +186,9 @@ class Dispatcher:
         self.release()
 
     def leave(self, worker: int, *, died: bool = False) -> None:
-        """The worker is down: nothing goes there any more, and what was there is lost.
+        """Take a worker down: it gets nothing more, and its requests are lost.
 
-        Unless it ``died`` it may be alive, but answers nothing.
+        Unless it ``died``, the worker may be alive but answers nothing.
         """
         if worker not in self.flights:
             return
@@ -206,7 +206,7 @@ class Dispatcher:
             self.release()
 
     def eject(self, worker: int) -> None:
-        """Nothing goes there any more; what is there goes on."""
+        """Stop sending requests to a worker; its present requests continue."""
         if worker not in self.up:
             return
         self.up.remove(worker)
@@ -217,7 +217,7 @@ class Dispatcher:
         self.release()
 
     def join(self, worker: int) -> None:
-        """The worker is up again, with an empty cache."""
+        """Bring a worker up again, with an empty cache."""
         if not self.may_join(worker):
             return
         self.up.add(worker)
@@ -227,12 +227,12 @@ class Dispatcher:
         self.release()
 
     def may_join(self, worker: int) -> bool:
-        """Whether it is out of rotation, and not for good."""
+        """Return whether a worker is out of rotation, but not for good."""
         return worker in self.flights and worker not in self.up and worker not in self._leaving
 
     @property
     def can_change(self) -> bool:
-        """Whether the router knows what to do about workers that come and go."""
+        """Return whether the router supports workers that come and go."""
         own = type(self.router.router if isinstance(self.router, Rerouting) else self.router)
         return (
             own.on_worker_join is not Router.on_worker_join
@@ -240,20 +240,20 @@ class Dispatcher:
         )
 
     def add(self, *, followed: bool) -> int:
-        """One worker more, which is down until it joins. Its number was nobody's before."""
+        """Add a worker, down until it joins, under a number that was never used."""
         worker = next(self._numbers)
         self.flights[worker] = {}
         self._caches.add(worker, followed=followed)
         return worker
 
     def drain(self, worker: int, on_empty: Callable[[], None]) -> None:
-        """Nothing goes to the worker any more; it is removed once what is there is over."""
+        """Stop sending requests to a worker, and remove it once its requests have finished."""
         self.eject(worker)
         self._leaving[worker] = on_empty
         self._remove_if_empty(worker)
 
     def is_draining(self, worker: int) -> bool:
-        """Whether it is there only for what is there."""
+        """Return whether a worker only finishes its present requests."""
         return worker in self._leaving
 
     def _remove_if_empty(self, worker: int) -> None:
@@ -263,14 +263,14 @@ class Dispatcher:
             self._leaving.pop(worker)()
 
     def evicted(self, worker: int, prefix: Prompt, tokens: int) -> None:
-        """The last ``tokens`` of a prefix have left the worker's cache."""
+        """Report that the last ``tokens`` of a prefix left the worker's cache."""
         self.router.on_evict(prefix, tokens, worker, self.now_s())
 
     def forget_cache(self, worker: int) -> None:
-        """Nothing is in the worker's cache, or nobody knows what."""
+        """Treat the worker's cache as empty or unknown."""
         if worker in self._caches:
             self._caches[worker].clear()
 
     def follow(self, worker: int, follows: bool) -> None:
-        """The worker's KV events are followed from now on, or no more; its cache is unknown."""
+        """Set whether the worker's KV events are followed; its cache becomes unknown."""
         self._caches.follow(worker, follows)

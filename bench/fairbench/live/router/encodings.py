@@ -13,7 +13,7 @@ from aiohttp import web
 from fairbench.live.router.problem import Problem, bad_request
 
 PLAIN = ("", "identity")
-# What zlib is told of each: a header of gzip, or of zlib where "deflate" is as the standard says.
+# The window bits for zlib: a gzip header, or a zlib header for standard "deflate".
 WINDOWS = {"gzip": zlib.MAX_WBITS | 16, "x-gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 RAW_DEFLATE = -zlib.MAX_WBITS  # as some clients send it
 ZLIB_METHOD, METHOD_BITS = 8, 0x0F

@@ -25,7 +25,7 @@ from fairbench.live.router.flight import Flight
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.usage import StreamReader, Usage, abort_of, is_object, usage_of
 
-# How an exchange ended. LEFT: the client went. EVICTED: it had to, for another one. LOST, RETRIED:
+# End of an exchange. LEFT: the client left. EVICTED: another request took its slot. LOST, RETRIED:
 # the worker did, and nobody else or another one was asked.
 OK, ERROR, LEFT, EVICTED, LOST, RETRIED = "ok", "error", "left", "evicted", "lost", "retried"
 RETURNED = ("Content-Type", "Retry-After", "x-request-id")
@@ -36,7 +36,7 @@ NO_WAIT_BYTES = 2**14  # with no more unread a write returns at once, and needs 
 
 
 class How(Enum):
-    """How a worker failed before its answer began."""
+    """The way in which a worker failed before its answer began."""
 
     UNREACHED = auto()  # there was no connection, so it has seen nothing of the request
     BROKE = auto()  # the connection ended within the answer, or what came is none
@@ -145,7 +145,7 @@ class Exchange:
         return stream
 
     async def _read(self, answer: ClientResponse) -> bytes:
-        """An answer in one piece. Raises ClientPayloadError for one that does not end."""
+        """Read an answer in one piece. Raises ClientPayloadError for an endless answer."""
         body = bytearray()
         async for piece in answer.content.iter_any():
             body += piece
@@ -156,10 +156,10 @@ class Exchange:
         return bytes(body)
 
     def _whole(self, body: bytes, status: int, returned: Mapping[str, str]) -> web.Response:
-        """An answer in one piece.
+        """Return an answer in one piece.
 
-        Raises WorkerFailed for an error, whatever its status says of whose fault it is: only
-        another worker's answer to the same request shows that.
+        Raises WorkerFailed for an error, whatever its status says about the cause: only another
+        worker's answer to that request reveals the cause.
         """
         response = web.Response(body=body, status=status, headers=returned)
         if status in REFUSED:

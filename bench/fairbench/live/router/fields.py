@@ -33,7 +33,7 @@ FewLogprobs = Annotated[int, msgspec.Meta(ge=0, le=20)]  # OpenAI's own limit
 DROPPED = frozenset(
     {"rid", "routing_key", "user", "log_metrics", "no_logs", "metadata", "store", "service_tier"}
     | {"safety_identifier", "prompt_cache_key"}
-    # What has been produced of a stream is known by its events.
+    # The events of a stream tell how much has been produced.
     | {"stream_interval"}
 )
 SAMPLING = frozenset(
@@ -59,7 +59,7 @@ CHAT = _OPENAI | {
     *("parallel_tool_calls", "reasoning_effort", "separate_reasoning", "stream_reasoning"),
     *("chat_template_kwargs", "continue_final_message", "add_generation_prompt"),
 }
-# What engines put into tensors, or compare with such: 64.0 is 64 for OpenAI, and must be for them.
+# Integers that engines put into tensors or compare with them: OpenAI takes 64.0 for 64.
 INTEGERS = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
     | {"n", "best_of", "top_k", "seed", "sampling_seed", "logprobs", "top_logprobs"}
@@ -73,10 +73,10 @@ _fields = msgspec.json.Decoder(Fields)
 
 
 def read_fields(raw: bytes) -> tuple[bytes, Fields]:
-    """The fields of a JSON object, each once, and the object.
+    """Return a JSON object and its fields, each once.
 
-    Both are as they were written, but for integers that were written as floats. Raises msgspec's
-    errors if it is no object.
+    Both are as written, except for integers written as floats. Raises msgspec's errors if the
+    text is not an object.
     """
     found = _fields.decode(raw)
     integers = {
@@ -91,9 +91,9 @@ def read_fields(raw: bytes) -> tuple[bytes, Fields]:
 
 
 def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields:
-    """The fields that a worker gets: those ``allowed``, unless null, which says nothing.
+    """Return the ``allowed`` fields for a worker, without nulls, which have no meaning.
 
-    Others are left out if they are null, false or one of ``DROPPED``. Raises Problem if not.
+    Other fields are dropped if null, false or in ``DROPPED``. Raises Problem for the rest.
     """
     kept: Fields = {}
     for name, value in found.items():
@@ -106,7 +106,7 @@ def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields
 
 
 def _whole(value: Raw) -> Raw | None:
-    """The integer that is written as a float, None if none is."""
+    """Return the integer written as a float, or None if the value is not an integer."""
     text = bytes(value) if len(memoryview(value)) <= _LONGEST_NUMBER else b""
     if not any(sign in text for sign in _FLOAT_SIGNS):
         return None

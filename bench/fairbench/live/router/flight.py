@@ -14,11 +14,11 @@ from fairbench.schedulers.token_pages import segments_of
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """One request at one worker, until ``Dispatcher.finish``.
+    """A request at a worker, until ``Dispatcher.finish``.
 
-    ``routed`` is where the router believes it to be, ``first_token_s`` when its answer began to
-    stream. ``on_lost`` is called once if the worker leaves meanwhile; ``died`` then says that its
-    process did, or that it says so itself.
+    ``routed`` is the worker where the router believes the request to be. ``first_token_s`` is
+    the time at which its answer began to stream. ``on_lost`` is called once if the worker
+    leaves meanwhile; ``died`` then says that its process ended, or that it says so itself.
     """
 
     request: Request
@@ -30,7 +30,7 @@ class Flight:
 
 
 class Wish(NamedTuple):
-    """Where a request may not go, or (a probe) has to go even if that worker is out of rotation."""
+    """Workers to avoid, or a probe's only target, even if that is out of rotation."""
 
     avoid: Collection[int] = ()
     probe: int | None = None
@@ -41,9 +41,9 @@ OnSent: TypeAlias = Callable[[Flight | Problem], None]
 
 
 def pages_of(ids: array[int], page_tokens: int) -> Prompt:
-    """A prompt as routers see it: without its last, incomplete page.
+    """Return a prompt as routers see it: without its last, incomplete page.
 
-    That could only match the very same ending, and no KV event would ever tell of it.
+    The incomplete page could only match an identical ending, and no KV event would ever report it.
     """
     whole = ids[: len(ids) - len(ids) % page_tokens]
     whole.append(0)

@@ -19,7 +19,7 @@ async def give_back_freed_memory(every_s: float = EVERY_S) -> None:
 
 
 def give_back() -> bool:
-    """Whether the C library can be told to; it takes about 10 ms for 100 MB."""
+    """Return freed memory to the system, if possible, and tell whether it was; 10 ms for 100 MB."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is None:
         return False

@@ -93,9 +93,9 @@ async def hold_requests(
 
 
 def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings under which engines have what they can run, and next to no queue of their own.
+    """Return settings that fill the engines and leave them next to no queue of their own.
 
-    ``given`` are those that go before them.
+    Settings in ``given`` take precedence.
     """
     found: dict[str, Any] = {}
     if most is None:

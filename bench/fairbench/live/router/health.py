@@ -15,7 +15,7 @@ from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.dispatcher import Dispatcher
 
 PATH = "/health"
-# What shows that an engine decodes: every engine here serves this, whatever its model.
+# A request that proves that an engine decodes: every engine serves it, with any model.
 PROOF_PATH = "/v1/completions"
 PROOF = {"prompt": "a", "max_tokens": 1, "temperature": 0}
 
@@ -39,7 +39,7 @@ class Health:
         on_return: Callable[[int], Awaitable[None]],
         router_id: str = "",
     ) -> None:
-        # Its own connections, each a new one: that an old one still works says little.
+        # New connections for each probe: an old connection that still works proves little.
         self._session = ClientSession(
             connector=TCPConnector(force_close=True), timeout=ClientTimeout(total=timeout_s)
         )
@@ -69,7 +69,7 @@ class Health:
         return await asyncio.shield(self.suspect(worker))
 
     def suspect(self, worker: int) -> asyncio.Task[bool]:
-        """``check`` in the background; one at a time for each worker."""
+        """Start ``check`` in the background, at most once at a time per worker."""
         if worker not in self._asked:
             self._asked[worker] = asyncio.create_task(self._check(worker))
         return self._asked[worker]
@@ -113,7 +113,7 @@ class Health:
         return bool(healthy)
 
     async def is_this_router(self, address: WorkerAddress, patience_s: float) -> bool:
-        """Whether this router itself answers there, under whatever name."""
+        """Return whether this router itself answers there, under any name."""
         try:
             async with (
                 asyncio.timeout(patience_s),
@@ -127,7 +127,7 @@ class Health:
         return response.headers.get(headers.ROUTERS) == self._router_id
 
     async def _decodes(self, worker: int) -> bool:
-        """Whether it produces a token, or refuses to in a way that says nothing of its engine."""
+        """Return whether a worker produces a token, or refuses for reasons outside its engine."""
         address = self._workers[worker]
         try:
             async with self._session.post(
@@ -142,7 +142,7 @@ class Health:
             return False
 
     async def _answers(self, worker: int) -> bool | None:
-        """Whether it says that it is healthy, None if it says nothing."""
+        """Return whether a worker says that it is healthy, or None after a timeout."""
         address = self._workers[worker]
         try:
             async with self._session.get(

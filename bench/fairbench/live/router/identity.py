@@ -17,10 +17,10 @@ HASHED, HASH_BYTES = "user-", 10
 
 
 class Owners(Protocol):
-    """Whose a key is."""
+    """A mapping from keys to clients."""
 
     def get(self, key: str, /) -> str | None:
-        """The client, None if it is nobody's."""
+        """Return the key's client, or None for an unknown key."""
         ...
 
 
@@ -32,7 +32,7 @@ class Keyring:
         self._owners = {self._hashed(key): client for key, client in keys.items()}
 
     def get(self, key: str, /) -> str | None:
-        """The client whose key it is."""
+        """Return the key's client."""
         return self._owners.get(self._hashed(key))
 
     def _hashed(self, key: str) -> bytes:
@@ -40,10 +40,10 @@ class Keyring:
 
 
 def client_of(sent: Mapping[str, str], said: str | None, keys: Owners | None) -> str:
-    """The client of a request with these headers, in whose body this is ``said`` of it.
+    """Return the client of a request, by its headers and the body's field ``said``.
 
-    With ``keys`` the key alone decides, so that nobody can claim to be another client. Raises
-    Problem for an unknown key and for a name that cannot be one.
+    With ``keys``, only the key decides, so that no client can impersonate another. Raises
+    Problem for an unknown key and for an invalid name.
     """
     if keys is not None:
         return _owner(sent.get("Authorization", ""), keys)
@@ -61,15 +61,15 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Owners | None) ->
 
 
 def is_name(client: str) -> bool:
-    """Whether it can be a client's name, which has to travel in a header."""
+    """Return whether a text is valid as a client's name, which must fit in a header."""
     fits = 0 < len(client) <= MAX_LENGTH and client.isascii() and client.isprintable()
     return fits and client not in (headers.OTHERS, headers.HEALTH)
 
 
 def _hashed_name(said: str) -> str:
-    """What a body says, or if it is in another script or too long for a name, its hash.
+    """Return the body's name, or a hash of it if it is in another script or too long.
 
-    The same for every router and for good. Raises Problem if it is far too long.
+    The hash is permanent and equal in all routers. Raises Problem for a text that is far too long.
     """
     if is_name(said):
         return said

@@ -26,7 +26,7 @@ class Ringing(Protocol):
     """An alarm that is set."""
 
     def cancel(self) -> None:
-        """It is wanted no more."""
+        """Cancel the timer."""
         ...
 
 
@@ -63,21 +63,21 @@ class Ingress:
         return len(self._held)
 
     def __contains__(self, request: object) -> bool:
-        """Whether the request is held."""
+        """Return whether the request is queued."""
         return request in self._held
 
     def held(self) -> Counter[str]:
-        """Requests that are held, by client."""
+        """Return the number of queued requests, by client."""
         return Counter(request.client for request in self._held)
 
     def let_go(self, request: Request) -> bool:
-        """Whether it has gone once and is not over: it has waited, and has been charged."""
+        """Return whether a request was released and is not over: it has waited and was charged."""
         return request in self._gone
 
     def enter(self, request: Request, on_sent: OnSent, wish: Wish) -> Flight | None:
-        """A request arrives. None if it is held: ``on_sent`` is then called with its end here.
+        """Enter a request. If it is queued, return None; ``on_sent`` is called when it leaves.
 
-        Raises Problem: 429 if the queue refuses it, and whatever sending it does.
+        Raises Problem: 429 if the queue refuses the request, and any problem of sending it.
         """
         sent: list[Flight | Problem] = []
         self._held[request] = sent.append, wish
@@ -100,12 +100,12 @@ class Ingress:
         return _too_many(why, max(1, ceil(late_s)))
 
     def moved(self, request: Request, worker: int | None) -> None:
-        """It is at this worker now, or at none any more: another attempt, or its worker is down."""
+        """Record the request's worker, or None: a new attempt, or the worker is down."""
         if request in self._gone:
             self.queue.moved(request, worker)
 
     def over(self, request: Request, charge: Charge) -> None:
-        """It is over, wherever it was, and has cost so much. A second call says nothing new."""
+        """Record a request's end, in any state, and its charge. A second call has no effect."""
         if request in self._held:
             del self._held[request]
             self.queue.withdraw(request)

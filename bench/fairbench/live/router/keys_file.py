@@ -32,9 +32,9 @@ class KeysFile:
 
 
 def read_keys(path: Path) -> KeysFile:
-    """A TOML file of lines ``"KEY" = "CLIENT"``, then maybe tables ``[clients.CLIENT]``.
+    """Read a TOML file of lines ``"KEY" = "CLIENT"`` and optional tables ``[clients.CLIENT]``.
 
-    Raises DataError, which never shows a key: nor a name where a key may have got by mistake.
+    Raises DataError, which never shows a key, nor a name where a key may stand by mistake.
     """
     data = read_toml(path, str(path), secret=True)
     tables = data.pop(CLIENTS) if isinstance(data.get(CLIENTS), dict) else {}
@@ -64,10 +64,10 @@ def read_keys(path: Path) -> KeysFile:
 def admin_key_of(
     port: int | None, file: Path | None, clients: KeysFile | None, of_workers: WorkerKeys
 ) -> str | None:
-    """The key of the admin endpoint, None for none. Raises UsageError or DataError.
+    """Return the admin endpoint's key, None for none. Raises UsageError or DataError.
 
-    Where clients have keys the endpoint needs one too, which is none of theirs; also where workers
-    have, since a worker that is added is shown its key.
+    If clients have keys, the endpoint needs a key of its own that no client has. The endpoint
+    also needs a key if workers have keys, since an added worker is shown its key.
     """
     if file is None:
         keys = "--keys" if clients is not None else "keys of workers"

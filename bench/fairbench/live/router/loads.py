@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Told(NamedTuple):
-    """What a worker says of itself: requests that wait and run, and the share of its KV pool."""
+    """A worker's report: waiting requests, running requests, and used share of its KV pool."""
 
     waiting: int
     running: int
@@ -51,11 +51,11 @@ class PolledLoads:
         self._told: dict[int, tuple[float, Told]] = {}
 
     def workers(self) -> Collection[int]:
-        """Those that are up."""
+        """Return the workers that are up."""
         return self._dispatcher.workers()
 
     def load(self, worker: int) -> WorkerLoad:
-        """As it said last, if it has lately."""
+        """Return a worker's latest report, or the router's own count if that is too old."""
         counted = self._dispatcher.load(worker)
         at_s, told = self._told.get(worker, (-self._stale_s, None))
         if told is None or self._now_s() - at_s > self._stale_s:
@@ -64,7 +64,7 @@ class PolledLoads:
         return WorkerLoad(counted.in_flight, tokens, told.waiting, told.running, told.waiting > 0)
 
     def hear(self, worker: int, told: Told) -> None:
-        """It has said so just now."""
+        """Record a worker's report."""
         self._told[worker] = self._now_s(), told
         self._dispatcher.release()
 
@@ -99,9 +99,9 @@ async def _ask(session: ClientSession, worker: WorkerAddress, page: str) -> Told
 
 
 def told_by(body: bytes) -> Told | None:
-    """What a page of loads, or of metrics, says; None if that is nothing.
+    """Parse a page of loads or of metrics; None if it is neither.
 
-    The numbers of several ranks are added, of their shares of the pool the mean is taken.
+    The counts of several ranks are added; their pool shares are averaged.
     """
     try:
         page = msgspec.json.decode(body)

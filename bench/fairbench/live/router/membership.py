@@ -41,11 +41,11 @@ class Membership:
         self._unfollow = unfollow
 
     def rows(self) -> list[dict[str, Any]]:
-        """What there is to say of every worker."""
+        """Return the state of every worker."""
         return [self.row(worker) for worker in self._dispatcher.flights]
 
     def row(self, worker: int) -> dict[str, Any]:
-        """Its number, address, state and requests; never its key."""
+        """Return a worker's number, address, state and requests, but never its key."""
         address = self._workers[worker]
         return {
             "worker": worker,
@@ -66,9 +66,10 @@ class Membership:
         return "ejected" if self._breakers.is_open(worker) else "down"
 
     async def add(self, address: WorkerAddress, patience_s: float) -> int:
-        """One worker more; its number. It takes part once it is healthy, maybe ``patience_s`` on.
+        """Add a worker and return its number. It joins once healthy, possibly after ``patience_s``.
 
-        409 if it is there or is this router itself, or the router cannot have more.
+        Fails with 409 if it is known already, is this router itself, or the router cannot have
+        more.
         """
         self._check_changeable()
         if await self._health.is_this_router(address, patience_s):
@@ -86,10 +87,10 @@ class Membership:
         return worker
 
     def drain(self, worker: int) -> None:
-        """No more requests for the worker, which is removed once those it has are over.
+        """Stop sending requests to a worker, and remove it once its requests have finished.
 
-        A second call says nothing new. 404 if it is not there, 409 if it is the only one that is
-        up, or the router needs it.
+        A second call has no effect. Fails with 404 for an unknown worker. Fails with 409 for
+        the only worker that is up, or if the router needs it.
         """
         if worker not in self._dispatcher.flights:
             raise Problem(HTTPStatus.NOT_FOUND, f"there is no worker {worker}")

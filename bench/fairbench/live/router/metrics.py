@@ -17,13 +17,13 @@ from fairbench.live.router.ingress import Ingress
 
 
 class Held(Collector):
-    """What is held before the workers, by client; of many clients, those who have most."""
+    """The requests queued before the workers, by client; limited to the largest clients."""
 
     def __init__(self, ingress: Ingress) -> None:
         self._ingress = ingress
 
     def collect(self) -> Iterator[Metric]:
-        """As Prometheus reads it."""
+        """Yield the metrics for Prometheus."""
         held = self._ingress.held()
         family = GaugeMetricFamily(
             "fairbench_held_requests", "Requests held before the workers", labels=["client"]
@@ -37,14 +37,14 @@ class Held(Collector):
 
 
 class WorkerGauges(Collector):
-    """What there is of every worker, as long as it is one; subscribers by worker."""
+    """The gauges of every current worker; subscribers are by worker."""
 
     def __init__(self, dispatcher: Dispatcher, subscribers: Mapping[int, Subscriber]) -> None:
         self._dispatcher = dispatcher
         self._subscribers = subscribers
 
     def collect(self) -> Iterator[Metric]:
-        """As Prometheus reads it."""
+        """Yield the metrics for Prometheus."""
         up, flights = self._dispatcher.up, self._dispatcher.flights
         sent = {worker: len(those) for worker, those in flights.items()}
         yield _gauge("under_way", "Requests sent and not finished", sent)
@@ -77,24 +77,24 @@ class RouterMetrics:
         self._refused = self._counter("refused", "Requests answered by the router itself", "status")
 
     def finished(self, client: str, outcome: str, charge: Charge) -> None:
-        """A request has ended, and is booked with so much."""
+        """Record the end of a request and its charge."""
         self._books.finished(client, outcome, charge)
 
     def held(self, client: str, held_s: float) -> None:
-        """A request was held so long before it went to a worker, or was given up."""
+        """Record how long a request was queued before it was sent or given up."""
         self._books.held(client, held_s)
 
     def refused(self, status: int) -> None:
-        """The router itself said no."""
+        """Count a refusal by the router itself."""
         self._refused.labels(status).inc()
 
     def describe(self, router: str, token_count_method: str) -> None:
-        """What does not change."""
+        """Set the labels that do not change."""
         info = Info("fairbench_router", "What routes, and how it counts", registry=self.registry)
         info.info({"router": router, "token_count_method": token_count_method})
 
     def watch(self, dispatcher: Dispatcher, subscribers: Mapping[int, Subscriber]) -> None:
-        """The gauges of every worker; subscribers by worker."""
+        """Register the gauges of every worker; subscribers are by worker."""
         self.registry.register(WorkerGauges(dispatcher, subscribers))
         if dispatcher.ingress is not None:
             self.registry.register(Held(dispatcher.ingress))

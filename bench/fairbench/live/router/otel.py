@@ -67,7 +67,7 @@ class OtelTraces(Traces):
         finally:
             outcome = trace.outcome or LEFT
             span.set_attributes(_told(trace, outcome))
-            # As OpenTelemetry wants it of servers: a client's own mistake is no error of theirs.
+            # OpenTelemetry's rule for servers: a client's mistake is no server error.
             if outcome not in (OK, LEFT) and not (outcome == REFUSED and status < 500):
                 span.set_status(self._error)
             span.end()
@@ -78,7 +78,7 @@ class OtelTraces(Traces):
 
 
 def _told(trace: Trace, outcome: str) -> dict[str, str | int | float]:
-    """The attributes of a span; no text of the request."""
+    """Return the attributes of a span, without any text of the request."""
     told: dict[str, str | int | float] = {
         "fairbench.outcome": outcome,
         "fairbench.held_s": trace.held_s,

@@ -1,4 +1,4 @@
-"""What routers that are peers send each other, and what each knows of what another one knows."""
+"""Messages between peer routers, and records of what peers know of each other's totals."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Versions = dict[str, dict[str, int]]
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
-    """What one process tells: ``origin`` is new with each start, ``fleet`` what it is before.
+    """A message of one process: ``origin`` is new at each start, ``fleet`` identifies its workers.
 
-    ``gone`` are the last totals of origins that are silent. Who starts again could not know them,
-    and would take a client that was served there for one that is owed as much.
+    ``gone`` holds the last totals of silent origins. A restarted router could not know them. It
+    would otherwise treat a client that was served there as owed that service.
     """
 
     origin: str
@@ -50,7 +50,7 @@ def check_message(message: Message) -> None:
 
 
 class Answer(msgspec.Struct, forbid_unknown_fields=True):
-    """What is known at ``origin`` now of those that a message told of."""
+    """The state at ``origin``: its known versions of the origins in a message."""
 
     origin: str
     known: Versions
@@ -58,18 +58,18 @@ class Answer(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass
 class Known:
-    """What one peer knows by its answers, of one start of its process."""
+    """The knowledge of one peer process, according to its answers."""
 
     origin: str = ""
     versions: Versions = field(default_factory=dict)
     forgotten_s: float = -inf
 
     def of(self, origin: str) -> Mapping[str, int]:
-        """The versions that it knows of an origin, by part."""
+        """Return the versions that the peer knows of an origin, by part."""
         return self.versions.get(origin, {})
 
     def answered(self, answer: Answer) -> None:
-        """It says what it knows; another process at its address knows nothing else."""
+        """Record an answer; a new process at that address starts with no knowledge."""
         if answer.origin != self.origin:
             self.origin, self.versions = answer.origin, {}
         self.versions.update(answer.known)

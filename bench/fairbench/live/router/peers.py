@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Peering:
-    """What of this router shares sums, and its place among its peers."""
+    """The parts of this router that share totals, and its place among its peers."""
 
     parts: Mapping[str, Exchanges]
     fleet: str
@@ -52,13 +52,13 @@ class Peering:
     dispatcher: Dispatcher
     forget_s: float
     origin: str = field(default_factory=lambda: token_hex(8))
-    # By origin, in seconds of the dispatcher: when it was heard first, and when last.
+    # Origin -> first and last time it was heard from (s on the dispatcher's clock).
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def message(self, known: Known | None = None) -> bytes:
-        """What a peer that knows so much does not know yet, and who waits.
+        """Return the message for a peer: the totals it lacks, and the waiting clients.
 
-        Who waits while no worker is up is to keep nobody waiting.
+        While no worker is up, waiting clients are left out, so that they do not hold others up.
         """
         known = known or Known()
         versions = known.of(self.origin)
@@ -75,7 +75,7 @@ class Peering:
         return msgspec.json.encode(Message(self.origin, self.fleet, parts, gone))
 
     def _gone(self) -> dict[str, dict[str, Totals]]:
-        """The last totals of silent origins, of which nobody waits any more."""
+        """Return the last totals of silent origins, without waiting clients."""
         now_s = self.dispatcher.now_s()
         newest_s = max((first_s for first_s, _ in self.heard_s.values()), default=-inf)
         found: dict[str, dict[str, Totals]] = {}
@@ -87,9 +87,9 @@ class Peering:
         return found
 
     async def hear(self, request: web.Request) -> web.Response:
-        """A peer's message: 200 and what is known now, also if it is old.
+        """Handle a peer's message: 200 and the present knowledge, even if the message is old.
 
-        401, 409 or 400 if it is nobody's or wrong.
+        Answers 401, 409 or 400 to an unauthorised or invalid message.
         """
         try:
             self._check_caller(request)
@@ -125,7 +125,7 @@ class Peering:
         return Answer(self.origin, {origin: self._versions(origin) for origin in told})
 
     def _versions(self, origin: str) -> dict[str, int]:
-        """What of an origin was heard last, by part."""
+        """Return the latest versions heard from an origin, by part."""
         latest = {name: part.heard_totals() for name, part in self.parts.items()}
         return {name: of.get(origin, NOTHING).version for name, of in latest.items()}
 
@@ -154,7 +154,7 @@ def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
 
 
 def _before_what(config: RouterConfig) -> tuple[object, ...]:
-    """What must be the same at all: totals of other quanta or prices mean something else."""
+    """Return what peers must share: under other quanta or prices, totals mean something else."""
     names = (config.router, config.gateway)
     own = [(name, sorted(own_settings(str(name), config.settings).items())) for name in names]
     return *own, [worker.url for worker in config.workers]
@@ -194,7 +194,7 @@ async def tell(session: ClientSession, peering: Peering, url: str, every_s: floa
 async def _told(
     session: ClientSession, url: str, message: bytes, headers: Mapping[str, str], known: Known
 ) -> str | None:
-    """None, and what the peer ``known`` now is noted; or why it has not taken the message."""
+    """Send a message and update ``known``; return None, or the reason why it was not taken."""
     try:
         async with (
             asyncio.timeout(PATIENCE_S),
@@ -211,7 +211,7 @@ async def _told(
 
 
 def telling(config: RouterConfig, peering: Peering | None, session: ClientSession) -> list[Work]:
-    """What tells each peer, as long as it runs."""
+    """Return the tasks that keep telling each peer."""
     if peering is None:
         return []
     every_s = served_routers(config.settings).every_s

@@ -14,9 +14,9 @@ RETRY_AFTER_S = 5
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """One request's. ``begun`` once its client has something of the answer: then it may stay.
+    """The place of one request. ``begun`` once the answer has started: then it cannot be evicted.
 
-    ``on_evicted`` is called once if it has to go.
+    ``on_evicted`` is called once on eviction.
     """
 
     client: str
@@ -25,15 +25,16 @@ class Place:
     evicted: bool = False
 
     def begin(self) -> None:
-        """Its client gets the first of the answer now."""
+        """Record that the client receives the start of the answer."""
         self.begun = True
 
 
 class Places:
-    """At most ``most`` requests under way, at most ``most_each`` of any client.
+    """A limit of ``most`` requests in flight, and of ``most_each`` per client.
 
-    When all are taken, a client with fewer (by weight) than another gets one of the latter's: of
-    the client with the most, the youngest that waits, that is, of whose answer nothing has come.
+    When all places are taken, a client with fewer places (by weight) than another takes one
+    from it. The victim is the youngest request without any answer yet, of the client with the
+    most places.
     """
 
     def __init__(self, most: int, most_each: int, weights: Mapping[str, float]) -> None:
@@ -45,7 +46,7 @@ class Places:
 
     @contextmanager
     def take(self, client: str) -> Iterator[Place]:
-        """A place until the block ends. Raises Problem (429) if there is none."""
+        """Take a place until the block ends. Raises Problem (429) if there is none."""
         own = len(self._taken.get(client, ()))
         if own >= self._most_each:
             raise _full(f"{self._most_each} requests of this client are under way already")
@@ -61,7 +62,7 @@ class Places:
                 self._leave(place)
 
     def _evict_for(self, client: str, own: int) -> bool:
-        """Whether a place of another client has become free for this one."""
+        """Evict a request of another client for this one; return whether that succeeded."""
         wanted = (own + 1) / self._weight(client)
         by_share = sorted(
             ((len(taken) / self._weight(name), name) for name, taken in self._taken.items()),
@@ -90,7 +91,7 @@ class Places:
 
 
 def evicted() -> Problem:
-    """The answer to a request that had to make room."""
+    """Return the answer to an evicted request."""
     return _full("the router is full, and this client has more requests under way than others")
 
 

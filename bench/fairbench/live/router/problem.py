@@ -11,7 +11,7 @@ from fairbench.live.json_errors import error_answer, error_body
 
 
 class Problem(Exception):
-    """Why a request gets no answer. The message is for its client; ``worker`` is who failed."""
+    """The reason for refusing a request. The message is for the client; ``worker`` has failed."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Problem(Exception):
         self.worker = worker
 
     def response(self) -> web.Response:
-        """The answer, if none has begun."""
+        """Return the error response, if no answer has begun."""
         response = error_answer(self.status, str(self))
         if self.retry_after_s is not None:
             response.headers["Retry-After"] = str(self.retry_after_s)
@@ -36,14 +36,14 @@ class Problem(Exception):
         return response
 
     def event(self, *, done: bool = True) -> bytes:
-        """The end of a stream that has begun, which clients of OpenAI and SGLang understand.
+        """Return the end of a begun stream, in a form that OpenAI and SGLang clients understand.
 
-        Without ``done`` the worker itself says that this was all.
+        Without ``done``, the worker itself marks the end.
         """
         body = error_body(self.status, str(self))
         return b"data: %b\n\n%b" % (body, b"data: [DONE]\n\n" if done else b"")
 
 
 def bad_request(message: str) -> Problem:
-    """The client's own fault: 400."""
+    """Return the client's own error: 400."""
     return Problem(HTTPStatus.BAD_REQUEST, message)

@@ -21,7 +21,7 @@ class Promise:
     within_s: float | None = None
 
     def due(self, arrival_s: float, max_new_tokens: int) -> Due:
-        """When it is due; what it asks for itself counts more than a target."""
+        """Return the due times; the request's own deadline takes precedence over a target."""
         due = self.targets.due(arrival_s, None, max_new_tokens)
         return due if self.within_s is None else due._replace(end_s=arrival_s + self.within_s)
 
@@ -37,9 +37,10 @@ class Promises:
     objectives: Mapping[str, Targets] = field(default_factory=dict)
 
     def of(self, sent: Mapping[str, str]) -> Promise:
-        """That of a request with these headers. Raises Problem, 400, for one that is no promise.
+        """Return the promise for a request's headers. Raises Problem, 400, for an invalid promise.
 
-        An objective that nobody has configured is one of somebody else's, unless others are.
+        An unknown objective is ignored if no objectives are configured, since it belongs to
+        somebody else; otherwise it is an error.
         """
         named = (sent[name] for name in headers.OBJECTIVE_ALIASES if name in sent)
         objective = next(named, None)
@@ -54,7 +55,7 @@ class Promises:
         return Promise(targets, _ms(within_ms) / 1000)
 
     def table(self) -> dict[str, str]:
-        """The flags that say the same, ``NAME.LATENCY`` -> time."""
+        """Return the equivalent flags, ``NAME.LATENCY`` -> time."""
         named = {"": self.of_all, **self.objectives}
         return {
             f"{name}.{latency}".lstrip("."): str(target)
@@ -64,10 +65,10 @@ class Promises:
 
 
 def promises(given: Mapping[str, str] | None) -> Promises:
-    """``--goodput`` flags: of every request by ``ttft``, of an objective by ``NAME.ttft``.
+    """Parse ``--goodput`` flags: ``ttft`` for every request, ``NAME.ttft`` for an objective.
 
-    Raises UsageError for another latency or time, and for multiples of the latency alone, which
-    nobody knows here.
+    Raises UsageError for another latency or time, and for multiples of the unloaded latency,
+    which is unknown here.
     """
     texts: dict[str, dict[str, str]] = {"": {}}
     for key, text in (given or {}).items():

@@ -9,11 +9,11 @@ from http import HTTPStatus
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.text_tokens import TextTokens
 
-# Of workers that do not say how large their pool is.
+# Assumed for workers that do not report the size of their pool.
 UNKNOWN_POOL_TOKENS = 2**21
 # Far more than text has on the average, in any language and any vocabulary.
 TOKEN_BYTES = 16
-# What a body may have of a sign: so many for each token of the longest prompt, and as many besides.
+# Limit on each structural character of a body: per token of the longest prompt, and in addition.
 SIGNS = ((b",", 1.0), (b"\\", 4.0), (b":", 0.25))
 OTHER_SIGNS = 100_000
 
@@ -44,7 +44,7 @@ class PromptLimits:
             raise self._too_long()
 
     def ids_of(self, text: TextTokens, prompt: str) -> array[int]:
-        """The token ids of a text. Raises Problem, at once if it is far too long."""
+        """Return a text's token ids. Raises Problem, immediately if the text is far too long."""
         if len(prompt) > TOKEN_BYTES * self.most_tokens:
             raise self._too_long()
         return text.ids(prompt)

@@ -73,7 +73,7 @@ class Proxy:
 
     @property
     def healthy(self) -> bool:
-        """Whether any worker is up."""
+        """Return whether any worker is up."""
         return bool(self.dispatcher.up)
 
     @property
@@ -82,7 +82,7 @@ class Proxy:
         return self.dispatcher.under_way
 
     async def models(self, http: web.Request) -> web.StreamResponse:
-        """``/v1/models``, as the first worker that answers has it, or the one that is named."""
+        """Return ``/v1/models``, or a named model, from the first worker that answers."""
         client_of(http.headers, None, self._access.keys)
         timeout = ClientTimeout(total=self._config.health_timeout_s)
         for worker in sorted(self.dispatcher.up):
@@ -103,7 +103,7 @@ class Proxy:
         raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no worker is up")
 
     async def serve(self, http: web.Request, api: Api) -> web.StreamResponse:
-        """One request of an API that generates."""
+        """Serve one request of an API that generates."""
         sent = self._headers(http)
         with self._traces.request(api.path, sent) as trace:
             return await self._served(http, api, sent, trace)
@@ -151,7 +151,7 @@ class Proxy:
             return await self._unless_evicted(asking)
 
     async def _unless_evicted(self, asking: Asking) -> web.StreamResponse:
-        """The answer. Raises Problem if the request has to make room for another meanwhile."""
+        """Return the answer. Raises Problem if the request is evicted meanwhile."""
         try:
             async with asyncio.timeout(None) as scope:
                 asking.place.on_evicted = partial(scope.reschedule, 0.0)
@@ -160,7 +160,7 @@ class Proxy:
             raise evicted() from None
 
     async def _parsed(self, raw: bytes, api: Api, limits: PromptLimits) -> Call:
-        """The call in a body; long ones one after the other, so that they do not add up."""
+        """Parse the call in a body; long bodies are parsed one at a time to limit memory."""
         if len(raw) < LONG_BODY_BYTES:
             return api.read(raw, self._text, limits)
         async with self._long_bodies:
@@ -202,7 +202,7 @@ class Proxy:
         }
 
     def _authorization(self, http: web.Request) -> dict[str, str]:
-        """The client's key, unless it is for this router. A worker's own counts more."""
+        """Return the client's key for the worker, unless the key belongs to this router."""
         return _kept(http, ("Authorization",)) if self._access.keys is None else {}
 
 

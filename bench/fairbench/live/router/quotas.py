@@ -22,7 +22,7 @@ class Quota(NamedTuple):
     requests: int | None = None
 
     def table(self) -> dict[str, int]:
-        """As a keys file has it."""
+        """Return the quota as a table of a keys file."""
         named = {TOKENS: self.tokens, REQUESTS: self.requests}
         return {name: most for name, most in named.items() if most is not None}
 
@@ -58,7 +58,7 @@ class Quotas:
         self._buckets: dict[str, tuple[_Bucket, _Bucket]] = {}
 
     def change(self, limits: Mapping[str, Quota]) -> None:
-        """Other quotas from now on; what is missing to whom stays missing."""
+        """Replace the quotas; clients keep their present deficits."""
         self.limits = limits
         self._buckets = {one: both for one, both in self._buckets.items() if one in limits}
 
@@ -78,7 +78,7 @@ class Quotas:
 
     @contextmanager
     def lease(self, client: str, tokens: int) -> Iterator[Bill]:
-        """Tokens that a request may cost, until the block ends: then what is on the bill."""
+        """Reserve a request's tokens; when the block ends, charge what is on the bill instead."""
         bill = Bill()
         self._take(client, tokens)
         try:

@@ -1,4 +1,4 @@
-"""How many requests each worker runs at once, as engines say: what ``auto`` means to a gateway."""
+"""The number of requests that each worker runs at once, as reported; gateways' ``auto``."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ HEADROOM = 0.05  # of what an engine runs at once, to wait in its own queue
 
 
 async def most_running(session: ClientSession, workers: Sequence[WorkerAddress]) -> int | None:
-    """How many requests every worker can run at once, None if none of them says so."""
+    """Return how many requests every worker can run at once, None if no worker reports it."""
     pages = (SERVER_INFO, LOADS, METRICS)
     told = await asyncio.gather(*(_most(session, one, page) for one in workers for page in pages))
     return min((most for most in told if most), default=None)
 
 
 def headroom_of(most: int) -> int:
-    """How many requests ``auto`` sends beyond the ``most`` that an engine runs: one at least.
+    """Return how many requests ``auto`` sends beyond an engine's ``most``: at least one.
 
-    They take the places of answers that end while the router, which has yet to hear of it, could
-    not have sent the next. What waits there is no longer the gateway's to order, so they are few.
+    They replace answers that finish before the router hears of it and can send the next
+    request. The gateway can no longer reorder requests that wait there, so there are few of
+    them.
     """
     return max(1, ceil(HEADROOM * most))
 
@@ -48,7 +49,7 @@ async def _most(session: ClientSession, worker: WorkerAddress, path: str) -> int
 
 
 def most_told_by(body: bytes) -> int | None:
-    """What a page of SGLang's, the emulator's or vLLM's says; None if that is nothing.
+    """Parse the limit from a page of SGLang, the emulator or vLLM; None if there is none.
 
     The numbers of several ranks are added.
     """
@@ -69,7 +70,7 @@ def most_told_by(body: bytes) -> int | None:
 
 
 def _of_vllm(page: Mapping[str, Any]) -> object:
-    """``--max-num-seqs``, or the limit of those that are scheduled if that is lower."""
+    """Return ``--max-num-seqs``, or the limit of scheduled requests if that is lower."""
     config: Any = page
     for name in ("vllm_config", "scheduler_config"):
         config = config.get(name) if isinstance(config, dict) else None

@@ -12,7 +12,7 @@ from fairbench.live.router.problem import Problem
 
 
 async def sent(dispatcher: Dispatcher, request: Request, wish: Wish = ANYWHERE) -> Flight:
-    """Its flight. Cancelled while it is held, the request is withdrawn.
+    """Return the request's flight. Cancelling withdraws a request that is still queued.
 
     Raises Problem as the dispatcher does, and WorkerFailed if its worker leaves at that moment.
     """

@@ -46,7 +46,7 @@ FIRST_CHECK_S = 2.0  # in which a worker has to be healthy to take part from the
 
 
 class Service(NamedTuple):
-    """What serves requests, and what changes its workers."""
+    """The part that serves requests, and the part that changes workers."""
 
     proxy: Proxy
     membership: Membership
@@ -61,7 +61,7 @@ async def running(
     metrics: RouterMetrics,
     traces: Traces,
 ) -> AsyncIterator[Service]:
-    """The service, with health checks and KV events followed beside it."""
+    """Run the service, together with health checks and the KV event subscribers."""
     workers = list(config.workers)
     async with (
         _new_session(TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)) as session,
@@ -162,7 +162,7 @@ def _clock() -> Callable[[], float]:
 
 
 def _subscriber(worker: int, address: WorkerAddress, dispatcher: Dispatcher) -> Subscriber | None:
-    """Who follows a worker's KV events, if it has any and the router has a use for them."""
+    """Return the subscriber of a worker's KV events, if they exist and the router needs them."""
     if address.kv_events is None or not dispatcher.router.wants_evictions:
         return None
     evicted, cleared = dispatcher.evicted, dispatcher.forget_cache

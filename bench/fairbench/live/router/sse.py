@@ -24,7 +24,7 @@ class EventSplitter:
         self._oversized = False  # pieces of the event that has begun have gone already
 
     def feed(self, chunk: bytes) -> list[tuple[bytes, bool]]:
-        """What is complete now that this has come, and whether it is an event as a whole."""
+        """Return the completed parts, each with whether it is a whole event."""
         self._begun += chunk
         end = self._last_end()
         whole = bytes(self._begun[:end])
@@ -53,18 +53,18 @@ class EventSplitter:
         return found
 
     def _last_end(self) -> int:
-        """Where the last event ends that is complete."""
+        """Return the end of the last complete event."""
         begun, searched = self._begun, self._searched
         ends = [(begun.rfind(end, searched), len(end)) for end in _BLANK_LINES]
         return max(at + length if at >= 0 else 0 for at, length in ends)
 
     def rest(self) -> bytes:
-        """What has come of an event that was never ended."""
+        """Return the received part of an event that never ended."""
         return bytes(self._begun)
 
 
 def data_of(event: bytes) -> bytes:
-    """The ``data`` of an event, b"" if it has none, as a comment has."""
+    """Return an event's ``data``, or b"" if it has none, such as a comment."""
     if b"data:" not in event:
         return b""
     lines = [line for line in event.splitlines() if line.startswith(b"data:")]

@@ -45,7 +45,7 @@ class TokenizerTokens:
 
 
 def load_text_tokens(tokenizer_path: str | None) -> TextTokens:
-    """From a tokenizer file, or approximately. Raises as ``load_tokenizer`` does."""
+    """Load a tokenizer file, or approximate without one. Raises as ``load_tokenizer`` does."""
     if tokenizer_path is None:
         return ApproximateTokens()
     return TokenizerTokens(*load_tokenizer(tokenizer_path))

@@ -11,9 +11,9 @@ from fairbench.live.router.charges import NOTHING, Charge
 
 @dataclass(slots=True)
 class Trace:
-    """One request: its last worker, seconds held, how it ended, and what it is booked with.
+    """The trace of one request: last worker, seconds queued, outcome, and charge.
 
-    ``client`` is None until it is known whose it is.
+    ``client`` is None until the client is known.
     """
 
     client: str | None = None
@@ -23,18 +23,18 @@ class Trace:
     charge: Charge = NOTHING
 
     def ended(self, worker: int, outcome: str, charge: Charge = NOTHING) -> None:
-        """It has ended at this worker, and may be tried at another one."""
+        """Record the end at this worker; another worker may be tried."""
         self.worker, self.outcome = worker, outcome
         self.charge = Charge(*map(sum, zip(self.charge, charge, strict=True)))
 
 
 class Traces:
-    """Nothing is told to anybody."""
+    """A tracer that exports nothing."""
 
     @contextmanager
     def request(self, path: str, sent: dict[str, str]) -> Iterator[Trace]:
-        """One request, until the block ends; ``sent`` are the headers that its worker will get."""
+        """Trace a request until the block ends; ``sent`` are the headers for its worker."""
         yield Trace()
 
     def close(self) -> None:
-        """What was not told yet is told now, if that can be within seconds."""
+        """Export the remaining spans, if that is possible within seconds."""

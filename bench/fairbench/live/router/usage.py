@@ -56,7 +56,7 @@ _NOTHING = _Answer()
 
 
 def is_object(answer: bytes) -> bool:
-    """Whether this is an object of JSON, as answers and their events are, whatever is in it."""
+    """Return whether a text is a JSON object, like answers and their events, with any content."""
     try:
         _object.decode(answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -81,9 +81,9 @@ def _usage_of(answer: _Answer, *, whole: bool) -> Usage:
 
 
 def usage_of(answer: bytes) -> Usage:
-    """The usage in an answer of any of the APIs; where it has none, its text tells about.
+    """Return an answer's usage for any API, or an estimate from its text if absent.
 
-    One with numbers that are none counts as text from end to end.
+    An answer with invalid numbers counts entirely as text.
     """
     decoded = _decoded(answer)
     if decoded is _NOTHING and is_object(answer):
@@ -92,7 +92,7 @@ def usage_of(answer: bytes) -> Usage:
 
 
 def abort_of(answer: bytes) -> Problem | None:
-    """Why the worker broke an answer off, None if it did not: it says so with a status of 200."""
+    """Return why the worker aborted an answer (status 200), or None if it did not."""
     return _abort_of(_decoded(answer)) if b'"abort"' in answer else None
 
 
@@ -138,21 +138,22 @@ class StreamReader:
         self.is_complete = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """What to pass on, now that this has come: whole events."""
+        """Return what can be passed on after this chunk: whole events."""
         return b"".join(
             [self._passed(event) if whole else event for event, whole in self._splitter.feed(chunk)]
         )
 
     def rest(self) -> bytes:
-        """What is still to be passed on when the stream has ended."""
+        """Return what remains to be passed on after the stream's end."""
         rest = self._splitter.rest()
         self.is_complete |= data_of(rest) == _DONE
         return rest
 
     def usage(self) -> Usage:
-        """The tokens so far.
+        """Return the tokens so far.
 
-        Where the worker has not said, four bytes of text are a token, and an event at least one.
+        If the worker has not reported any, four bytes of text count as a token, and an event as
+        at least one.
         """
         told = _usage_of(_decoded(self._last), whole=False)
         if self._aborted:

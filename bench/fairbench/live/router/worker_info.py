@@ -17,7 +17,7 @@ from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.prompt_limits import UNKNOWN_POOL_TOKENS, PromptLimits
 from fairbench.live.vllm_metrics import info_in
 
-# Of workers that do not say: about what an 8B model leaves of 80 GB.
+# Assumed for workers that do not report it: about what an 8B model leaves of 80 GB.
 ASSUMED_POOL_TOKENS = 400_000
 ASK_TIMEOUT = ClientTimeout(total=5.0)
 
@@ -38,7 +38,7 @@ class WorkerInfo(NamedTuple):
     locals: Sequence[Collection[str]] = ()
 
     def limits(self, config: RouterConfig) -> PromptLimits:
-        """What a request may be; an operator's ``vocab_size`` counts more than the workers'."""
+        """Return the limits of a request; the operator's ``vocab_size`` overrides the workers'."""
         size = config.vocab_size or self.vocab_size
         if size is None:
             log.warning("no worker says its vocab_size: token ids are not checked (--vocab-size)")
@@ -46,7 +46,7 @@ class WorkerInfo(NamedTuple):
 
 
 class WorkerFacts:
-    """What is known of the workers by now; those that were not up at the start tell later."""
+    """The known facts about the workers; workers that start late report later."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) 
 
 
 def _vocab_size(info: dict[str, Any]) -> int | None:
-    """The emulator says it at the top, our plugin in SGLang in its report; else its files do."""
+    """Return the size from the emulator's info, our SGLang plugin's report, or the model files."""
     for told in _reports(info):
         if size := _size(told, "vocab_size"):
             return size
@@ -123,7 +123,7 @@ def _vocab_size(info: dict[str, Any]) -> int | None:
 
 
 def _reports(info: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What a server says at the top and of each rank, and what our plugin does."""
+    """Yield a server's info, that of each rank, and our plugin's reports."""
     states = info.get("internal_states")
     for place in (info, *(states if isinstance(states, list) else ())):
         report = place.get("fairbench") if isinstance(place, dict) else None
@@ -141,7 +141,7 @@ def _size(info: dict[str, Any], key: str) -> int | None:
 
 
 async def _ask(session: ClientSession, worker: WorkerAddress) -> dict[str, Any]:
-    """What a worker says of itself, {} if it says nothing of the kind."""
+    """Return a worker's information about itself, or {} without any."""
     info = await _page(session, worker, "/server_info")
     try:
         told = msgspec.json.decode(info, type=dict[str, Any])
@@ -151,7 +151,7 @@ async def _ask(session: ClientSession, worker: WorkerAddress) -> dict[str, Any]:
 
 
 async def _ask_vllm(session: ClientSession, worker: WorkerAddress) -> dict[str, Any]:
-    """vLLM says it in its metrics; its list of models says where the model's files are."""
+    """Return vLLM's information from its metrics, and the model's path from its model list."""
     metrics = await _page(session, worker, "/metrics")
     try:
         info = info_in(metrics.decode())
@@ -167,7 +167,7 @@ async def _ask_vllm(session: ClientSession, worker: WorkerAddress) -> dict[str, 
 
 
 async def _page(session: ClientSession, worker: WorkerAddress, path: str) -> bytes:
-    """A page of the worker's, empty if there is none."""
+    """Return a page of the worker, or an empty text if there is none."""
     url = f"{worker.url}{path}"
     try:
         async with session.get(url, headers=worker.authorization, timeout=ASK_TIMEOUT) as answer:

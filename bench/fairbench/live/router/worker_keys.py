@@ -22,7 +22,7 @@ class WorkerKeys:
     default: str | None = field(default=None, repr=False)
 
     def signed(self, worker: WorkerAddress) -> WorkerAddress:
-        """The worker with its key."""
+        """Return the worker with its key."""
         return replace(worker, key=self.named.get(worker.url, self.default))
 
     def check_named(self, urls: Collection[str]) -> None:
@@ -33,7 +33,7 @@ class WorkerKeys:
 
 
 def worker_keys(key: str | None, path: Path | None) -> WorkerKeys:
-    """As the flags say. Raises UsageError or DataError, which never show a key."""
+    """Return the keys that flags name. Raises UsageError or DataError, which never show a key."""
     if key is not None and not is_key(key):
         raise UsageError("--worker-key: must be printable ASCII, without spaces around")
     if path is None:
@@ -45,7 +45,7 @@ def worker_keys(key: str | None, path: Path | None) -> WorkerKeys:
 
 
 def _read(path: Path) -> WorkerKeys:
-    """A TOML file of lines ``"URL" = "KEY"``, of which ``"*"`` is all the others."""
+    """Read a TOML file of lines ``"URL" = "KEY"``, where ``"*"`` stands for all other workers."""
     keys = read_toml(path, str(path), secret=True)
     for number, key in enumerate(keys.values(), 1):
         if not isinstance(key, str) or not is_key(key):
@@ -61,7 +61,7 @@ def _read(path: Path) -> WorkerKeys:
 
 
 def _url(path: Path, number: int, text: str) -> str:
-    """Raises DataError: the text may be a key, by mistake, and is not shown."""
+    """Return a worker's URL. Raises DataError without the text, which may be a key by mistake."""
     try:
         worker = parse_worker(text)
     except UsageError:

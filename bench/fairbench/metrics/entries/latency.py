@@ -11,7 +11,7 @@ from fairbench.metrics.tail import P95, P99, TAILS
 
 
 def of_requests(statistic: str, latency: str) -> Metric:
-    """A statistic, such as p90, of a latency of all completed requests."""
+    """Return the metric for a statistic, such as p90, of a latency of all completed requests."""
     known = "tpot" if (statistic, latency) == ("mean", "itl") else latency
     return Metric(
         key=f"{statistic}_{latency}_ms",
@@ -23,7 +23,7 @@ def of_requests(statistic: str, latency: str) -> Metric:
 
 
 def chosen_metric(key: str) -> Metric | None:
-    """The entry of a percentile that a user chose (``metrics.percentiles``); None for others."""
+    """Return the entry of a user-chosen percentile (``metrics.percentiles``), None for others."""
     match = re.fullmatch(r"(victim_)?p([1-9][0-9]?)_(s|(?:ttft|tpot|e2el)_ms)", key)
     if match is None or (match[1] and match[3] != "s"):
         return None

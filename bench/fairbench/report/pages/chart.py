@@ -15,7 +15,7 @@ LINE_PX = 1.8  # width of a series, as in the style sheet
 
 
 class Scale(NamedTuple):
-    """From values in ``[low, high]`` to pixels, linear or logarithmic."""
+    """A mapping from values in ``[low, high]`` to pixels, linear or logarithmic."""
 
     low: float
     high: float
@@ -24,7 +24,7 @@ class Scale(NamedTuple):
     log: bool = False
 
     def at(self, value: float) -> float:
-        """The pixel of a value; what is outside sits on the edge."""
+        """Return the pixel of a value; values outside the range lie on the edge."""
         inside = min(max(value, self.low), self.high)
         if self.log:
             part = log10(inside / self.low) / log10(self.high / self.low)
@@ -53,13 +53,13 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 
 def log_range(values: Sequence[float]) -> tuple[float, float]:
-    """Limits for a logarithmic scale around positive values, at least a factor of 2 apart."""
+    """Return limits of a logarithmic scale around positive values, at least 2x apart."""
     low, high = min(values) * 0.9, max(values) * 1.1
     return (low, high) if high >= 2 * low else (low / 1.5, high * 1.5)
 
 
 def drawing(height: float, title: str, parts: Sequence[str]) -> str:
-    """The SVG of all parts."""
+    """Return the SVG of all parts."""
     return (
         f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(title)}">'
         f"{''.join(parts)}</svg>"
@@ -67,22 +67,22 @@ def drawing(height: float, title: str, parts: Sequence[str]) -> str:
 
 
 def text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    """Words at a place."""
+    """Return text at a position."""
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    """A straight line of a class of the style sheet."""
+    """Return a straight line with a class of the style sheet."""
     return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"/>'
 
 
 def colour(number: int) -> str:
-    """The colour of the series with this number."""
+    """Return the colour of the series with this number."""
     return f"var(--c{number % len(SERIES)})"
 
 
 def dashes(number: int) -> str:
-    """The attribute that dashes the line of this series; nothing for a solid one."""
+    """Return the attribute that dashes this series' line; "" for a solid line."""
     lengths = SERIES[number % len(SERIES)].dashes
     written = " ".join(f"{length * LINE_PX:.3g}" for length in lengths)
     return f' stroke-dasharray="{written}"' if lengths else ""

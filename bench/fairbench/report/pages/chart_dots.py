@@ -45,11 +45,10 @@ class DotRow(NamedTuple):
 def dot_chart(
     title: str, series: Mapping[str, int], rows: Sequence[DotRow], *, x_label: str, reference: float
 ) -> str:
-    """Marks by row, and a line at ``reference``. A bound is an open mark with an arrow.
+    """Draw marks by row, and a line at ``reference``. A bound is an open mark with an arrow.
 
-    ``series`` is what the legend says, and which of ``palette.SERIES`` each is.
-
-    Precondition: there is a dot.
+    ``series`` maps legend labels to numbers in ``palette.SERIES``. Precondition: there is at
+    least one dot.
     """
     top = LEGEND_PX * -(-len(series) // KEYS_PER_ROW) + 14
     bottom = top + ROW_PX * len(rows)
@@ -71,7 +70,7 @@ def _mark(x: float, y: float, dot: Dot) -> str:
 
 
 def _key(position: int, number: int, label: str) -> list[str]:
-    """An entry of the legend."""
+    """Return a legend entry."""
     row, column = divmod(position, KEYS_PER_ROW)
     x, y = 10 + column * (WIDTH - RIGHT) / KEYS_PER_ROW, 10 + row * LEGEND_PX
     return [_mark(x, y, Dot(number, 1.0)), text(x + 10, y + 4, cut_middle(label, KEY_CHARACTERS))]

@@ -45,9 +45,10 @@ def line_chart(
     percent: bool = False,
     shaded: tuple[float, float] | None = None,
 ) -> str:
-    """Lines over a common x, from y = 0 up; ``percent``: y is a share. ``shaded`` is in x.
+    """Draw lines over a common x, from y = 0 up.
 
-    Precondition: there is a point, and with ``log_x`` all x are positive.
+    ``percent`` means that y is a share. ``shaded`` is a range of x. Precondition: there is a
+    point, and with ``log_x`` all x are positive.
     """
     long = any(len(one.label) > LABEL_CHARACTERS for one in series)
     per_row = LONG_PER_ROW if long else PER_ROW
@@ -82,7 +83,7 @@ def _stroke(number: int) -> str:
 
 
 def _key(number: int, swatch: int, label: str, per_row: int) -> list[str]:
-    """An entry of the legend."""
+    """Return a legend entry."""
     row, column = divmod(number, per_row)
     x, y = LEFT + column * (WIDTH - LEFT - RIGHT) / per_row, 10 + row * LEGEND_PX
     most = LABEL_CHARACTERS if per_row == PER_ROW else LONG_CHARACTERS

@@ -20,7 +20,7 @@ POINTS = 150  # of a curve, at most
 
 
 def crowd_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[Figure]:
-    """Those that the run has numbers for."""
+    """Yield the figures for which the run has numbers."""
     if curve := lorenz_of_service(summary):
         got = shares(tables.requests, tables.programs, tables.service, facts, facts.window)
         fair = lorenz(got.entitlement.tolist(), facts.client_weights.tolist())

@@ -25,7 +25,7 @@ MOST_COLUMNS = 4  # of a table that a phone shows as it is: wider ones become a 
 
 
 def as_html(page: Page) -> str:
-    """The page, readable from a file, on a narrow screen, in light and dark, and in print."""
+    """Return the page as one HTML file, for narrow screens, light and dark mode, and print."""
     style = files("fairbench.report.pages").joinpath("html.css").read_text(encoding="utf-8")
     return "\n".join(
         [
@@ -116,7 +116,7 @@ def _heading(text: str) -> str:
 
 
 def _name(row: Sequence[Cell], columns: int) -> str:
-    """The first cell, over the whole width where it is alone."""
+    """Return the first cell, spanning the whole width if it stands alone."""
     kind = 'scope="row"' if len(row) > 1 else f'scope="rowgroup" colspan="{columns}"'
     return f"<th {kind}>{escape(row[0].text)}</th>"
 

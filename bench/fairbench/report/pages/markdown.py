@@ -25,7 +25,7 @@ STRONG = {"best": "**{}**", "worst": "*{}*"}
 
 
 def page_markdown(page: Page) -> str:
-    """The page without its figures."""
+    """Return the page as Markdown, without its figures."""
     lines = [f"# {escaped(page.title)}", "", escaped(page.provenance), ""]
     lines += table(["", "", ""], page.headlines, escaped)
     if page.warnings:
@@ -38,7 +38,7 @@ def page_markdown(page: Page) -> str:
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[T]], write: Callable[[T], str]
 ) -> Iterator[str]:
-    """Lines of a table; ``write`` makes Markdown of a cell. Short rows are filled up."""
+    """Yield a table's lines; ``write`` turns a cell into Markdown. Short rows are filled up."""
     yield _row(map(escaped, headings))
     yield _row(["---"] * len(headings))
     for row in rows:
@@ -50,7 +50,7 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """The text itself, on one line, whatever names of clients and workloads have in it."""
+    """Escape a text for one line of Markdown, whatever characters names contain."""
     plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\`*_\[\]|~#>])", r"\\\1", plain)
 

@@ -26,7 +26,7 @@ from fairbench.results.summary_schema import check_whole
 
 
 def repeat_page(path: Path) -> Page:
-    """The report of a directory of ``run --num-runs``. Raises DataError if it cannot be read."""
+    """Build the report of a ``run --num-runs`` directory. Raises DataError if it is unreadable."""
     runs = runs_in(path)
     if not runs:
         raise DataError(f"{path}: holds no run")

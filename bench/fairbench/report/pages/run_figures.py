@@ -68,7 +68,7 @@ def _shown(summary: Summary, facts: Facts, found: Judged) -> tuple[list[int], st
 
 
 def _by_behaviour(each: Sequence[Sample], facts: Facts) -> dict[str, Sample]:
-    """The latencies of all clients, those of the misbehaving ones apart."""
+    """Return the latencies of all clients, those of heavy clients separately."""
     found: dict[str, Sample] = {}
     for name, wrong in (("well-behaved", False), ("misbehaving", True)):
         own = [

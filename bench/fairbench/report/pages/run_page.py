@@ -42,7 +42,7 @@ from fairbench.results.summary_schema import check_whole
 
 
 def run_page(run: StoredRun) -> Page:
-    """The report of a run. Raises DataError if its files are not as they were written."""
+    """Build the report of a run. Raises DataError if its files are damaged."""
     summary = run.summary
     check_whole(summary, run.path / SUMMARY)
     headlines = list(_headlines(summary))
@@ -73,7 +73,7 @@ def run_page(run: StoredRun) -> Page:
 
 
 def title(summary: Summary) -> str:
-    """What was run, in a few words."""
+    """Return the experiment in a few words."""
     return (
         f"{scheduler_name(summary)} on {summary['workload']}, scenario {summary['scenario']}, "
         f"dp {summary['dp']}"
@@ -94,7 +94,7 @@ def _headline(summary: Summary, column: Column) -> str:
 
 
 def _clients(summary: Summary) -> Section:
-    """A row for each; of a crowd the distribution, and those who came off worst."""
+    """Return a row per client; for a crowd, the distribution and the worst-off clients."""
     if not is_crowd(summary):
         return Section("Clients", [client_grid(summary)])
     worst = worst_clients(summary)
@@ -104,7 +104,7 @@ def _clients(summary: Summary) -> Section:
 
 
 def client_grid(summary: Summary, clients: Sequence[Mapping[str, Any]] | None = None) -> Grid:
-    """One row per client, as in the printed table; only of these, if given."""
+    """Return one row per client, as in the printed table, optionally for these ``clients`` only."""
     censored, columns = set(summary["censored"]), client_columns(summary)
     rows = [
         [
@@ -138,7 +138,7 @@ def _undefined(summary: Summary) -> Iterator[Section]:
 
 
 def rerun(command: str, file: str) -> list[Block]:
-    """How to get the same records again from a file that the report contains."""
+    """Explain how to reproduce the records from a file that the report contains."""
     return [
         Paragraph(
             f"Save {file}, below, under that name; a simulated run gives the same records from it, "
@@ -149,7 +149,7 @@ def rerun(command: str, file: str) -> list[Block]:
 
 
 def versions(run: StoredRun) -> Iterator[tuple[str, str]]:
-    """What made the run, where and when."""
+    """Yield which software made the run, where and when."""
     manifest, summary = run.manifest, run.summary
     git = manifest.get("git")
     commit = ""
@@ -170,6 +170,6 @@ def versions(run: StoredRun) -> Iterator[tuple[str, str]]:
 
 
 def experiment_text(run: StoredRun) -> str:
-    """Its experiment file. Raises DataError if it cannot be read."""
+    """Return the run's experiment file. Raises DataError if it cannot be read."""
     path = run.path / EXPERIMENT
     return decoded(read_whole(path, f"{path}"), f"{path}")

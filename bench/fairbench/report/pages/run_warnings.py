@@ -15,7 +15,7 @@ JAIN = {"jain_index": "service", "jain_index_actual": "actual service"}
 
 
 def run_warnings(summary: Summary) -> Iterator[str]:
-    """The warnings, the gravest first."""
+    """Yield the warnings, most serious first."""
     notes = summary["notes"]
     if not summary["complete"]:
         yield "Incomplete: the run ended before its time."
@@ -49,13 +49,13 @@ def run_warnings(summary: Summary) -> Iterator[str]:
 
 
 def is_above_bound(summary: Summary) -> bool:
-    """Whether the largest service gap is more than the scheduler's theorem allows."""
+    """Return whether the largest service gap exceeds the scheduler's theorem."""
     gap, bound = summary["max_service_gap"], summary["service_gap_bound"]
     return gap is not None and bound is not None and bool(gap > bound)
 
 
 def window_is_short(summary: Summary, tail: int) -> bool:
-    """Whether this percentile of the well-behaved is longer than the window of the rates."""
+    """Return whether this percentile of well-behaved clients exceeds the window of the rates."""
     slowest_s = summary[f"victim_p{tail}_s"]
     return slowest_s is not None and bool(slowest_s > _window_s(summary))
 

@@ -27,7 +27,7 @@ MARKS = {BEST: "best", WORST: "worst"}
 
 
 def comparison_grid(cells: Sequence[SchedulerResults]) -> Grid:
-    """A row per scheduler, place by place, the best and the worst of a place marked."""
+    """Return a row per scheduler, by configuration, with the best and worst values marked."""
     rows: list[list[Cell]] = []
     columns = comparison_columns(cells)
     for place, group in groupby(cells, lambda cell: cell.place):
@@ -39,7 +39,7 @@ def comparison_grid(cells: Sequence[SchedulerResults]) -> Grid:
 
 
 def _rows(cells: Sequence[SchedulerResults], columns: Sequence[Column]) -> list[list[Cell]]:
-    """One row each, the best and the worst of a column marked."""
+    """Return one row per cell, with the best and the worst of each column marked."""
     return [
         [
             Cell(f"{INDENT}{cell.scheduler}"),
@@ -59,7 +59,7 @@ def _cell(interval: Interval | None, column: Column, mark: str, runs: int) -> Ce
 
 
 def plain_row(name: str, values: Interval, columns: Sequence[Column], runs: int) -> list[Cell]:
-    """A row in which nothing is marked, of values combined from so many runs."""
+    """Return a row without marks, of values combined from ``runs`` runs."""
     return [Cell(name), *(_cell(values.get(one.key), one, "", runs) for one in columns)]
 
 

@@ -51,7 +51,7 @@ LEGEND = (
 
 
 def sweep_page(path: Path) -> Page:
-    """The report of a sweep's directory. Raises DataError if it cannot be read, or is empty."""
+    """Build the report of a sweep's directory. Raises DataError if it is unreadable or empty."""
     store = SweepStore(path)
     swept, cells = store.sweep(), compare_sweep(path)
     if not cells:

@@ -15,7 +15,7 @@ from fairbench.results.sweep_store import SweepStore
 
 
 def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iterator[str]:
-    """What is missing, what failed, and in how many runs there is something to know."""
+    """Yield what is missing, what failed, and how many runs have something to note."""
     points = len(read_json(store.path / "index.json")["points"])
     finished = sum(len(cell.runs) for cell in cells)
     if finished < points:
@@ -34,7 +34,7 @@ def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iter
 
 
 def counted_warnings(runs: Sequence[Summary]) -> Iterator[str]:
-    """In how many runs, by their summaries, there is something to know."""
+    """Yield in how many runs, by their summaries, there is something to note."""
     tail = shown_tail(runs)
     counts = {
         "ended before their time": sum(not run["complete"] for run in runs),

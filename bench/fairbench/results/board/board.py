@@ -66,10 +66,10 @@ class Board:
 
 
 def chosen(lines: Sequence[Line], places: Collection[str], rows: Collection[str]) -> list[Line]:
-    """The lines at some places, and of some schedulers; no name is all.
+    """Return the lines of given configurations and schedulers; no name means all.
 
-    A place may be called by its first words, such as ``tot s1``. Raises UsageError for a name of
-    none.
+    A configuration may be named by its first words, such as ``tot s1``. Raises UsageError for a
+    name that matches nothing.
     """
     known = dict.fromkeys(line.place for line in lines)
     names = dict.fromkeys(line.scheduler for line in lines)
@@ -136,7 +136,7 @@ def _table(lines: Iterable[Line]) -> Table:
 
 
 def _lacks(runs: Collection[tuple[str, int]], places: Iterable[str], seeds: Sequence[int]) -> str:
-    """At which places and seeds there is no run, "" if at none."""
+    """Return the configurations and seeds without a run, or "" if there are none."""
     gaps = {place: [seed for seed in seeds if (place, seed) not in runs] for place in places}
     texts = [f"{place} {seed_text(gap)}" for place, gap in gaps.items() if gap]
     more = f"; and {len(texts) - MOST_PLACES} more" if len(texts) > MOST_PLACES else ""
@@ -156,7 +156,7 @@ def _baseline(table: Table, incomplete: Mapping[str, str], wanted: str | None) -
 
 
 def _metric(key: str, table: Table, places: Iterable[str], seeds: Sequence[int]) -> BoardMetric:
-    """A metric over the places at which some row has it in every seed."""
+    """Return a metric over the configurations where some row defines it in every seed."""
     left_out = {}
     for place in places:
         values = [_values(runs, place, seeds, key) for runs in table.values()]
@@ -175,7 +175,7 @@ def _values(
 def _rows(
     table: Table, base: str, metrics: Sequence[BoardMetric], seeds: Sequence[int]
 ) -> list[BoardRow]:
-    """The rows in their order, those without a value of the first metric last."""
+    """Return the rows in order; those without a value of the first metric come last."""
     samples = {
         metric.key: {name: _sample(runs, metric, seeds) for name, runs in table.items()}
         for metric in metrics
@@ -204,7 +204,7 @@ def _rows(
 def _sample(
     runs: Mapping[tuple[str, int], Line], metric: BoardMetric, seeds: Sequence[int]
 ) -> list[Value]:
-    """A row's folded value in each seed."""
+    """Return a row's folded value in each seed."""
     if not metric.places:
         return [ABSENT] * len(seeds)
     return [
@@ -221,7 +221,7 @@ def _mean(values: Sequence[Value]) -> float:
 
 
 def board_json(board: Board) -> dict[str, Any]:
-    """The board for programs: undefined and unknown are None."""
+    """Return the board for programs; undefined and unknown values are None."""
     return {
         "level": LEVEL,
         "baseline": board.baseline,

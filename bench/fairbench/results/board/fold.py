@@ -23,7 +23,7 @@ NO_RATIO = "0 at some place, so that there is no ratio"
 
 
 class Fold(Enum):
-    """How places are folded, for people."""
+    """The way configurations are folded, worded for people."""
 
     MEAN = "mean"
     GEOMETRIC = "geometric mean"
@@ -45,16 +45,16 @@ class Score(NamedTuple):
 
 
 def fold_of(metric: Metric, places: int) -> Fold:
-    """How a metric is folded over so many places; of one nothing is."""
+    """Return how a metric is folded over ``places`` configurations; a single one is not."""
     if places == 1 or metric.form in (Form.PERCENT, Form.WHOLE_PERCENT, Form.INDEX):
         return Fold.MEAN
     return Fold.RATIO if metric.unit else Fold.GEOMETRIC
 
 
 def folded(values: Sequence[Value], fold: Fold) -> Value:
-    """One seed's values of all places as one: their mean, or that of their logarithms.
+    """Fold one seed's values over all configurations: the mean, or that of their logarithms.
 
-    Undefined if one is, and where what is known of them does not add up.
+    The result is undefined if a value is undefined, or if bounds of both kinds occur.
     """
     for value in values:
         if value.raw is None:
@@ -71,7 +71,7 @@ def folded(values: Sequence[Value], fold: Fold) -> Value:
 
 
 def score(own: Sequence[Value], base: Sequence[Value], fold: Fold, metric: Metric) -> Score:
-    """What a row's values over the seeds say, beside those of the baseline."""
+    """Score a row's values over the seeds against those of the baseline."""
     undefined = next((one for one in own if one.raw is None), None)
     if undefined is not None:
         return Score(None, reason=undefined.reason)
@@ -97,14 +97,14 @@ def score(own: Sequence[Value], base: Sequence[Value], fold: Fold, metric: Metri
 def _score(
     interval: MeanInterval, back: Callable[[float], float], bound: str, against: Decision | None
 ) -> Score:
-    """The interval in its own unit; beyond a bound no end is known."""
+    """Convert the interval to its own unit; the end beyond a bound is unknown."""
     low = None if interval.low is None or bound == "<" else back(interval.low)
     high = None if interval.high is None or bound == ">" else back(interval.high)
     return Score(back(interval.mean), low, high, bound, against)
 
 
 def _bound_of_difference(own: Sequence[Value], base: Sequence[Value]) -> str | None:
-    """``>`` if of some seed it is known to be at least that, ``<`` if at most; None for both."""
+    """Return ``>`` if a lower bound occurs, ``<`` if an upper bound occurs; None for both."""
     above = any(one.bound == ">" for one in own) or any(one.bound == "<" for one in base)
     below = any(one.bound == "<" for one in own) or any(one.bound == ">" for one in base)
     return None if above and below else ">" if above else "<" if below else ""

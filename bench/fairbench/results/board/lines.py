@@ -1,4 +1,4 @@
-"""What a leaderboard is made of: one line per run, as a CSV file has them."""
+"""The data of a leaderboard: one line per run, stored as CSV."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Line:
 
 
 def lines_csv(lines: Iterable[Line]) -> str:
-    """The lines as CSV, all digits, from which the same table comes."""
+    """Return the lines as CSV with all digits, which restores the table exactly."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow((*LABELS, *KEPT))
@@ -60,9 +60,9 @@ def _written(value: Any) -> str:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """The lines of such a file, or of a sweep's ``metrics.csv``.
+    """Read the lines of such a file, or of a sweep's ``metrics.csv``.
 
-    Raises DataError naming file, line and column for what cannot be read.
+    Raises DataError naming file, line and column for unreadable content.
     """
     try:
         reader = csv_reader(path, f"{path}")
@@ -93,7 +93,7 @@ def _line(row: Mapping[str | None, Any], where: str) -> Line:
 
 
 def _value(key: str, text: str, where: str) -> Any:
-    """A value of a summary, undefined if empty."""
+    """Return a value of a summary; an empty text is undefined."""
     if not text or key in TEXTS:
         return text or None
     if text in FLAGS:

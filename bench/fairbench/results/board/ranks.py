@@ -26,9 +26,10 @@ class Ranks(NamedTuple):
 
 
 def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
-    """For rows in their order, best first, the ranks that each may have.
+    """Return the possible ranks of each row, for rows ordered best first.
 
-    ``first`` is behind all rows that are certainly better, ``last`` before all that are worse.
+    ``first`` comes after all significantly better rows, ``last`` before all significantly worse
+    rows.
     """
     ahead, behind = [0] * len(samples), [0] * len(samples)
     for one in range(len(samples)):

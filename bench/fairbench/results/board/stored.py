@@ -31,10 +31,11 @@ class Stored(NamedTuple):
 
 
 def read_stored(paths: Sequence[Path]) -> Stored:
-    """What is in some directories of sweeps, compared as if they were one, or in CSV files.
+    """Read sweep directories, compared as if they were one, or CSV files.
 
-    Raises DataError if one of them is no such thing or cannot be read, if two hold different
-    runs of the same experiment and seed, or if two files have the same seed of the same place.
+    Raises DataError if a path is neither or is unreadable. Raises DataError if two directories
+    hold different runs of an experiment and seed, or if two files have the same seed of a
+    configuration.
     """
     files = [path for path in paths if path.suffix == ".csv"]
     if files and len(files) < len(paths):
@@ -66,7 +67,7 @@ def read_stored(paths: Sequence[Path]) -> Stored:
 
 
 def _lines(files: Sequence[Path]) -> list[Line]:
-    """Of files whose seeds of a place differ: shares of the best total are within one file."""
+    """Read files with disjoint seeds, since best totals are only known within one file."""
     lines: list[Line] = []
     seen: dict[tuple[str, int], Path] = {}
     for file in files:

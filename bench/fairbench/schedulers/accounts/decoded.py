@@ -23,7 +23,7 @@ class Decoded:
     _booked: dict[str, int] = field(default_factory=dict)  # up to which step
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
-        """As ``LocalScheduler.on_steps``."""
+        """Account steps, as ``LocalScheduler.on_steps`` does."""
         if self.changed:
             self.settle(self.changed)
             for client in self.changed:
@@ -39,7 +39,7 @@ class Decoded:
         self._book(self._requests.keys() & clients)
 
     def settle_all(self) -> None:
-        """The same of everybody."""
+        """Settle the accounts of all clients."""
         self._book(self._requests)
 
     def _book(self, clients: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Which clients a router may forget, so that names cost no memory for ever."""
+"""The choice of clients that a router forgets, so that names do not use memory for ever."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ BATCH = MAX_CLIENTS // 16  # forgotten at once, so that to choose them costs lit
 def to_forget(
     credit: Mapping[str, WorkerCredit], busy: Container[str], batch: int = BATCH
 ) -> list[str]:
-    """At most ``batch`` clients, of the longest unused half of those that are not ``busy``.
+    """Return up to ``batch`` clients to forget, from the half of idle ones unused for longest.
 
-    ``credit`` is that of each client at each worker, the longest unused client first. A client
-    that comes back begins anew, with nothing owed: the richest are forgotten first, who gain the
-    least by that, and the deepest in debt last.
+    Clients in ``busy`` are kept. ``credit`` holds each client's credit at each worker, longest
+    unused client first. A returning client starts anew without debt. The clients with the most
+    credit are therefore forgotten first, since they gain least, and those deepest in debt last.
     """
     idle = [client for client in credit if client not in busy]
     unused = idle[: max(batch, len(idle) // 2)]

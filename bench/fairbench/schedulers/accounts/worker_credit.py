@@ -39,7 +39,7 @@ class WorkerCredit(MutableMapping[int, float]):
             self.positive &= ~(1 << worker)
 
     def spend(self, worker: int, cost: float) -> None:
-        """``self[worker] -= cost``, which is done twice a request."""
+        """Perform ``self[worker] -= cost`` quickly, since it happens twice per request."""
         if worker not in self._apart:
             self[worker] -= cost
             return
@@ -63,14 +63,15 @@ class WorkerCredit(MutableMapping[int, float]):
         return len(self._apart) + self._untouched.bit_count()
 
     def total(self) -> float:
-        """The sum over all workers."""
+        """Return the sum over all workers."""
         return sum(self._apart.values()) + self._level * self._untouched.bit_count()
 
     def refill(self, quantum: float, available: int) -> float:
-        """Lines 5-6 of [DLPM] Alg. 2: quanta for all workers in debt until one available is not.
+        """Grant all workers in debt quanta until an available one has credit.
 
-        In one go. Precondition: of those available (bits) there is one, and none is in credit.
-        Answers how often the first of them was granted one.
+        This is [DLPM] Alg. 2 lines 5-6, with all rounds in a single step. Precondition: at
+        least one worker is available (bits), and none of those is in credit. Returns how many
+        quanta the first of them was granted.
         """
         tried = [left for worker, left in self._apart.items() if available >> worker & 1]
         if available & self._untouched:
@@ -88,7 +89,7 @@ class WorkerCredit(MutableMapping[int, float]):
         return rounds
 
     def shift(self, more: float, less: Mapping[int, float]) -> None:
-        """So much more at every worker, but for what is less at some."""
+        """Add ``more`` at every worker, minus the amounts in ``less`` at some."""
         changed = {w: self[w] + (more - less[w]) for w in less if less[w] and w in self}
         if more:
             self._set_level(self._level + more)
@@ -96,7 +97,7 @@ class WorkerCredit(MutableMapping[int, float]):
         self.update(changed)
 
     def cap(self, most: float) -> None:
-        """No more than so much at any worker."""
+        """Limit the credit at every worker to ``most``."""
         self._set_level(min(self._level, most))
         self.update({w: most for w, left in self._apart.items() if left > most})
 

@@ -14,11 +14,11 @@ from fairbench.schedulers.views import Read
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a token costs.
+    """The prices of tokens.
 
-    ``input_weight`` and ``output_weight`` are the prices of a prompt's and an output's token.
-    ``whole_input`` charges cached tokens of a prompt too ([VTC]); without it only those computed.
-    ``recompute`` charges the second prefill of a retracted request.
+    ``input_weight`` and ``output_weight`` are the prices of a prompt token and an output token.
+    ``whole_input`` also charges cached prompt tokens ([VTC]); otherwise only computed ones are
+    charged. ``recompute`` charges the second prefill of a retracted request.
     """
 
     input_weight: int = 1

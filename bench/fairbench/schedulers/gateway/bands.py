@@ -24,17 +24,19 @@ from fairbench.tenants import Tenants
 
 @dataclass(frozen=True)
 class GatewayParams:
-    """What holds whatever the policy is. Limits of 0 are none.
+    """The gateway parameters that apply under every policy. A limit of 0 means none.
 
-    ``order`` is that of the requests of a flow. ``ttl_s``: a request that was held so long is
-    refused. ``band_requests`` are held in each band at most, ``max_requests`` in all: an arrival
-    that finds all full takes the place of the latest request of the lowest band below its own, if
-    there is one. ``priority`` of clients by name, larger first, in place of what their requests
-    say: a band goes only if nothing in a higher one can. ``outputs``: when a local scheduler is
-    charged for them, at the ``end`` of the request if nothing is said, or ``ahead``, as
-    ``OutputsAhead`` does, if it can give back what did not come. ``client_limit``,
-    ``client_requests``, what of both is kept for who is absent (``client_reserve``) and whose
-    shares of them are those of ``tenants``: ``ClientLimits``.
+    - ``order`` is the order of the requests of a flow.
+    - ``ttl_s`` is the time after which a queued request is refused.
+    - ``band_requests`` limits the queued requests per band, ``max_requests`` those in all. An
+    arrival at a full gateway displaces the latest request of the lowest band below its own, if
+    there is one.
+    - ``priority`` of clients by name, larger first, overrides the priority of their requests. A
+    band is served only if no higher band can be.
+    - ``outputs`` says when a local scheduler is charged for output: at the ``end`` of a request
+    (the default), or ``ahead`` as in ``OutputsAhead``, if the scheduler can refund.
+    - ``client_limit``, ``client_requests``, the part of both reserved for absent clients
+    (``client_reserve``), and shares by ``tenants``: see ``ClientLimits``.
     """
 
     order: Literal["fcfs", "edf", "longest-prefix"] = "fcfs"
@@ -50,7 +52,7 @@ class GatewayParams:
 
     @property
     def limits_clients(self) -> bool:
-        """Whether there are limits of clients (``ClientLimits``)."""
+        """Return whether clients have limits (``ClientLimits``)."""
         return self.client_limit is not None or self.client_requests is not None
 
     def __post_init__(self) -> None:
@@ -96,12 +98,12 @@ class Gateway:
         return len(self._held)
 
     def __iter__(self) -> Iterator[Request]:
-        """The requests that are held, in order of arrival."""
+        """Iterate over the queued requests, in order of arrival."""
         return iter(list(self._held))
 
     @property
     def balances(self) -> Mapping[int, Mapping[str, float]]:
-        """What each band's policy holds for or against each client."""
+        """Return the balances of clients in each band's policy."""
         return {band: queue.scheduler.balances() for band, queue in self._bands.items()}
 
     def enter(self, request: Request, now_s: float) -> bool:
@@ -196,7 +198,7 @@ class Gateway:
         queue.withdraw(request)
 
     def _give_up(self, request: Request) -> None:
-        """Its turn has come and its policy refuses it: it is shed, which the home hears of next."""
+        """Shed a request that its policy refuses when its turn comes; the host is told next."""
         assert self._limits is not None
         self._limits.over(request, 0)
         self._hold_no_more(request)
@@ -206,18 +208,18 @@ class Gateway:
     def _hold_no_more(self, request: Request) -> None:
         del self._held[request], self._held_in[self._band_of[request]][request]
 
-    # One of several.
+    # Several bands.
 
     @property
     def shares_counters(self) -> bool:
-        """Whether it was made as one of several, and its policy can share."""
+        """Return whether the gateway was made as one of several, and its policy can share."""
         return self._make_queue().shared is not None
 
     def join_peers(self) -> None:
-        """Nothing to do: its queues were made for that."""
+        """Do nothing: the queues were made for sharing."""
 
     def export_totals(self, since: int = 0) -> Totals:
-        """The sums of every band."""
+        """Return the totals of every band."""
         shared = self._shared()
         for counters in shared.values():
             for client in counters.changed():
@@ -232,7 +234,7 @@ class Gateway:
         return totals if changed is None else totals._replace(since=since)
 
     def _waiting(self) -> dict[str, tuple[int, ...]]:
-        """In which bands clients wait."""
+        """Return the bands in which each client waits."""
         waiting: dict[str, tuple[int, ...]] = {}
         for band, queue in self._bands.items():
             for client in queue.waiting():
@@ -240,16 +242,16 @@ class Gateway:
         return waiting
 
     def _shared(self) -> dict[int, SharedCounters]:
-        """By band."""
+        """Return the shared counters by band."""
         queues = self._bands.items()
         return {band: queue.shared for band, queue in queues if queue.shared is not None}
 
     def charged_totals(self) -> Sums:
-        """What this gateway has charged, by client and band."""
+        """Return what this gateway has charged, by client and band."""
         return self._charged(None)
 
     def _charged(self, clients: Collection[str] | None) -> dict[str, dict[int, float]]:
-        """Of these clients, or of all."""
+        """Return the charges of these clients, or of all."""
         charged: dict[str, dict[int, float]] = {}
         for band, of in self._shared().items():
             known = of.clients()
@@ -259,7 +261,7 @@ class Gateway:
         return charged
 
     def heard_totals(self) -> Mapping[str, Totals]:
-        """The latest that was heard of each other gateway."""
+        """Return the latest totals heard from each other gateway."""
         return self.others.latest
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
@@ -286,7 +288,7 @@ class Gateway:
         return self._bands[priority]
 
     def _lowest_below(self, priority: int) -> Request | None:
-        """The request that makes room for one of this priority: the latest of the lowest band."""
+        """Return the request to displace for this priority: the latest of the lowest band."""
         lowest = min((band for band, held in self._held_in.items() if held), default=priority)
         return next(reversed(self._held_in[lowest])) if lowest < priority else None
 

@@ -34,7 +34,7 @@ from fairbench.schedulers.setup import Setup
 
 
 def admission_params(settings: Mapping[str, Any]) -> AdmissionParams:
-    """Those of the settings. Raises UsageError for one that is not allowed."""
+    """Return admission parameters from the settings. Raises UsageError for a wrong value."""
     return make_params(ADMISSION, AdmissionParams, settings)
 
 
@@ -71,11 +71,11 @@ def build_gateway(
     matched: Matched = lambda request: 0,
     terms: Terms | None = None,
 ) -> Gateway:
-    """A gateway before ``router``. ``settings`` are by ``NAME.PARAM``; ``setup.fleet`` is needed.
+    """Build a gateway before ``router``. ``settings`` are by ``NAME.PARAM``.
 
-    ``matched`` says how much of a request's prompt is cached at some worker; without it nothing is
-    known of caches. ``terms``: it is one of several routers'. Raises UsageError for an unknown name
-    or a setting that is not allowed.
+    ``setup.fleet`` is required. ``matched`` returns how much of a request's prompt is cached at
+    some worker; without it, caches are unknown. ``terms`` are given if the gateway is one of
+    several routers'. Raises UsageError for an unknown name or a setting that is not allowed.
     """
     kind: Any = policy_class(policy)
     params = make_params(GATEWAY, GatewayParams, settings)

@@ -41,15 +41,18 @@ ClientLimit: TypeAlias = Annotated[str | int | None, PlainValidator(_checked)]
 
 
 class ClientLimits:
-    """Who may go on to the queue, and who waits in a line of its own, by priority and program.
+    """Limits that decide which requests enter the queue; others wait by priority and program.
 
-    A worker may be given so many ``tokens`` of context, as ``batch_cost`` counts them, and ``auto``
-    is what the load cap is; and so many ``requests``. Of both, over all workers, those who have
-    anything here get their shares by weight; one request of a client may always go. None is no
-    limit. With ``tenants`` they are the outermost ones, whatever names their clients have. Nothing
-    that runs is taken away for who comes later, so a ``reserve`` is kept: the share of clients of
-    so much weight who are absent. Raises UsageError for ``auto`` where nobody knows what steps
-    take.
+    - A worker may hold ``tokens`` of context, counted as in ``batch_cost``, and ``requests``
+    requests. ``auto`` is the value of the load cap; None is no limit.
+    - Present clients share both limits, over all workers, by weight. One request of a client
+    may always go.
+    - With ``tenants``, the sharing is between the outermost tenants, independent of their
+    clients' names.
+    - Running requests are never removed for later clients. A ``reserve`` is therefore kept: the
+    share of absent clients of that weight.
+
+    Raises UsageError for ``auto`` if step costs are unknown.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class ClientLimits:
         self._programs = Programs(count().__next__)  # the numbers of those that have come
 
     def enters(self, request: Request, priority: int = 0) -> bool:
-        """A request arrives: whether it may go on at once, and does. Else it is in line."""
+        """Admit an arriving request if possible, else put it in line; return whether it entered."""
         owner = self._owner(request)
         program, _ = self._programs.enter(request)
         if owner not in self._lines and self._has_room(owner, request, self._weights(owner)):
@@ -89,7 +92,7 @@ class ClientLimits:
         return False
 
     def freed(self) -> Iterator[Request]:
-        """Those in line that may go on now, and do."""
+        """Admit and yield the requests in line that may enter now."""
         if not self._lines:
             return
         weights = self._weights()  # the same for all: whoever is in line is there already
@@ -103,7 +106,7 @@ class ClientLimits:
                 del self._lines[owner]
 
     def withdraw(self, request: Request) -> bool:
-        """A request is wanted no more; False if it is not in line."""
+        """Withdraw a request; return False if it is not in line."""
         owner = self._owner(request)
         line = self._lines.get(owner)
         if line is None or not line.leave(request):
@@ -114,7 +117,7 @@ class ClientLimits:
         return True
 
     def over(self, request: Request, output_tokens: int) -> None:
-        """A request that went on is over, or was withdrawn."""
+        """Handle an admitted request that is over or was withdrawn."""
         owner = self._owner(request)
         self._programs.leave(request)
         self._under_way[owner].finish(request, output_tokens)
@@ -139,7 +142,7 @@ class ClientLimits:
         return mine.tokens(self._request_tokens) + more <= most_tokens
 
     def _weights(self, *newcomers: str) -> float:
-        """Of all who have anything here, with those who come just now, and of the reserve."""
+        """Return the total weight of present clients and newcomers, plus the reserve."""
         present = {*self._under_way, *self._lines, *newcomers}
         return fsum(map(self._setup.weight, present)) + self._reserve  # the same in any order
 

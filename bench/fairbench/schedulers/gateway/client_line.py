@@ -31,7 +31,7 @@ class ClientLine:
         return len(self._places)
 
     def add(self, request: Request, priority: int, program: int) -> None:
-        """It comes; ``program`` is which of all programs it is of, the first the lowest."""
+        """Add a request; ``program`` numbers its program, the oldest lowest."""
         number, own = next(self._numbers), (priority, request.client)
         self._turns.setdefault(priority, OrderedDict())[number] = request.client
         heappush(self._heaps.setdefault(own, []), (program, number, request))
@@ -39,7 +39,7 @@ class ClientLine:
         self._places[request] = priority, number
 
     def first(self) -> Request:
-        """Who goes next. Raises ValueError if nobody waits."""
+        """Return the next request. Raises ValueError if none waits."""
         priority = max(self._turns)
         heap = self._heaps[priority, next(iter(self._turns[priority].values()))]
         while True:
@@ -49,14 +49,14 @@ class ClientLine:
             heappop(heap)
 
     def go(self) -> Request:
-        """The first goes, in the first turn."""
+        """Remove and return the next request, using the first turn."""
         request = self.first()
         priority, _ = self._places[request]
         self._remove(request, next(iter(self._turns[priority])))
         return request
 
     def leave(self, request: Request) -> bool:
-        """It waits no more; False if it did not. With it goes its turn, or its client's first."""
+        """Remove a waiting request and its turn, or its client's first; False if not waiting."""
         if request not in self._places:
             return False
         priority, number = self._places[request]

@@ -21,14 +21,14 @@ class OutputsAhead:
         self._charged: dict[Request, int] = {}  # tokens, of what is under way
 
     def sent(self, request: Request) -> None:
-        """The request goes; it has not been sent before."""
+        """Handle a request that is sent for the first time."""
         mean = round(self._answers.expected(request.client))
         self._charged[request] = tokens = min(mean, request.max_new_tokens)
         if tokens:
             self._scheduler.on_tokens(request.client, tokens)
 
     def over(self, request: Request, output_tokens: int) -> None:
-        """It is over, and has produced so many tokens: none if no worker has served it."""
+        """Handle the end of a request with its output tokens: 0 if no worker served it."""
         more = output_tokens - self._charged.pop(request)
         if more:
             self._scheduler.on_tokens(request.client, more)

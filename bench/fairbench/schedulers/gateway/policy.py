@@ -1,4 +1,4 @@
-"""What a fairness policy of a queue before the cluster must do: name the flow that goes next."""
+"""The interface of a fairness policy before the cluster, which names the next flow."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class FlowPolicy(LocalScheduler):
 
     @abstractmethod
     def next_flow(self, view: WaitingView, now_s: float) -> str:
-        """The client whose request goes next. Precondition: somebody waits.
+        """Return the client whose request goes next. Precondition: a request waits.
 
-        Asked again after each request that went, which ``on_admitted`` has told by then. If the
-        request cannot go after all, the same is asked again later.
+        The method is called again after each request that went, of which ``on_admitted`` has
+        told by then. If the request cannot go after all, the question is repeated later.
         """
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
@@ -29,13 +29,13 @@ class FlowPolicy(LocalScheduler):
                 return
 
     def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
-        """A request that went is over, and has produced so many tokens.
+        """Handle the end of a request that went, with its output tokens.
 
-        ``read`` is its prompt as it turned out to be: nothing if it was never served.
+        ``read`` is its actual prompt cost: nothing if it was never served.
         """
 
 
 def earliest(view: WaitingView, client: str) -> tuple[float, int]:
-    """By which ties are broken in order of arrival: that of the client's next request."""
+    """Return the tie-breaker, order of arrival: that of the client's next request."""
     request = view.oldest(client)
     return request.arrival_s, request.request_id

@@ -26,12 +26,12 @@ class PriceParams:
     corrected: bool = True
 
     def of(self, request: Request) -> float:
-        """What is charged when it goes."""
+        """Return the charge when a request goes."""
         outputs = self.output_weight * self.assumed_output_tokens
         return self.input_weight * request.input_tokens + outputs
 
     def correction(self, request: Request, read: Read, output_tokens: int) -> float:
-        """What is charged on top when it is over; negative if it was charged too much."""
+        """Return the additional charge at a request's end; negative after an overcharge."""
         if not self.corrected:
             return 0.0
         inputs = self.input_weight * (read.input_tokens - request.input_tokens)

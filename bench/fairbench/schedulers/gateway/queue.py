@@ -22,7 +22,7 @@ Send: TypeAlias = Callable[[Request, int], None]
 
 
 class InOrder(FCFS):
-    """Every request that is held is asked about, the oldest first, whatever became of others."""
+    """A policy that offers every queued request, oldest first, whatever became of others."""
 
     name = "in-order"
 
@@ -33,29 +33,29 @@ class InOrder(FCFS):
 
 
 class HoldsRequests(Protocol):
-    """What a home does with a queue before its workers. Pure: whatever happens is told.
+    """The interface of a queue before the workers. Pure: all events are reported to it.
 
-    The home calls ``shed`` and then ``release`` whenever something has changed, and at ``wake_s``.
+    The host calls ``shed`` and then ``release`` after every change, and at ``wake_s``.
     """
 
     def enter(self, request: Request, now_s: float) -> bool:
-        """A request arrives; False if it is refused."""
+        """Enter an arriving request; return False if it is refused."""
         ...
 
     def shed(self, now_s: float) -> Collection[Request]:
-        """The requests that were held and are given up now: the home refuses them."""
+        """Return the queued requests that are given up now; the host refuses them."""
         ...
 
     def release(self, now_s: float, send: Send) -> None:
-        """``send`` to its worker whatever may go now, one by one, so that the loads are true."""
+        """Call ``send`` for each request that may go now, one by one, so that loads are current."""
         ...
 
     def wake_s(self, now_s: float) -> float | None:
-        """When it wants to be asked again although nothing has happened."""
+        """Return when to be called again without any event."""
         ...
 
     def moved(self, request: Request, worker: int | None) -> None:
-        """A request that was sent is at this worker now; None: at none any more, and not over."""
+        """Record a sent request's present worker; None means none, though it is not over."""
         ...
 
     def finish(
@@ -65,19 +65,19 @@ class HoldsRequests(Protocol):
         now_s: float | None = None,
         read: Read | None = None,
     ) -> None:
-        """A request that was sent is over, and has produced so many tokens.
+        """Handle the end of a sent request, with its output tokens.
 
-        ``now_s`` is for policies that count time; None is when the queue heard last. ``read`` puts
-        right what was charged for its prompt, None for nothing to put right.
+        ``now_s`` is for policies that count time; None means the time of the latest event.
+        ``read`` corrects the charge for its prompt, None for no correction.
         """
         ...
 
     def withdraw(self, request: Request) -> None:
-        """A request that is held is wanted no more."""
+        """Withdraw a queued request."""
         ...
 
     def retry_after_s(self) -> float | None:
-        """When the request that was refused last had better come again; None: nobody knows."""
+        """Return when the latest refused request should be retried, None if unknown."""
         ...
 
 
@@ -112,7 +112,7 @@ class GatewayQueue:
         return len(self._view)
 
     def __iter__(self) -> Iterator[Request]:
-        """The requests that are held, in order of arrival."""
+        """Iterate over the queued requests, in order of arrival."""
         return self._view.arrivals()
 
     def enter(self, request: Request, now_s: float) -> bool:
@@ -184,7 +184,7 @@ class GatewayQueue:
         self.scheduler.on_finish(request)
 
     def _tell(self, request: Request, output_tokens: int, read: Read | None) -> None:
-        """A local scheduler hears what has come of it, as from an engine."""
+        """Tell a local scheduler the request's outcome, as an engine would."""
         if read is not None:
             self.scheduler.on_read(request, read)
         if self._ahead is not None:
@@ -196,7 +196,7 @@ class GatewayQueue:
         self.scheduler.on_output(request, output_tokens)
 
     def waiting(self) -> Collection[str]:
-        """The clients that have something here."""
+        """Return the clients with queued requests."""
         return self._view.clients()
 
     def withdraw(self, request: Request) -> None:

@@ -50,12 +50,12 @@ ORDERS = {
 
 
 def policy_names() -> list[str]:
-    """Those for a gateway above all, then every other local scheduler."""
+    """Return the gateway policies first, then every other local scheduler."""
     return [*POLICIES, *(name for name in locals_by_name() if name not in POLICIES)]
 
 
 def policy_class(name: str) -> type[LocalScheduler]:
-    """The class of a policy. Raises UsageError if there is none of this name."""
+    """Return the class of a policy. Raises UsageError for an unknown name."""
     if name not in POLICIES and name not in locals_by_name():
         raise unknown_name("gateway", name, [*policy_names(), NO_GATEWAY])
     if name not in POLICIES:
@@ -65,7 +65,7 @@ def policy_class(name: str) -> type[LocalScheduler]:
 
 
 def detector_class(name: str) -> type[Detector]:
-    """The class of a saturation detector. Raises UsageError if there is none of this name."""
+    """Return the class of a saturation detector. Raises UsageError for an unknown name."""
     if name not in DETECTORS:
         raise unknown_name("saturation", name, DETECTORS)
     found: type[Detector] = _load(DETECTORS[name])
@@ -73,13 +73,13 @@ def detector_class(name: str) -> type[Detector]:
 
 
 def order_class(name: str) -> type[Order]:
-    """The class of an order. Precondition: ``GatewayParams`` allows it."""
+    """Return the class of an order. Precondition: ``GatewayParams`` allows it."""
     found: type[Order] = _load(ORDERS[name])
     return found
 
 
 def gateway_params() -> Mapping[str, type]:
-    """The ``Params`` of what only a gateway has, by name: policies, detectors, the gateway."""
+    """Return the gateway-only ``Params`` by name: policies, detectors, the gateway."""
     found: dict[str, type] = {GATEWAY: GatewayParams, ADMISSION: AdmissionParams}
     found |= {name: policy_class(name).Params for name in POLICIES}
     return found | {name: detector_class(name).Params for name in DETECTORS}

@@ -139,7 +139,7 @@ class Autellix(LocalScheduler):
         return sorted(running, key=self._place, reverse=True)
 
     def _promote(self, now_s: float) -> None:
-        """Those that have waited long enough, in the order in which they had."""
+        """Promote the requests that have waited long enough, in the order in which they had."""
         while self._promotions and self._promotions[0][0] <= now_s:
             at_s, *_, request = heappop(self._promotions)
             call = self._calls.get(request)
@@ -156,7 +156,7 @@ class Autellix(LocalScheduler):
             self._waiting.enter(request, (call.queue, call.place))
 
     def _promotion_s(self, request: Request, call: _Call) -> float:
-        """When its program will have waited ``beta`` times as long as it was served."""
+        """Return when the program will have waited ``beta`` times its service time."""
         if not (call.queue and self.params.beta) or call.since_s is None:
             return inf
         program = self._programs[request]
@@ -164,7 +164,7 @@ class Autellix(LocalScheduler):
         return call.since_s + wanted_s - program.waited_s - call.waited_s
 
     def _expect_promotion(self, request: Request, call: _Call) -> None:
-        """What is on the heap is too early or right; what would be too late is put in anew."""
+        """Update the heap entry if it would be too late; earlier entries are corrected later."""
         at_s = self._promotion_s(request, call)
         if at_s < call.promoted_at_s:
             call.promoted_at_s = at_s

@@ -12,10 +12,10 @@ LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # of prompts in a step that is sized
 
 
 def step_tokens(slack: Slack, setup: Setup, running: RunningView, now_s: float) -> int:
-    """As many as take no longer than the tightest pace of those that can keep theirs.
+    """Return the most tokens that keep to the tightest pace of the requests that can keep theirs.
 
-    As [Sarathi] sizes chunks by the time between tokens that was promised, but by what is left of
-    it now. Prompt and outputs are counted as if computed one after the other.
+    [Sarathi] sizes chunks by the promised time between tokens. This function uses what is left
+    of that time now. Prompt and outputs are counted as if computed one after the other.
     """
     costs = setup.costs
     if costs is None:

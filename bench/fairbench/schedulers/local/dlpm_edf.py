@@ -25,10 +25,11 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
 
     @dataclass(frozen=True)
     class Params(UrgentDLPM.Params):
-        """Those of DLPM, and within what deadlines count; ``aging_s`` as in ``Urgency``.
+        """The parameters of DLPM, and the scope of deadlines; ``aging_s`` as in ``Urgency``.
 
-        ``within``: ``client`` as above; ``credit`` orders the requests of all clients in credit by
-        deadline, so that deadlines decide between clients too, though not about their shares.
+        ``within`` is ``client`` as above, or ``credit``, which orders the requests of all
+        clients in credit by deadline. Deadlines then decide between clients too, though not
+        about their shares.
         """
 
         within: Literal["client", "credit"] = "client"

@@ -36,11 +36,11 @@ class HoldingDLPM(DLPM):
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """Those of DLPM, and ``hold``, which turns the holding off.
+        """The parameters of DLPM, and ``hold``, which can be turned off.
 
-        ``floor``, the batch cost down to which it holds (``batch_cost``), is 0 for four units of
-        the engine's own costs. Nothing is held as long as nobody knows these, unless it is given,
-        by which requests then cost their context alone.
+        ``floor`` is the batch cost (``batch_cost``) down to which the scheduler holds; 0 means
+        four units of the engine's own costs. Nothing is held while these costs are unknown,
+        unless a floor is given. Requests then cost their context alone.
         """
 
         quantum: Annotated[int, Ge(1)] = QUANTUM
@@ -84,7 +84,7 @@ class HoldingDLPM(DLPM):
         )
 
     def _is_heavy(self) -> bool:
-        """Whether the batch is above the floor."""
+        """Return whether the batch is above the floor."""
         floor, units = self.params.floor, step_units(self.setup.costs)
         if units is None:
             return bool(floor) and self._batch.tokens(0) > floor

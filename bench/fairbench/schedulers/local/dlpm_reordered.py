@@ -24,7 +24,7 @@ class ReorderedDLPM(DLPM):
 
     @abstractmethod
     def _reordered(self, scan: Scan, view: WaitingView, now_s: float) -> Iterator[Request]:
-        """The requests of the scan, all of them, in the order wanted."""
+        """Yield all requests of the scan in the desired order."""
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         super().on_arrival(request, view, now_s)

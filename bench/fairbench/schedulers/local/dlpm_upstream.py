@@ -24,11 +24,11 @@ class UpstreamDLPM(ReorderedDLPM):
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """Those of DLPM, and what is upstream.
+        """The parameters of DLPM, and the meaning of upstream.
 
-        ``calls_left``: that of a program which has yet to make the most calls; ``depth``: the one
-        with the shortest chain of calls before it. Where nobody says how many calls are left,
-        as at a real server, depth is all that is known.
+        ``calls_left`` prefers the program with the most calls yet to make. ``depth`` prefers
+        the call with the shortest chain of calls before it. If the number of calls left is
+        unknown, as at a real server, only depth is available.
         """
 
         upstream: Literal["calls_left", "depth"] = "calls_left"

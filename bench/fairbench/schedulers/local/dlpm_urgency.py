@@ -21,7 +21,7 @@ class UrgentDLPM(DLPM):
 
     @dataclass(frozen=True)
     class Params(DLPM.Params):
-        """Those of DLPM, and ``aging_s`` as in ``Urgency``; with inf nobody ages."""
+        """The parameters of DLPM, and ``aging_s`` as in ``Urgency``; inf turns aging off."""
 
         aging_s: Annotated[float, Gt(0)] = 60.0
 

@@ -129,7 +129,7 @@ class EDF(LocalScheduler):
                 return
 
     def places(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """The place of each request in this pass: whose turn it is, and in that the time."""
+        """Return a function for each request's rank in this pass: its group, and the time in it."""
         slack = self._slack
         if self.setup.costs is not None:
             slack.look(view.running, self.setup.costs)
@@ -143,12 +143,12 @@ class EDF(LocalScheduler):
 
         return place
 
-    # Whose memory it takes.
+    # The clients whose memory it takes.
 
     def _victims(
         self, request: Request, place: tuple[int, float], running: RunningView
     ) -> list[Running]:
-        """Who may go for this request, in this order; nobody if all of them are not enough."""
+        """Return the requests to preempt for this request, in order; none if all are not enough."""
         group, due_s = place
         spare_s = due_s - self._now_s - self._slack.states[request].prefill_s
         if not self.preempts or group != IN_TIME or spare_s > self.params.rescue_s:
@@ -174,12 +174,12 @@ class EDF(LocalScheduler):
         return state.produced >= state.spared and not aged
 
     def _spare_s(self, one: Running) -> float:
-        """How long it can be out and be in time; infinite if it cannot be in time anyway."""
+        """Return how long a request can be out and still be in time; infinite if it is late."""
         left_s = self._slack.due_s(one.request) - self._now_s
         return inf if left_s < self._slack.step_s else left_s - self._return_s(one.held_tokens)
 
     def _return_s(self, tokens: int) -> float:
-        """What it takes to bring so many tokens back, and the next one; copies go both ways."""
+        """Return the time to restore tokens and make the next; copies count both ways."""
         again_s = self._slack.prefill_s(tokens)
         copied_s = self._copied_s(tokens)
         if self.params.preempt == "swap" and copied_s < inf:
@@ -187,13 +187,13 @@ class EDF(LocalScheduler):
         return min(again_s, copied_s)
 
     def _copied_s(self, tokens: int) -> float:
-        """The same by copies; for ever if there is no way."""
+        """Return the time to restore tokens by copying; infinite if copying is impossible."""
         if not self.swaps:
             return inf
         return self._slack.swap_s(tokens) + self._back_s(tokens)
 
     def _back_s(self, tokens: int) -> float:
-        """What a request whose tokens were copied does until it goes on."""
+        """Return the time from the return of copied tokens until the request continues."""
         return self._slack.swap_s(tokens) + self._slack.prefill_s(1)
 
     def _taken(self, one: Running) -> Generator[Preempt, bool, bool]:
@@ -211,7 +211,7 @@ class EDF(LocalScheduler):
         return step_tokens(self._slack, self.setup, running, now_s)
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Most time to spare first, as for a rescue; who has just come back or has aged, last."""
+        """Return the order: most spare time first; aged or just returned requests last."""
         self._now_s = now_s
         if self.setup.costs is not None:
             self._slack.look(running, self.setup.costs)

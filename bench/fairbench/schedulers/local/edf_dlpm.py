@@ -11,13 +11,14 @@ from fairbench.schedulers.local.edf import AGED, LATE
 
 
 class EDFThenDLPM(UrgentDLPM):
-    """Who can still be in time goes first, by deadline; all others as DLPM has it.
+    """A scheduler that runs requests which can still be in time by deadline, others by DLPM.
 
-    Everybody is charged for everything, so who had much by its deadlines waits longer once it is
-    late. On equal deadlines clients in credit go first, then the longest cached prefix. Of the
-    others, who has waited for ``aging_s`` goes before all deadlines while its client is in credit:
-    without this a flood of deadlines would starve who has none, and without the condition it would
-    only have to grow old. No share is bounded: who asks for less time gets more.
+    All requests are charged in full, so a client that received much through its deadlines waits
+    longer once it is late. On equal deadlines, clients in credit go first, then the longest
+    cached prefix. Of the other requests, one that has waited for ``aging_s`` goes before all
+    deadlines while its client is in credit. Without aging, a flood of deadlines would starve
+    requests without deadlines. Without the credit condition, a flood would only have to age.
+    Shares are unbounded: a client that claims tighter deadlines gets more.
     """
 
     name = "edf-dlpm"

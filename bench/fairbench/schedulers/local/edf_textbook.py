@@ -18,18 +18,22 @@ SPARED = 100  # whoever has no more tokens to go than this is not preempted
 
 
 class TextbookEDF(LocalScheduler):
-    """By deadline, then by length; if somebody is starving, the longest running ones lose memory.
+    """A textbook EDF: by deadline, then by length; starvation preempts the longest running ones.
 
-    Code 24.6.1 of a textbook on distributed LLM serving, with its flaws, each of which its own
-    numbers show: starving is who has fewer steps until the deadline than tokens in prompt *and*
-    answer, as if a prompt token took a step; that includes everyone who is late already, for whom
-    nothing can be done; room is made for the first of them in the queue, not the most urgent, and
-    whoever comes first by deadline takes it in the next pass, often the one that was just
-    preempted. Nobody looks whether running requests outgrow the memory: the printed loop exceeds
-    its own budget, while an engine here retracts then.
+    The source is Code 24.6.1 of a textbook on distributed LLM serving. Its flaws are kept, and
+    its own numbers show each of them:
 
-    Steps are ``step_s``; a request without a deadline is due ``default_s`` after its arrival. What
-    it preempts keeps its tokens here and is computed again, in the listing they are lost.
+    - A request counts as starving if it has fewer steps until its deadline than tokens in
+    prompt *and* answer, as if a prompt token took a step. That includes requests that are
+    already late and cannot be helped.
+    - Room is made for the first starving request in the queue, not for the most urgent.
+    - In the next pass the room goes to the first request by deadline, often the one just preempted.
+    - Nothing checks whether running requests outgrow the memory. The printed loop exceeds its
+    own budget; an engine here retracts then.
+
+    Steps are ``step_s``; a request without a deadline is due ``default_s`` after its arrival.
+    Preempted requests keep their tokens here and are computed again; in the listing their
+    tokens are lost.
     """
 
     name = "edf-textbook"
@@ -69,7 +73,7 @@ class TextbookEDF(LocalScheduler):
 
 
 def victims(starving: Request, running: Iterable[Running], free_tokens: int) -> Iterator[Request]:
-    """Who goes until the prompt fits, in blocks: the one with most tokens to go first."""
+    """Yield requests to preempt until the prompt fits, in blocks; most tokens to go first."""
     need, free = blocks(starving.input_tokens), free_tokens // BLOCK_TOKENS
     for one in sorted(running, key=_remaining, reverse=True):
         if free >= need or _remaining(one) <= SPARED:
@@ -79,7 +83,7 @@ def victims(starving: Request, running: Iterable[Running], free_tokens: int) -> 
 
 
 def blocks(tokens: int) -> int:
-    """So many blocks hold these tokens."""
+    """Return the number of blocks that hold these tokens."""
     return -(-tokens // BLOCK_TOKENS)
 
 

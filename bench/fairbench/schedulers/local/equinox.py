@@ -15,7 +15,7 @@ from fairbench.schedulers.local.least_counter import LeastCounter
 
 
 class _Charge(NamedTuple):
-    """What was known of a request when it was admitted."""
+    """The facts known of a request at its admission."""
 
     outputs: int
     extend_tokens: int

@@ -20,7 +20,7 @@ WINDOW_S = 60.0
 
 @dataclass(slots=True)
 class _Application:
-    """What its requests have cost so far, and the first one's largest cost, as a start."""
+    """The total cost of an application's requests, started with the first one's largest cost."""
 
     service: float
     requests: int = 1

@@ -44,7 +44,7 @@ class FluidShares:
             self._weight = self._weight - weight if self._ends else 0.0
 
     def add(self, cost: float, weight: float) -> float:
-        """A program that begins now; returns its virtual end."""
+        """Add a program that begins now; return its virtual end."""
         end = self.virtual + cost / weight
         heappush(self._ends, (end, weight))
         self._weight += weight
@@ -53,7 +53,7 @@ class FluidShares:
 
 @dataclass(slots=True)
 class _Program:
-    """When it would end under fair sharing, and what its calls have cost."""
+    """A program's end under fair sharing, and the cost of its calls."""
 
     end: float = 0.0
     cost: float = 0.0

@@ -23,22 +23,23 @@ class KeptOrder:
         self._numbers = count()
 
     def enter(self, request: Request, key: Any) -> None:
-        """It waits from now on, or has another key and is the last of its equals."""
+        """Insert a request, or move it under a new key, behind its equals."""
         self.leave(request)
         entry = key, next(self._numbers), request
         self._entries[request] = entry
         self._sorted.add(entry)
 
     def leave(self, request: Request) -> None:
-        """It waits no more. Nothing happens if it did not."""
+        """Remove a request; nothing happens if it is not there."""
         entry = self._entries.pop(request, None)
         if entry is not None:
             self._sorted.remove(entry)
 
     def within(self, view: Container[Request]) -> Iterator[Request]:
-        """Those that wait now, and in the view when it is their turn; who enters meanwhile is left.
+        """Yield the present requests that are still in the view at their turn; skip newcomers.
 
-        A home may show part of what waits: vLLM passes over whose grammar is not ready.
+        A host may show only part of the waiting requests: vLLM skips those whose grammar is not
+        ready.
         """
         newest, at = next(self._numbers), None
         while True:

@@ -16,7 +16,7 @@ class LCF(VTC):
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """Those of VTC, but that nothing is ever lifted."""
+        """The parameters of VTC, but without lifting."""
 
         lift: Literal["none"] = "none"
 

@@ -18,11 +18,11 @@ class LeastCounter(LocalScheduler):
 
     @abstractmethod
     def _score(self, client: str) -> float:
-        """What is least for the client that goes next."""
+        """Return the score, which is lowest for the client that goes next."""
 
     @abstractmethod
     def _lift(self, client: str, waiting: Collection[str]) -> None:
-        """A client comes (back) while others wait: raise it to the least of them."""
+        """Raise the counter of a (re)joining client to the lowest of the waiting ones."""
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         waiting = view.clients()

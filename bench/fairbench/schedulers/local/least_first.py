@@ -11,7 +11,7 @@ from fairbench.schedulers.views import WaitingView
 
 
 def least_first(view: WaitingView, key: Callable[[Request], Any]) -> Iterator[Request]:
-    """The requests that wait when it is called, equal keys in queue order."""
+    """Yield the requests that wait at the call by key, equal keys in queue order."""
     waiting = [(key(request), at, request) for at, request in enumerate(view.queue_order())]
     heapify(waiting)
     while waiting:

@@ -26,9 +26,10 @@ class ClientCappedLPM(LPM):
 
     @dataclass(frozen=True)
     class Params(LPM.Params):
-        """Those of LPM, and ``max_running`` requests of a client on a worker.
+        """The parameters of LPM, and ``max_running`` requests per client and worker.
 
-        It is that of a client of weight 1; one of weight 2 may run twice as many, any at least 1.
+        The limit is for weight 1. A client of weight 2 may run twice as many, and every client
+        at least 1.
         """
 
         max_running: Annotated[int, Gt(0)] = 16

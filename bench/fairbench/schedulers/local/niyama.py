@@ -117,7 +117,7 @@ class Niyama(LocalScheduler):
         return self._due_s[request] + self.params.alpha_s * request.input_tokens
 
     def _is_late(self, request: Request, now_s: float) -> bool:
-        """Whether it is to be relegated: it has not run, and its first token would be late."""
+        """Return whether to relegate a request: it never ran and its first token would be late."""
         if not self.params.relegate or request in self._made:
             return False
         return now_s + self._prefill_s(request) > self._due_s[request]
@@ -134,7 +134,7 @@ class Niyama(LocalScheduler):
         return min(dues, default=request.arrival_s + self.params.default_s)
 
     def _expected_output(self, request: Request) -> float:
-        """Tokens that it is taken to make: 0 before anything of its client is over."""
+        """Return the expected output tokens: 0 until a request of the client has finished."""
         number, total, squares = self._past.get(request.client, (0, 0.0, 0.0))
         if self.params.outputs == "none" or not number:
             return 0.0

@@ -1,4 +1,4 @@
-"""What is said of clients by name in a scheduler's parameters, priorities above all."""
+"""Settings of clients by name in a scheduler's parameters, above all priorities."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def check_clients(owner: str, of: Iterable[str], setup: Setup) -> None:
 
 
 def priority_of(request: Request, of: Mapping[str, int]) -> int:
-    """The number of the request's client, or the request's own."""
+    """Return the priority of the request's client, or the request's own."""
     return of.get(request.client, request.priority)

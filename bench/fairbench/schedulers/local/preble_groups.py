@@ -74,13 +74,13 @@ class PrebleGroups(LocalScheduler):
 
     def _sort_in(self, view: WaitingView) -> None:
         for request in self._new:
-            # Of a retracted request the outputs may be cached as well.
+            # The outputs of a retracted request may be cached, too.
             cached = min(view.matched_tokens(request), request.input_tokens)
             self._groups[self.group_of(cached, request)].append(request)
         self._new.clear()
 
     def group_of(self, matched_tokens: int, request: Request) -> int:
-        """The group of a request of which so many tokens are cached, from 0."""
+        """Return the group of a request with that many cached tokens, from 0."""
         group = matched_tokens * self.params.groups // request.input_tokens
         return min(group, self.params.groups - 1)
 

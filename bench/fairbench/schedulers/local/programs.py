@@ -27,7 +27,7 @@ class Programs(Generic[T]):
         return len(self._states)
 
     def enter(self, request: Request) -> tuple[T, bool]:
-        """A call begins: its program's state, and whether it is a new one."""
+        """Begin a call; return its program's state, and whether the program is new."""
         program = _name(request)
         self._calls[program] += 1
         self._idle.pop(program, None)
@@ -42,7 +42,7 @@ class Programs(Generic[T]):
         return self._states[_name(request)]
 
     def leave(self, request: Request) -> bool:
-        """A call is over. Returns whether the program is: none is under way, and none to come."""
+        """End a call; return whether its program is over, with no call running or to come."""
         program = _name(request)
         self._calls[program] -= 1
         if self._calls[program]:
@@ -59,7 +59,7 @@ class Programs(Generic[T]):
 
 
 def _name(request: Request) -> tuple[str, int]:
-    """Homes that know of no programs call them all 0 or -1, and leave ``calls_left`` open."""
+    """Return a program's name; hosts without programs use 0 or -1 and no ``calls_left``."""
     if request.program_id > 0 or request.calls_left is not None:
         return request.client, request.program_id
     return "", request.request_id

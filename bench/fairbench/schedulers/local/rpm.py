@@ -50,14 +50,14 @@ class RPM(LocalScheduler):
             return True
         sliding = self.params.window == "sliding"
         start_s = now_s - WINDOW_S if sliding else _minute_s(now_s)
-        # One exactly 60 s old still counts.
+        # A request exactly 60 s old still counts.
         if len(past) == self._limit and past[0] >= start_s:
             return False
         past.append(now_s)
         return True
 
     def _first_room_s(self, past: deque[float], now_s: float) -> float:
-        """When the next request may go, behind all that wait already."""
+        """Return when the next request may go, behind all that wait already."""
         if len(past) < self._limit:
             return max(now_s, past[-1] if past else now_s)
         oldest_s = past[0] if self.params.window == "sliding" else _minute_s(past[0])
@@ -81,7 +81,7 @@ class RPM(LocalScheduler):
         return min(later, default=None)
 
     def balances(self) -> Mapping[str, float]:
-        """Requests of each client that are held back; none of one whose requests all go at once."""
+        """Return each client's number of delayed requests; clients without any are left out."""
         held: dict[str, float] = {}
         for request in self._from_s:
             held[request.client] = held.get(request.client, 0) + 1
@@ -89,5 +89,5 @@ class RPM(LocalScheduler):
 
 
 def _minute_s(time_s: float) -> float:
-    """The start of the minute."""
+    """Return the start of the minute."""
     return time_s // WINDOW_S * WINDOW_S

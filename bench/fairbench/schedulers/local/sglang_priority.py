@@ -70,7 +70,7 @@ class SGLangPriority(LocalScheduler):
                 return
 
     def _victims(self, request: Request, view: WaitingView) -> list[Request]:
-        """Who has to go, or nobody if even all that may would not be enough."""
+        """Return the requests to preempt, or none if preempting all would not suffice."""
         if not self.params.preempt:
             return []
         running = list(view.running)
@@ -84,7 +84,7 @@ class SGLangPriority(LocalScheduler):
 
 
 def _enough(candidates: list[Running], tokens: int) -> list[Request]:
-    """The first of the candidates that free so many tokens; at least one if there is any."""
+    """Return the first candidates that free the tokens, at least one; none if too few."""
     chosen: list[Request] = []
     for one in candidates:
         chosen.append(one.request)

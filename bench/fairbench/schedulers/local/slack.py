@@ -12,20 +12,20 @@ MAX_CLIENTS = 10_000
 
 
 class Lengths:
-    """What outputs to expect: the mean of those that a client has had, all allowed before that."""
+    """The expected output lengths: a client's mean so far, before that the allowed maximum."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, int]] = {}  # client -> requests, tokens
 
     def ended(self, request: Request, tokens: int) -> None:
-        """A request has produced so many, and no more."""
+        """Record the final output length of a request."""
         requests, total = self._seen.pop(request.client, (0, 0))
         self._seen[request.client] = requests + 1, total + tokens
         if len(self._seen) > MAX_CLIENTS:  # the one unheard of for longest is forgotten
             del self._seen[next(iter(self._seen))]
 
     def expected(self, request: Request, produced: int) -> int:
-        """All tokens of a request that has produced so many: at least one more."""
+        """Return the expected total output of a request: at least one more than produced."""
         requests, total = self._seen.get(request.client, (0, 0))
         mean = -(-total // requests) if requests else request.max_new_tokens
         return min(max(mean, produced + 1), request.max_new_tokens)
@@ -33,10 +33,11 @@ class Lengths:
 
 @dataclass(slots=True)
 class State:
-    """What is known of a request that is not over.
+    """The state of a request that is not over.
 
-    ``prefill_s`` is what its next admission computes, or copies back; ``first_s`` about when its
-    first token came; it is spared until it has produced ``spared`` tokens.
+    ``prefill_s`` is the time that its next admission computes or copies back. ``first_s`` is
+    about when its first token came. The request is spared until it has produced ``spared``
+    tokens.
     """
 
     prefill_s: float
@@ -61,7 +62,7 @@ class Slack:
         self._setup = Setup()
 
     def prepare(self, setup: Setup) -> None:
-        """Whose costs count."""
+        """Set the setup whose costs count."""
         self._setup = setup
 
     def prefill_s(self, tokens: int) -> float:

@@ -21,7 +21,7 @@ class Urgency:
     def __init__(self, aging_s: float) -> None:
         self.aging_s = aging_s
         self._edf = EDF(EDF.Params(aging_s=inf))
-        # As the hooks of a scheduler.
+        # Hooks with the signatures of a scheduler's.
         self.on_arrival = self._edf.on_arrival
         self.on_request_tokens = self._edf.on_request_tokens
         self.on_finish = self._edf.on_finish

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-# Of work over weight: where sums are kept. Beyond both ends a bound is far below, but still one.
+# Values of work over weight at which sums are kept. Beyond the ends the bound is loose but valid.
 LEVELS: Floats = np.concatenate(([0.0], 2.0 ** np.arange(-4, 26, 1 / 16)))
 _WIDTHS: Floats = np.diff(LEVELS)
 ROUNDING = 1e-6  # of a bound: far more than sums of floats are off

@@ -166,7 +166,7 @@ class RunningBatch:
         done: list[Sequence] = []
         while due and due[0][0] <= steps:
             step, _, sequence = heappop(due)
-            # One that was retracted may have two equal entries, one after the other.
+            # A retracted sequence may have two equal entries in succession.
             if step == sequence.due and not (done and done[-1] is sequence):
                 done.append(sequence)
         if len(done) > 1:

@@ -24,7 +24,7 @@ class KVNode(Node):
     __slots__ = ("last_access", "listed", "locks", "number", "waiters")
 
     def __init__(self, parent: Self | None, edge: Edge, length: int) -> None:
-        # As in Node, without the call: they are many.
+        # Inlined from Node, because there are many.
         self.parent = parent
         self.edge = edge
         self.start = 0
@@ -39,7 +39,7 @@ class KVNode(Node):
 
 
 Waiter = AnyWaiter[KVNode]
-# By the key of the child that would extend their match (None: all of the prompt is matched).
+# Key of the child that would extend a match -> waiters (None: the whole prompt is matched).
 Waiters = dict[tuple[str, int] | None, dict[Waiter, None]]
 
 

@@ -82,7 +82,7 @@ class EngineLoop(ABC, Generic[N]):
         self._computes_prompts = False  # the iteration under way is no run of decode steps
         self._wake_up = WakeUp(clock, index, self._awake)
 
-    # What an engine says of itself.
+    # State that an engine reports.
 
     @abstractmethod
     def fits(self, request: Request) -> bool:

@@ -24,12 +24,12 @@ _TOKENS = re.compile(r"average ([\d,]+) tokens")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramRun:
-    """One run: settings of server and client, and what was measured.
+    """One run: the settings of server and client, and the measurements.
 
-    ``policy`` is the server's own name of its scheduler. User i sends ``programs`` programs of
+    ``policy`` is the server's name of its scheduler. User i sends ``programs`` programs of
     ``branches[i]`` judgements, one every ``intervals_s[i]`` seconds; all users but the first begin
     ``initial_delay_s`` later. ``prompt_tokens`` is the mean length of system text and article.
-    ``latencies_s`` are those of each user's programs, in no order.
+    ``latencies_s`` holds the latencies of each user's programs, in no order.
     """
 
     name: str

@@ -30,7 +30,7 @@ from fairbench.workloads.traffic.source import Arrival
 # for judgement and merge. Means of the three logs; no time or rate of service was looked at.
 DIMENSION_TOKENS = 844
 JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
-# What is documented of SGLang in 2024, of which the server is a fork: docs/appendix/engine.md.
+# Documented for SGLang in 2024, of which the server is a fork: docs/appendix/engine.md.
 ENGINE_OF_2024 = {
     "engine.num_continuous_decode_steps": 10,
     "engine.in_batch_prefix_caching": False,
@@ -49,7 +49,7 @@ class EvenArrivals:
 
     @property
     def timed(self) -> bool:
-        """Whether no seed changes the times."""
+        """Return whether the times are independent of the seed."""
         return True
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:

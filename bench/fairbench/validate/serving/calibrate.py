@@ -24,7 +24,7 @@ OPERATOR_PROFILES = {
     "a100-sxm4-80gb": "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
     "h100-sxm5-80gb": "h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14",
 }
-# What Hugging Face's tokenizers take on one core, 1.8 to 3.0 us: too close to c_T to be told
+# Hugging Face's tokenizers take 1.8 to 3.0 us on one core: too close to c_T to be told
 # apart from it by runs that prefill one prompt at a time.
 TOKEN_MS = 0.003
 # Near the operator profiles, by what kernels launched one by one, HTTP and a slower attention add.
@@ -86,7 +86,7 @@ def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
 def _step(
     logs: Floats, left: Floats, errors: Callable[[Floats], Floats]
 ) -> tuple[Floats, Floats] | None:
-    """One damped step downhill, shortened until it is one; None if there is none."""
+    """Return one damped descent step, shortened until the error falls; None if it never does."""
     units = _TRIAL * np.eye(len(logs))
     slope = np.array([(errors(logs + unit) - left) / _TRIAL for unit in units]).T
     normal = slope.T @ slope + _DAMPING * np.eye(len(logs))
@@ -110,7 +110,7 @@ def _profile(gpu: str, values: dict[str, float]) -> TimingProfile:
 
 
 def _features(run: ServingRun) -> tuple[Floats, Floats]:
-    """Medians of both times for every prompt length, and how much each weighs."""
+    """Return the medians of both times for every prompt length, and their weights."""
     tpot_s = (run.latency_s - run.ttft_s) / (run.output_tokens - 1)
     values, weights = [], []
     for length in np.unique(run.prompt_tokens):

@@ -39,7 +39,7 @@ class ClosedLoop:
             self._make_at(clock.now_ps)
 
     def over(self, index: int) -> None:
-        """A request has its answer."""
+        """Note that a request has been answered."""
         self._open -= 1
         if self._waiting:
             self._connect(self._waiting.popleft())

@@ -25,7 +25,7 @@ REFUSED_TARGET = 0.01  # of all requests
 
 @dataclass(frozen=True, slots=True)
 class ServingComparison:
-    """One run, simulated and measured. ``profile``: the timing profile it was simulated with."""
+    """One run, simulated with a timing ``profile`` and measured."""
 
     name: str
     engine: str
@@ -44,7 +44,7 @@ class ServingComparison:
         return list(_misses(self))
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the comparison as JSON types."""
         return {
             "name": self.name,
             "engine": self.engine,
@@ -62,7 +62,7 @@ class ServingComparison:
 
 
 def compare_serving(measured: ServingRun, simulated: ServingRun, profile: str) -> ServingComparison:
-    """Both sides of a run through the same functions."""
+    """Compare both sides of a run by the same functions."""
     sides = simulated, measured
     return ServingComparison(
         name=measured.name,
@@ -79,12 +79,12 @@ def compare_serving(measured: ServingRun, simulated: ServingRun, profile: str) -
 
 
 def groups(run: ServingRun) -> list[str]:
-    """Kinds of clients: what their names are before any number, in order of the alphabet."""
+    """Return the kinds of clients, in alphabetical order: their names without trailing numbers."""
     return sorted({_group(client) for client in run.client})
 
 
 def too_long(run: ServingRun) -> Flags:
-    """Requests that the engine refused for their length: nobody's decision."""
+    """Return which requests the engine refused for their length, under any scheduler."""
     return np.array([refused_by_length(run, request) for request in requests_of(run)])
 
 
@@ -102,14 +102,14 @@ def tpot_p50_ms(run: ServingRun) -> float:
 
 
 def ttft_percentile_s(run: ServingRun, group: str, percent: float) -> float:
-    """Of the steady requests of a kind of clients."""
+    """Return a TTFT percentile of the steady requests of a kind of clients (s)."""
     mine = np.array([_group(client) == group for client in run.client])
     chosen = mine & run.served & run.steady
     return float(np.percentile(run.ttft_s[chosen], percent)) if chosen.any() else float("nan")
 
 
 def clients_of(run: ServingRun) -> tuple[str, ...]:
-    """The names of a run's clients, in the order of their numbers in its trace."""
+    """Return the names of a run's clients, in the order of their numbers in its trace."""
     return tuple(sorted(set(run.client)))
 
 
@@ -141,7 +141,7 @@ def _ttft(group: str, simulated: ServingRun, measured: ServingRun) -> TTFT:
 
 
 def _windows(simulated: ServingRun, measured: ServingRun) -> tuple[Window, ...]:
-    """From the warm-up's end to the last arrival as a whole, then in slices."""
+    """Return the window from the warm-up's end to the last arrival, then its slices."""
     found = windows(trace_of(simulated), trace_of(measured), WEIGHTS)
     names = clients_of(measured)
     return tuple(replace(window, names=names) for window in found)

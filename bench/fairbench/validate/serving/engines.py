@@ -86,7 +86,7 @@ def _local(run: ServingRun) -> LocalScheduler:
 
 
 def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
-    """vLLM's own defaults: a large GPU but the A100 gets a larger budget."""
+    """Return vLLM's defaults: large GPUs, except the A100, get a larger token budget."""
     pool_tokens = run.pool_tokens or profile.pool.tokens(CLOSED_MEM_FRACTION)
     small = run.gpu.startswith("a100")
     return VLLMLimits(

@@ -19,7 +19,7 @@ NAME = "validation"
 
 
 def holds_serving_runs(path: Path) -> bool:
-    """Whether the first line of the file is a run of a serving engine."""
+    """Return whether the first line of the file is a run of a serving engine."""
     with suppress(DataError):  # which the reader of the other runs repeats
         for _, record in json_lines(path, f"{path}"):
             return is_serving_run(record)
@@ -27,7 +27,7 @@ def holds_serving_runs(path: Path) -> bool:
 
 
 def load_serving(path: Path, *, predict: bool = False) -> list[ServingRun]:
-    """Every run of the file, in its order. Raises DataError naming file, line and field."""
+    """Load every run of the file, in order. Raises DataError naming file, line and field."""
     runs: list[ServingRun] = []
     for where, record in json_lines(path, f"{path}"):
         if not is_serving_run(record):

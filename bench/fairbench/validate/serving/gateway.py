@@ -15,7 +15,7 @@ from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.views import FleetView
 
-# What the gateway process itself adds to each request: 3 to 5 ms, as the data's source found.
+# Time that the gateway process adds to each request: 3 to 5 ms, measured by the data's source.
 GATEWAY_MS = 4.0
 _FIFO = re.compile(r"fifo(?:, (\d+) at a time)?")
 # InferGrid's rule of this name: no quantum, a count of requests (``infergrid-drr``).
@@ -24,7 +24,7 @@ _BUCKET = re.compile(r"token bucket (\d+)/min, burst (\d+)")
 
 
 def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
-    """The queue before one engine that a run's ``gateway`` names. Raises DataError if unknown."""
+    """Return the gateway queue that a run's ``gateway`` names. Raises DataError if unknown."""
     router: Router = build_router("round-robin", {}, 1)
     router.prepare(Setup(fleet=fleet))
     if match := _FIFO.fullmatch(policy):

@@ -42,12 +42,15 @@ MEASURED = ("ttft_s", "latency_s", "error")
 class ServingRun:
     """One run. Times are seconds from its start; ``ttft_s`` and ``latency_s`` are NaN if refused.
 
-    ``output_tokens`` is 0 for what was refused. Closed loop: at most ``concurrency`` requests
-    under way, of which ``connection_limit`` reach the server; ``warm`` if the same prompts had been
-    sent to the same server before. ``pool_tokens`` is its KV pool, 0 if nobody said.
-    ``kind`` names the kind of each request where there are kinds. ``policy`` and ``quantum`` are
-    the server's scheduler, "" for its default; ``max_num_seqs`` and ``max_num_batched_tokens`` are
-    vLLM's limits, 0 for its defaults. ``predicted`` is what another simulator (BLIS) said of it.
+    ``output_tokens`` is 0 for refused requests. A closed loop has at most ``concurrency``
+    requests in
+    flight, of which ``connection_limit`` reach the server; ``warm`` means that the same prompts had
+    been sent to the same server before. ``pool_tokens`` is the KV pool, 0 if unknown. ``kind``
+    names
+    the kind of each request, if any. ``policy`` and ``quantum`` are the server's scheduler, ""
+    for its
+    default; ``max_num_seqs`` and ``max_num_batched_tokens`` are vLLM's limits, 0 for its defaults.
+    ``predicted`` is the prediction of another simulator (BLIS).
     """
 
     name: str
@@ -80,12 +83,12 @@ class ServingRun:
 
     @property
     def fitted(self) -> bool:
-        """Whether the measured profile of its GPU was fitted to it."""
+        """Return whether the GPU's measured profile was fitted to this run."""
         return self.name in FITTED
 
     @property
     def direct(self) -> bool:
-        """Whether requests went straight to the engine, which counted their prompts' tokens."""
+        """Return whether requests went directly to the engine, which counted prompt tokens."""
         return not self.closed and self.gateway == DIRECT
 
     @property
@@ -105,12 +108,12 @@ class ServingRun:
 
 
 def is_serving_run(record: Any) -> bool:
-    """Whether a line of a file of measured runs is of this kind."""
+    """Return whether a line of a file of measured runs is of this kind."""
     return isinstance(record, dict) and "run_id" in record and "columns" in record
 
 
 def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) -> ServingRun:
-    """One line of the file. ``predict``: leave the measured columns unread, they are NaN.
+    """Return the run on one line of the file; ``predict`` leaves measured columns unread (NaN).
 
     Raises DataError naming ``where`` and the field.
     """

@@ -21,15 +21,15 @@ from fairbench.validate.serving.replay import replay
 from fairbench.validate.windows import service_between
 
 DRAWS = 8
-# How far a profile may be off, as a whole and in each term: what the fitted one is off on runs it
+# Error of a profile, as a whole and in each term: the fitted profile's error on runs that it
 # was not fitted to, and what the operator profiles are off on the same.
 MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 
 def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
-    """Metrics of a run with intervals: the least and the most of ``DRAWS`` profiles that are off.
+    """Return a run's metrics with intervals: the extremes over ``DRAWS`` perturbed profiles.
 
-    Of the run only what was sent is read: arrivals, prompt and output lengths.
+    Only the sent traffic of the run is read: arrivals, prompt and output lengths.
     """
     measured = profile.profile_id.split("/")[3].startswith("measured")
     error_pct = MEASURED_ERROR_PCT if measured else OPERATOR_ERROR_PCT

@@ -1,4 +1,4 @@
-"""Which timing profile a measured serving run is replayed with, unless one is named."""
+"""The timing profile with which a measured serving run is replayed by default."""
 
 from __future__ import annotations
 
@@ -42,11 +42,13 @@ def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
 
 
 def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
-    """The measured profile of the GPU; elsewhere an operator profile, the engine's own if any.
+    """Return the measured profile of the GPU, else an operator profile, preferring the engine's
+    own.
 
-    The A100's measured profile serves both engines, the H100's SGLang only. Time in HTTP and
-    tokenizer is a property of the engine, not of the GPU: an operator profile has the measured
-    one, and vLLM's server is busy for ``VLLM_REQUEST_MS`` with each request.
+    The A100's measured profile serves both engines, the H100's only SGLang. Time in HTTP and
+    tokenizer
+    is a property of the engine, not of the GPU: an operator profile takes the measured time, and
+    vLLM's server is busy for ``VLLM_REQUEST_MS`` with each request.
     Raises DataError for a GPU or model without a profile.
     """
     place = f"{_GPUS.get(gpu.lower(), gpu.lower())}/{canonical_model(model, model_names())}/tp{tp}/"

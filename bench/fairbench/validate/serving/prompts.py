@@ -1,10 +1,10 @@
-"""What was sent: the prompts of a measured serving run as segments, for its prefix cache.
+"""The prompts of a measured serving run as segments, for the simulated prefix cache.
 
-The texts are not in the file. Closed loop: a set of prompts without common prefix, the same in
-every run of the set. Open loop without ``prompt_tokens``: eight sentences of 9 to 16 tokens over
-and over; with it, fresh text of about 0.8 times the length that was asked for (the source's word
-list makes fewer tokens than words). A run without a gateway: fresh text of exactly
-``prompt_tokens``, which the server counted.
+The texts are not in the file. A closed loop sends a set of prompts without common prefix, the same
+in every run of the set. An open loop without ``prompt_tokens`` repeats eight sentences of 9 to 16
+tokens; with ``prompt_tokens`` it sends fresh text of about 0.8 times the requested length (the
+source's word list makes fewer tokens than words). A run without a gateway sends fresh text of
+exactly ``prompt_tokens``, which the server counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LONGEST_TOKENS = 4_096  # limit of the servers of the open-loop runs: what is lo
 
 
 def requests_of(run: ServingRun) -> list[Request]:
-    """Every request of the run, by its index; those that the server must refuse as well."""
+    """Return every request of the run by index, including those that the server must refuse."""
     return [_request(run, index) for index in range(len(run))]
 
 
@@ -29,7 +29,7 @@ def refused_by_length(run: ServingRun, request: Request) -> bool:
 
 
 def output_tokens(run: ServingRun, index: int) -> int:
-    """The true length; the limit for what was refused when measured and may not be here."""
+    """Return the true output length; the limit for requests that were refused when measured."""
     return int(run.output_tokens[index]) or run.output_limit
 
 

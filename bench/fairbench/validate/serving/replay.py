@@ -23,9 +23,9 @@ from fairbench.validate.serving.prompts import output_tokens, requests_of
 
 
 def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
-    """The run as the simulator has it: its inputs, with simulated times in place of measured ones.
+    """Return the run with simulated times instead of measured ones.
 
-    A warm run's prompts are sent once before, at the same concurrency, unmeasured.
+    The prompts of a warm run are sent once before, at the same concurrency, unmeasured.
     """
     server = _Server(run, profile)
     if run.warm:
@@ -34,7 +34,7 @@ def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
 
 
 class _Server:
-    """One simulated server and its gateway, up for as many plays as are asked for."""
+    """A simulated server and its gateway, which stay up for several plays."""
 
     def __init__(self, run: ServingRun, profile: TimingProfile) -> None:
         self.clock = Clock()
@@ -53,7 +53,7 @@ class _Server:
         return play.result()
 
     def enter(self, sequence: Sequence) -> None:
-        """A request comes, by way of the gateway if there is one."""
+        """Accept a request, through the gateway if there is one."""
         if self._ingress is None:
             self._worker.submit(sequence)
             return
@@ -61,13 +61,13 @@ class _Server:
         self.clock.at(at_ps, ARRIVE, 0, partial(self._ingress.enter, sequence))
 
     def over(self, sequence: Sequence) -> None:
-        """A request has its answer."""
+        """Note that a request has been answered."""
         if self._ingress is not None:
             self._ingress.finished(sequence)
 
 
 class _Play:
-    """One run on a server: sends what it sent, and keeps the times."""
+    """A run on a server: sends the run's requests and keeps the times."""
 
     def __init__(self, run: ServingRun, server: _Server) -> None:
         self._run = run
@@ -99,7 +99,7 @@ class _Play:
             self._loop.over(sequence.request.request_id)
 
     def result(self) -> ServingRun:
-        """The run with its simulated times."""
+        """Return the run with its simulated times."""
         made_s = self._run.submit_s
         if self._loop is not None:
             made_s = (np.array(self._loop.made_ps) - self._start_ps) / PS_PER_S
@@ -114,7 +114,7 @@ class _Play:
         )
 
     def _times_s(self, what: str) -> Floats:
-        """Since the start of the play; NaN for what was refused."""
+        """Return times since the start of the play; NaN for refused requests."""
         sent = (self._sent.get(index) for index in range(len(self._run)))
         times_ps = [NEVER if one is None else getattr(one, what) for one in sent]
         return np.array(

@@ -23,7 +23,7 @@ FITTED, MISSED, UNRESOLVED = "*", "!", "<"
 
 
 def serving_text(runs: list[ServingComparison]) -> str:
-    """Tables, tested and fitted runs apart, and missed targets."""
+    """Return the tables, tested and fitted runs apart, and the missed targets."""
     profiles = sorted({run.profile for run in runs})
     tested = [run for run in runs if not run.fitted]
     fitted = [run for run in runs if run.fitted]

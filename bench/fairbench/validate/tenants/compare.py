@@ -38,8 +38,9 @@ class TenantLatency:
 class TenantComparison:
     """One run, simulated and measured.
 
-    ``share_off`` is the largest difference of a tenant's (or kind's) share of service, over the
-    whole run and over windows of a minute; ``jain_off`` that of Jain's index of clients.
+    ``share_off`` is the largest difference in a tenant's (or kind's) share of service, over the
+    whole
+    run and over windows of a minute; ``jain_off`` is the difference in Jain's index of clients.
     """
 
     name: str

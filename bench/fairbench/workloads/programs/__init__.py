@@ -53,7 +53,7 @@ KINDS: dict[str, type[Program]] = {
 
 
 def program_class(kind: str) -> type[Program]:
-    """The class of a program kind, one of the user's too. Raises UsageError for an unknown one."""
+    """Return the class of a program kind, also a user's. Raises UsageError for an unknown kind."""
     if kind in KINDS:
         return KINDS[kind]
     own = user_kinds(KINDS)

@@ -22,7 +22,7 @@ from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, s
 
 
 class Step(NamedTuple):
-    """What the environment says before a call, how long it took (s), and the call's output."""
+    """The environment's observation before a call, its duration (s), and the call's output."""
 
     wait_s: float
     observation_tokens: int
@@ -83,7 +83,7 @@ class Agent(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """With a real item: its instruction, observations and outputs, cut off as served."""
+        """Build a program; a real item gives instruction, observations and outputs."""
         if item is None:
             instruction = sample_input(rng, params.instruction_tokens, params.instruction_sigma)
             count = rng.randint(params.steps_min, params.steps_max)
@@ -125,7 +125,7 @@ class Agent(Program):
 
 
 def _sample_lengths(rng: random.Random, params: Agent.Params) -> tuple[int, int]:
-    """One synthetic observation, and what is done next."""
+    """Draw the lengths of one synthetic observation and of the action that follows."""
     return (
         sample_input(rng, params.observation_tokens, params.observation_sigma),
         sample_length(rng, params.output_tokens, params.output_sigma, params.max_new_tokens),

@@ -12,10 +12,10 @@ from fairbench.workloads.items import Item
 
 
 class Job(ABC):
-    """One client's unit of work: LLM calls with dependencies between them, and what it asks for.
+    """One client's unit of work: LLM calls with dependencies between them, and their demand.
 
-    ``turn`` is its place among the jobs that arrive at one instant, as the file of a trace orders
-    them; None means the place of its client.
+    ``turn`` is its position among the jobs that arrive at the same instant, in the order of a trace
+    file; None means the position of its client.
     """
 
     turn: int | None = None
@@ -51,32 +51,32 @@ class Program(Job):
 
     @classmethod
     def pick(cls, params: Any, rng: random.Random, number: int) -> int:
-        """Which item of a data set the client's program is made of: by default the ``number``-th.
+        """Return the index of the data item for a client's program, by default ``number``.
 
-        A kind that uses the same content again and again says so here.
+        A kind that uses the same content repeatedly overrides this method.
         """
         return number
 
     @classmethod
     def pauses(cls, params: Any) -> bool:
-        """Whether it lets time pass between calls, as for a user who thinks."""
+        """Return whether time passes between the program's calls, as for a user who thinks."""
         return False
 
 
 def content_key(program_id: int, item: Item | None) -> str:
-    """The name under which a program's own input is stored: fresh, or that of the real item."""
+    """Return the key under which a program's own input is stored: fresh, or the real item's."""
     return str(program_id) if item is None else item.key
 
 
 def prompt_of(*segments: Segment) -> Prompt:
-    """A prompt of these segments, without the empty ones."""
+    """Return a prompt of these segments, without the empty ones."""
     return tuple(filter(LENGTH, segments))
 
 
 def growing_demand(prompt_tokens: int, exchanges: Iterable[tuple[int, int]]) -> Demand:
-    """What calls ask for whose prompts go on from one another, the first from so many tokens.
+    """Return the demand of calls whose prompts extend one another, starting at ``prompt_tokens``.
 
-    Each adds (tokens, output tokens): the prompt grows by the first, and then by what was said.
+    Each exchange is (tokens, output tokens): the prompt grows by the tokens and then by the output.
     """
     requests = inputs = outputs = 0
     for added, said in exchanges:

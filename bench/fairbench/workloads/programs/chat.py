@@ -16,7 +16,7 @@ from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, s
 
 
 class Turn(NamedTuple):
-    """How long the user thinks before it (s), and its lengths in tokens."""
+    """One turn of a conversation: the think time before it (s) and its lengths in tokens."""
 
     think_s: float
     user_tokens: int
@@ -69,7 +69,7 @@ class Chat(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """With a real item: its messages and replies, cut off at ``max_new_tokens`` as served."""
+        """Build a program; a real item gives messages and replies, cut at ``max_new_tokens``."""
         if item is None:
             count = rng.randint(params.turns_min, params.turns_max)
             lengths = [_sample_lengths(rng, params) for _ in range(count)]
@@ -103,7 +103,7 @@ class Chat(Program):
 
 
 def _sample_lengths(rng: random.Random, params: Chat.Params) -> tuple[int, int]:
-    """One synthetic user message and its reply."""
+    """Draw the lengths of one synthetic user message and its reply."""
     return (
         sample_input(rng, params.user_tokens, params.user_sigma),
         sample_length(rng, params.output_tokens, params.output_sigma, params.max_new_tokens),

@@ -21,9 +21,9 @@ from fairbench.workloads.sampling import check_allowed, sample_input
 
 
 class Judge(Program):
-    """One article, one judgement per dimension side by side, then a merge and a score.
+    """A judge: one article, parallel judgements of each dimension, then a merge and a score.
 
-    That is ``dimensions`` + 2 requests, as in the authors' logs.
+    A program makes ``dimensions`` + 2 requests, as in the authors' logs.
     """
 
     kind = "judge"

@@ -24,7 +24,7 @@ from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, s
 
 
 class Question(NamedTuple):
-    """When it is asked (s after the program's arrival) and its lengths in tokens."""
+    """A question: its time (s after the program's arrival) and its lengths in tokens."""
 
     after_s: float
     question_tokens: int
@@ -32,7 +32,7 @@ class Question(NamedTuple):
 
 
 class LongQA(Program):
-    """One fresh document; a question does not wait for the answer to the one before."""
+    """Questions on one fresh document; a question does not wait for the previous answer."""
 
     kind = "long-qa"
 
@@ -81,7 +81,7 @@ class LongQA(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """With a real item: its document and all of its questions, answers cut off as served."""
+        """Build a program; a real item gives the document, questions and answers."""
         if item is None:
             document = sample_input(rng, params.document_tokens, params.document_sigma)
             lengths = [_sample_lengths(rng, params) for _ in range(params.questions)]

@@ -32,7 +32,7 @@ class Calls(Program):
 
 
 class Replay(Calls):
-    """One call after the other, each once the one before has been answered."""
+    """Recorded calls in sequence: each starts once the previous call has been answered."""
 
     kind = "replay"
 
@@ -46,7 +46,9 @@ class Replay(Calls):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Nothing is drawn. Raises UsageError without a recorded program."""
+        """Build a program from its recording; nothing is drawn. Raises UsageError without a
+        recording.
+        """
         if not isinstance(item, Recorded):
             raise UsageError("program replay: needs arrivals of kind replay, which name a trace")
         return cls(program_id, client, item.calls)
@@ -87,10 +89,10 @@ class _Strand:
             at += 1
 
     def _until(self, at: int) -> int:
-        """The call that waits for the sub-agents of call ``at``.
+        """Return the call that waits for the sub-agents of call ``at``.
 
-        They are waited for together with those that start meanwhile and end later: no call waits
-        for a sub-agent earlier than was recorded.
+        Sub-agents that start meanwhile and end later are waited for together: no call waits for a
+        sub-agent earlier than was recorded.
         """
         until = max(branch.until for branch in self._calls[at].branches)
         later = at + 1

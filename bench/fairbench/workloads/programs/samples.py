@@ -53,7 +53,9 @@ class Samples(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """With a real item: its problem. Outputs are drawn in any case: one answer is no sample."""
+        """Build a program; a real item gives the problem. Outputs are always drawn: a data set has
+        one.
+        """
         if item is None:
             problem = sample_input(rng, params.problem_tokens, params.problem_sigma)
         else:

@@ -73,7 +73,7 @@ class _Copy:
         )
 
     def _prompt(self, prompt: Prompt, shared: int) -> Prompt:
-        """The prompt with its first ``shared`` tokens as they are."""
+        """Return the prompt with its first ``shared`` tokens unchanged and the rest made unique."""
         made: list[Segment] = []
         for key, length in prompt:
             same = min(shared, length)
@@ -87,7 +87,7 @@ class _Copy:
 
 @lru_cache(maxsize=8)
 def _sessions(file: str, least_tokens: int, most_tokens: int) -> tuple[Recorded, ...]:
-    """The programs of a trace whose longest prompt is within bounds."""
+    """Return the programs of a trace whose longest prompt lies within the bounds."""
     trace, unused = read_trace(TraceParams(file)).trace, random.Random(0)
     programs = (
         program.item

@@ -17,7 +17,7 @@ InputTokens = Annotated[int, Ge(1), Le(10**7)]
 
 
 class Single(Program):
-    """One request with a prompt of its own; what is reserved for its output is its true length."""
+    """One request with a prompt of its own; the output reserve is its true length."""
 
     kind = "single"
 
@@ -45,7 +45,7 @@ class Single(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """With an item: its text is the prompt, its one answer the output."""
+        """Build a program; a real item's text is the prompt and its single answer the output."""
         if item is None:
             prompt = rng.randint(params.input_min, params.input_max)
             output = rng.randint(params.output_min, params.output_max)

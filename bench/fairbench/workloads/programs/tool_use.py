@@ -23,7 +23,7 @@ GOLDEN = 0.6180339887498949  # steps of it spread over (0, 1) evenly, whatever t
 
 
 class _Tools(NamedTuple):
-    """By rank: the share of programs up to there, and the lengths of their descriptions."""
+    """The tools by rank: cumulative shares of programs, and lengths of descriptions."""
 
     shares: tuple[float, ...]
     lengths: tuple[int, ...]
@@ -32,8 +32,9 @@ class _Tools(NamedTuple):
 class ToolUse(Program):
     """One call: a system prompt for all, the description of one tool, and a question.
 
-    Tools are the same for all seeds, and for all clients without ``private``; which one a program
-    uses follows Zipf's law.
+    The tools are the same for all seeds, and for all clients unless ``private``. Zipf's law
+    gives the
+    tool that a program uses.
     """
 
     kind = "tool-use"
@@ -77,7 +78,7 @@ class ToolUse(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """With a real item: its tools' description, and one of the questions about it."""
+        """Build a program; a real item gives its tools' description and one question about it."""
         if item is None:
             rank = cls.pick(params, rng, 0)
             name, length = f"tool-use/tool-{rank}", _tools(params).lengths[rank]
@@ -108,7 +109,7 @@ class ToolUse(Program):
 
 @lru_cache(maxsize=32)
 def _tools(params: ToolUse.Params) -> _Tools:
-    """The tools of a workload: lognormal lengths, at quantiles that do not depend on a seed."""
+    """Return the tools of a workload: lognormal lengths at quantiles that depend on no seed."""
     weights = [(rank + 1) ** -params.popularity for rank in range(params.tools)]
     total = sum(weights)
     shares = [weight / total for weight in weights]

@@ -20,14 +20,14 @@ VARIABLE = "FAIRBENCH_PROGRAMS"
 
 
 def program_files() -> list[Path]:
-    """The files that the environment names, as absolute paths."""
+    """Return the files that the environment variable names, as absolute paths."""
     return [Path(text).resolve() for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
 
 
 def user_kinds(bundled: Mapping[str, type[Program]]) -> dict[str, type[Program]]:
-    """The kinds that those files define, by name.
+    """Return the program kinds that those files define, by name.
 
-    Raises UsageError if a file cannot be run, a kind is not whole, or two have one name.
+    Raises UsageError if a file cannot be run, a kind is incomplete, or two kinds have one name.
     """
     found: dict[str, type[Program]] = {}
     for path in program_files():
@@ -55,7 +55,7 @@ def _named(program: type[Program]) -> bool:
 
 
 def _lacks(program: type[Program]) -> str:
-    """What keeps a class from being a kind of program, "" if nothing does."""
+    """Return the reason why a class is no program kind, "" if the class is complete."""
     if not (_named(program) and fullmatch(r"[\w-]+", program.kind)):
         return 'a kind of letters, digits and -, such as kind = "mine"'
     if isabstract(program):

@@ -23,10 +23,11 @@ class Runs(NamedTuple):
 
 
 def runs_of(table: Table) -> Runs:
-    """The runs of all prompts.
+    """Return the runs of blocks of all prompts.
 
-    A block belongs to the run of the one before it if it never comes after another one or first,
-    and nothing else ever comes after that one.
+    A block belongs to the run of the block before it if it always follows that block, and that
+    block is
+    always followed by it.
     """
     ids = table.blocks
     if not len(ids):
@@ -49,7 +50,7 @@ def runs_of(table: Table) -> Runs:
 
 
 def _only(code: Ints, value: Ints, count: int) -> Ints:
-    """The value that each code always goes with, -1 if there are several or none."""
+    """Return the value that always accompanies each code, -1 if there are several or none."""
     least, most = np.full(count, 2**62), np.full(count, -1)
     np.minimum.at(least, code, value)
     np.maximum.at(most, code, value)
@@ -57,7 +58,7 @@ def _only(code: Ints, value: Ints, count: int) -> Ints:
 
 
 def prompt_of_row(table: Table, runs: Runs, row: int, own: str) -> Prompt:
-    """Its blocks, as far as it is long, and what is its ``own``."""
+    """Return a row's prompt: its blocks up to its length, and the part that is its ``own``."""
     left, size = int(table.input_tokens[row]), int(table.block_size[row])
     segments = []
     for run in range(runs.first[row], runs.first[row + 1]):

@@ -23,7 +23,7 @@ def shown(column: Column, value: Any) -> str:
 
 
 def cell_of(record: Record, name: str) -> Any:
-    """What a record holds under a name, or with dots under names in each other."""
+    """Return a record's value under a name; dots in the name lead into nested objects."""
     if name in record or "." not in name:
         return record.get(name)
     value: Any = record
@@ -50,7 +50,7 @@ def time_ns(value: Any, unit: str, column: Column, where: str) -> int:
 
 
 def token_count(value: Any, column: Column | None, where: str, most: int) -> int:
-    """A number of tokens; none where nothing is said, as of a request that failed."""
+    """Return a number of tokens; 0 where the record has none, as for a failed request."""
     if column is None or given(value) is None:
         return 0
     number = value
@@ -68,7 +68,9 @@ def token_count(value: Any, column: Column | None, where: str, most: int) -> int
 
 
 def name_of(value: Any, field: str, where: str) -> str:
-    """A name, "" for none; numbers are names too. Somebody may be called None, but no session."""
+    """Return a name, "" for none; numbers are names, too. A client may be called None, a session
+    not.
+    """
     if is_blank(value) or (field == "session" and is_missing(value)):
         return ""
     text = str(value).strip() if isinstance(value, str | int | float) else None
@@ -78,13 +80,13 @@ def name_of(value: Any, field: str, where: str) -> str:
 
 
 def synthetic_of(record: Record) -> str:
-    """What of it a trace of our own says that nobody recorded."""
+    """Return the parts of a record that a trace of our own marks as not recorded."""
     value = record.get("synthetic")
     return value if isinstance(value, str) and len(value) <= MAX_NAME else ""
 
 
 def prompt_text(value: Any, where: str) -> str:
-    """The text of a prompt, "" for none."""
+    """Return the text of a prompt, "" for none."""
     if is_blank(value) or value in ("[]", "{}"):
         return ""
     if not isinstance(value, str | list):
@@ -102,9 +104,9 @@ def check_fit(blocks: int, size: int, tokens: int, where: str) -> None:
 
 
 def block_ids(value: Any, where: str) -> list[int]:
-    """Identities of blocks: a JSON list, or in CSV numbers with spaces or commas between.
+    """Return block identities: a JSON list, or numbers in CSV separated by spaces or commas.
 
-    Those of 64 bits without a sign are read as what the same bits are with one.
+    Unsigned 64-bit identities are read as the signed numbers with the same bits.
     """
     if given(value) is None:
         return []

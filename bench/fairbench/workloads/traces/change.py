@@ -26,10 +26,11 @@ def cut(
     clients: Collection[str] = (),
     largest: int | None = None,
 ) -> Table:
-    """The requests from ``start_s`` on and before ``end_s``, of some clients, the first ``head``.
+    """Return the requests from ``start_s`` until before ``end_s``, of some clients, the first
+    ``head``.
 
-    ``largest``: those of so many clients with the most requests in that time. A session is cut
-    where the time is. Raises UsageError for an unknown client, or if nothing is left.
+    ``largest`` keeps that many clients with the most requests in that time. A session is cut at the
+    same times. Raises UsageError for an unknown client, or if no request is left.
     """
     if end_s is not None and end_s <= start_s:
         raise UsageError(f"--to {end_s:g}: must be above {'--from ' * (start_s > 0)}{start_s:g}")
@@ -59,7 +60,7 @@ def cut(
 
 
 def scaled(table: Table, rate: float) -> Table:
-    """``rate`` times as many requests a second: all times are divided by it."""
+    """Return the table at ``rate`` times the request rate: all times are divided by ``rate``."""
     if not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate}: must be above 0")
     longest_s = max(table.span_s, float(np.nan_to_num(table.end_s).max()))
@@ -74,10 +75,11 @@ def scaled(table: Table, rate: float) -> Table:
 
 
 def combined(senders: Table, prompts: Table) -> Table:
-    """The times and clients of one trace with the requests of another, in the order of both.
+    """Return the times and clients of one trace with the requests of another, both in order.
 
-    As many as the shorter one has. Sessions and ends are of neither any more, and nobody has
-    recorded any of it, which it says.
+    The result is as long as the shorter trace. Sessions and end times are dropped, and the
+    result is
+    marked as synthetic.
     """
     rows = np.arange(min(len(senders), len(prompts)))
     who, what = senders.taken(rows), prompts.taken(rows)
@@ -95,10 +97,11 @@ def combined(senders: Table, prompts: Table) -> Table:
 
 
 def anonymized(table: Table, key: bytes) -> Table:
-    """The table with labels for clients and other identities for blocks, by a keyed hash.
+    """Return the table with clients and blocks renamed by a keyed hash.
 
-    The same key gives the same of the same, in other files too, and nobody without it can tell
-    whether a name is in there. Sessions are numbers already.
+    The same key gives the same labels, in other files too. Without the key nobody can test
+    whether a
+    name occurs. Sessions are already numbers.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"

@@ -70,13 +70,13 @@ class Columns:
         self._known: dict[tuple[str, ...], dict[str, Column]] = {}
 
     def rows(self, records: Iterator[Place]) -> Iterator[PlacedRow]:
-        """A row a record. One without a prompt or without an answer failed, and is left out."""
+        """Yield a row per record. A record without a prompt or an answer failed and is left out."""
         for where, record in records:
             yield PlacedRow(where, self.row(record, where))
         self.check_named()
 
     def row(self, record: Record, where: str) -> Row | None:
-        """Raises DataError naming the field."""
+        """Return the row of a record. Raises DataError naming the field."""
         columns = self._columns(record, where)
         cells = {field: cell_of(record, column.name) for field, column in columns.items()}
         if self._unseen:
@@ -125,9 +125,10 @@ class Columns:
         )
 
     def check_named(self) -> None:
-        """Once all are read: raise DataError for a column that a user named and that none has.
+        """Raise DataError for a column that a user named and that no record has.
 
-        Times are such a column too, if no step says how long after the one before it came.
+        Called once all records are read. Times are such a column too, unless steps give their
+        delays.
         """
         if self._untimed is not None and not self._delayed:
             where, record = self._untimed
@@ -138,7 +139,7 @@ class Columns:
         raise no_such_column(self._names[min(self._unseen)].name, record, where)
 
     def _columns(self, record: Record, where: str) -> dict[str, Column]:
-        """The columns of a record's fields; records of one file may differ."""
+        """Return the columns of a record's fields; the records of a file may differ."""
         keys = tuple(record)
         if keys not in self._known:
             if len(self._known) > 100:
@@ -177,7 +178,9 @@ class Columns:
         return at_ns
 
     def _think(self, value: Any, column: Column | None, where: str) -> int | None:
-        """How long after the answer to the step before a step came, by default in milliseconds."""
+        """Return the delay between the previous answer and a step (ns), by default from
+        milliseconds.
+        """
         if column is None or given(value) is None:
             return None
         self._delayed = True
@@ -187,7 +190,7 @@ class Columns:
         return think_ns
 
     def _after(self, step: tuple[str, str], think_ns: int | None, where: str) -> int:
-        """When a step without a time came: the first of a session at the beginning."""
+        """Return the time of a step without one: a session's first step comes at the beginning."""
         before_ns = self._steps.get(step)
         if before_ns is None:
             return think_ns or 0
@@ -196,7 +199,7 @@ class Columns:
         return before_ns + think_ns
 
     def _said(self, value: Any, column: Column) -> str:
-        """The unit of its times and what says it, for people."""
+        """Return the unit of the file's times and its source, for people."""
         if is_calendar(value):
             return "ISO 8601"
         guessed = column.unit is None and self._guessed is not None
@@ -209,7 +212,7 @@ class Columns:
     def _end(
         self, cells: Mapping[str, Any], columns: Mapping[str, Column], at_ns: int, where: str
     ) -> int | None:
-        """When the answer was complete, if the record says when, or how long it took."""
+        """Return when the answer was complete (ns), if the record has an end or a duration."""
         for field in ("end", "latency"):
             value = given(cells.get(field))
             if value is None:
@@ -229,7 +232,7 @@ class Columns:
         return None
 
     def _size(self, value: Any, where: str) -> int:
-        """How many tokens a block has."""
+        """Return the number of tokens of a block."""
         if self._asked_size:
             return self._asked_size
         if given(value) is None:
@@ -255,7 +258,7 @@ def parse_names(texts: list[str] | None) -> dict[str, str]:
 
 
 def given_columns(names: Mapping[str, str]) -> dict[str, Column]:
-    """The columns that a user names. Raises UsageError for an unknown field."""
+    """Return the columns that a user names. Raises UsageError for an unknown field."""
     found = {}
     for field, column in names.items():
         base, unit = (field, None) if field in FIELDS else split_unit(field)
@@ -266,11 +269,11 @@ def given_columns(names: Mapping[str, str]) -> dict[str, Column]:
 
 
 def client_name(value: Any, where: str) -> str:
-    """A client's name, ``ALL`` for none."""
+    """Return a client's name, ``ALL`` for none."""
     return name_of(value, "client", where) or ALL
 
 
 def _branch(record: Record) -> int:
-    """The sub-agent of the session that a trace of our own names, 0 for none."""
+    """Return the number of the session's sub-agent in a trace of our own, 0 for none."""
     value = record.get("branch")
     return value if type(value) is int and 0 <= value < 2**31 else 0

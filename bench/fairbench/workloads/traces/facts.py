@@ -1,4 +1,4 @@
-"""What is in a trace: who sends how much, how bursty, how long, and how much prompts share."""
+"""Facts about a trace: load by client, burstiness, lengths, and how much prompts share."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PEAK_S = 60.0
 
 
 def facts_of_table(table: Table) -> dict[str, Any]:
-    """The numbers of all requests, and under ``clients`` of each client, by JSON types.
+    """Return the statistics of all requests, and under ``clients`` of each client, as JSON types.
 
-    Rates are per second, ``cv`` is the coefficient of variation of the gaps between requests (1 is
-    Poisson; null for fewer than three), lengths are in tokens.
+    Rates are per second. ``cv`` is the coefficient of variation of the gaps between requests (1 is
+    Poisson; null for fewer than three requests). Lengths are in tokens.
     """
     sessions = table.session[table.session >= 0]
     by_client = np.argsort(table.client, kind="stable")
@@ -56,7 +56,7 @@ def _numbers(table: Table, rows: Ints) -> dict[str, Any]:
 
 
 def burstiness(arrival_s: Floats) -> float | None:
-    """The coefficient of variation of the gaps between arrivals, None where it is undefined."""
+    """Return the coefficient of variation of the gaps between arrivals, None if undefined."""
     gaps = np.diff(arrival_s)
     if len(gaps) < 2 or not gaps.any():
         return None
@@ -74,16 +74,18 @@ def _lengths(name: str, tokens: Ints) -> dict[str, Any]:
 
 
 def _peak(arrival_s: Floats) -> float:
-    """The most requests a second of any whole minute; of a trace that has none, of all of it."""
+    """Return the highest request rate of a whole minute (1/s), or of a shorter trace as a whole."""
     length_s = min(PEAK_S, float(arrival_s[-1])) or PEAK_S
     return float(np.unique(arrival_s // PEAK_S, return_counts=True)[1].max() / length_s)
 
 
 def shared(table: Table) -> dict[str, float]:
-    """How much prompts share, of all input tokens; both are 0 where a trace has no blocks.
+    """Return how much prompts share, as fractions of all input tokens; 0 for a trace without
+    blocks.
 
-    ``shared_ratio``: in blocks that several requests have. ``infinite_hit_rate``: in what a cache
-    that never forgets has seen as the beginning of an earlier prompt.
+    ``shared_ratio`` counts blocks that several requests have. ``infinite_hit_rate`` counts
+    tokens that
+    an unlimited cache has seen as the beginning of an earlier prompt.
     """
     total = int(table.input_tokens.sum())
     counts = np.diff(table.first_block)
@@ -101,7 +103,7 @@ def shared(table: Table) -> dict[str, float]:
 
 
 def _hits(table: Table, code: Ints, tokens: Ints) -> int:
-    """Tokens of prompts' beginnings that an earlier prompt began with too."""
+    """Return the tokens at prompts' beginnings with which an earlier prompt began, too."""
     seen: dict[tuple[int, int], int] = {}  # (node, block) -> node, the root being 0
     hits = 0
     codes, lengths, first = code.tolist(), tokens.tolist(), table.first_block.tolist()

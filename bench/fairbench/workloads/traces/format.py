@@ -15,10 +15,11 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Asked:
-    """What a user says of a file: ``names`` the columns of fields, ``line`` which of its runs.
+    """The user's options for a file: ``names`` gives the columns, ``line`` selects a run.
 
-    ``block_size`` is how many tokens a block has, 0 if file or format say it.
-    ``notes`` are what reading it found out: ``unit``, that of its times.
+    ``block_size`` is the number of tokens of a block, 0 if the file or format gives it.
+    ``notes`` are
+    findings while reading: ``unit`` is the unit of the file's times.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -35,9 +36,9 @@ class PlacedRow(NamedTuple):
 
 
 class Known(Protocol):
-    """One way to write a trace: JSON objects, or rows of CSV as objects of texts.
+    """A trace format: JSON objects, or rows of CSV as objects of texts.
 
-    ``fits``: whether a file that begins with this object is in it.
+    ``fits`` tells whether a file that begins with this object has the format.
     """
 
     @property
@@ -51,7 +52,7 @@ class Measured(Known, Protocol):
     """A format that tells of rates and lengths, from which requests are drawn."""
 
     def trace(self, records: Iterator[Place], asked: Asked) -> Trace:
-        """Raises DataError naming place and field."""
+        """Return the trace of a file's records. Raises DataError naming location and field."""
         ...
 
 

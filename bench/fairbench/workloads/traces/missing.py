@@ -1,4 +1,4 @@
-"""What is said of a column that a record does not have, and which one may have been meant."""
+"""Error messages for a missing column, with the column that may have been meant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OWN = "="
 
 
 def no_column(field: str, taken: Iterable[str], record: Record, where: str) -> DataError:
-    """A field that no column is recognised as; ``taken`` are those that others are."""
+    """Return the error for a field without a recognized column; ``taken`` are columns in use."""
     has = ", ".join(printable(str(one)) for one in list(record)[:12])
     values = (str(name) for name, value in record.items() if not isinstance(value, list | dict))
     near = nearest(field, set(values).difference(taken))
@@ -28,7 +28,7 @@ def no_column(field: str, taken: Iterable[str], record: Record, where: str) -> D
 
 
 def no_such_column(name: str, record: Record, where: str) -> DataError:
-    """A column that a user named and that is not there; in depth, what is below its beginning."""
+    """Return the error for a missing column that a user named; nested names list what exists."""
     outer = name.partition(".")[0]
     inside = outer != name and isinstance(record.get(outer), Mapping)
     known = _leaves(record[outer], f"{outer}.") if inside else map(str, record)
@@ -37,7 +37,7 @@ def no_such_column(name: str, record: Record, where: str) -> DataError:
 
 
 def _leaves(value: Mapping[str, Any], before: str) -> Iterator[str]:
-    """The names with dots of what is in an object, at any depth."""
+    """Yield the dotted names of all values in an object, at any depth."""
     for key, one in value.items():
         if isinstance(one, Mapping) and one:
             yield from _leaves(one, f"{before}{key}.")

@@ -26,14 +26,18 @@ MAX_SCALE = 1e9
 
 @dataclass(frozen=True)
 class TraceParams:
-    """What to make of a file; as parameters of ``arrivals`` in a workload file.
+    """How to read a trace file; also the parameters of ``arrivals`` in a workload file.
 
-    ``file`` is a path, or a name in a folder of ``FAIRBENCH_DATA``; ``format`` one of ``FORMATS``,
-    or found out. ``columns`` names columns, ``FIELD=COLUMN`` with commas between; ``line`` chooses
-    one of several runs in a file. ``clients`` above 0 hands the programs to so many made-up
-    clients; ``spread`` sets apart requests that came in batches. ``sha256``, where it is given, is
-    what the file has to be; ``time_scale`` seconds of the trace pass in a second. ``block_size``
-    above 0 is how many tokens each block in ``hash_ids`` has, whatever file or format say.
+    ``file`` is a path, or a name in a folder of ``FAIRBENCH_DATA``. ``format`` is one of
+    ``FORMATS``,
+    or detected. ``columns`` names columns as comma-separated ``FIELD=COLUMN``. ``line`` selects
+    one of
+    several runs in a file. ``clients`` above 0 assigns the programs to that many made-up clients.
+    ``spread`` separates requests that were recorded at the same time. ``sha256``, if given,
+    must be the
+    file's digest. ``time_scale`` seconds of the trace pass in one second. ``block_size`` above
+    0 is the
+    number of tokens of each block in ``hash_ids`` and overrides file and format.
     """
 
     file: str
@@ -73,10 +77,11 @@ class ReadTrace:
 
 
 def read_trace(params: TraceParams) -> ReadTrace:
-    """The traffic of a file. Raises DataError (file, line, field), UsageError for its parameters.
+    """Return the traffic of a file. Raises DataError (file, line, field), or UsageError for
+    parameters.
 
-    The last few are kept for as long as their files do not change; where ``sha256`` says which one
-    is meant, whatever becomes of the file, so that a run that has begun can end.
+    The last few traces are cached for as long as their files do not change. A trace given by
+    ``sha256`` stays cached whatever happens to the file, so that a run that has begun can end.
     """
     return _meant(params) if params.sha256 else _found(params)
 
@@ -142,7 +147,7 @@ def _read(
 
 
 def joined_columns(names: Mapping[str, str]) -> str:
-    """As ``columns`` of the parameters. Raises UsageError for a name with a comma."""
+    """Return the text form of ``columns``. Raises UsageError for a name with a comma."""
     for field, name in names.items():
         if "," in name:
             raise UsageError(f"--map {field}={name}: a column with a comma in its name")

@@ -58,7 +58,9 @@ class RecordedTrace:
         return runs_of(self._table)
 
     def _item(self, rows: list[int], speed: float) -> Recorded:
-        """The program of a session's rows, its sub-agents as branches of its own calls."""
+        """Return the program of a session's rows, with sub-agents as branches of the session's
+        calls.
+        """
         of_branch: dict[int, list[int]] = {}
         for row in rows:
             of_branch.setdefault(int(self._table.branch[row]), []).append(row)
@@ -70,10 +72,11 @@ class RecordedTrace:
         return Recorded(f"trace/{rows[0]}", 0, calls=tuple(calls), turn=rows[0])
 
     def _branch(self, own: list[int], rows: list[int], speed: float) -> tuple[int, Branch]:
-        """The sub-agent of these rows, and the call of its session after which it begins.
+        """Return the sub-agent of these rows, and the call of its session after which it begins.
 
-        The session's next call that was recorded to begin after the sub-agent's end waits for it.
-        Recorded times may be of whole seconds.
+        The session's next call that was recorded to begin after the sub-agent's end waits for
+        it. Recorded
+        times may be whole seconds.
         """
         table = self._table
         began_s, end_s = float(table.arrival_s[rows[0]]), float(_ends(table, rows).max())
@@ -111,13 +114,13 @@ class RecordedTrace:
 
 
 def _ends(table: Table, rows: list[int]) -> Floats:
-    """When the answers were complete, or the calls began where that is not known."""
+    """Return when the answers were complete, or when the calls began if that is unknown."""
     ends: Floats = table.end_s[rows]
     return np.where(np.isnan(ends), table.arrival_s[rows], ends)
 
 
 def _by_program(session: Ints) -> tuple[Ints, Ints]:
-    """The rows of one program after the other, and where each program's begin.
+    """Return the rows grouped by program, and the index at which each program begins.
 
     Programs are in order of their first rows, and rows in order of time.
     """

@@ -88,7 +88,7 @@ class WindowedTrace:
         return begun
 
     def table(self, seed: int, until_s: float = inf) -> Table:
-        """As a run with this seed draws them. Raises DataError if they are too many for memory."""
+        """Return the requests as a run with this seed draws them. Raises DataError if too many."""
         builder = TableBuilder(self._shown)
         builder.left_out, builder.who_left_out = self.left_out, self.who_left_out
         try:
@@ -121,7 +121,7 @@ class WindowedTrace:
 
 
 def times_in(window: Window, rng: random.Random) -> list[float]:
-    """When the requests of a window come, in order."""
+    """Return the request times of a window, in order."""
     gaps = [1.0] * (window.count + 1)
     if window.cv > CONSTANT_BELOW:
         if window.law == "Gamma":
@@ -137,7 +137,7 @@ def times_in(window: Window, rng: random.Random) -> list[float]:
 
 @lru_cache(maxsize=4096)
 def weibull_shape(cv: float) -> float:
-    """The shape of the Weibull law with that coefficient of variation, at most about 4,000."""
+    """Return the shape of the Weibull distribution with a coefficient of variation up to 4,000."""
     low, high, wanted = 0.1, 2000.0, log1p(cv * cv)  # its second moment over the mean's square
     for _ in range(60):
         middle = (low * high) ** 0.5

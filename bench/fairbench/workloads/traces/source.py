@@ -1,4 +1,4 @@
-"""Where the records of a trace come from: JSON lines, JSON or CSV, packed or not."""
+"""The source of a trace's records: JSON lines, JSON or CSV, compressed or not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDERS = "FAIRBENCH_DATA"
 
 
 def find(name: str) -> Path:
-    """The file of that name, here or in a folder of ``FAIRBENCH_DATA``. DataError if nowhere."""
+    """Return the file of a name, here or in a folder of ``FAIRBENCH_DATA``. Raises DataError."""
     folders = os.environ.get(FOLDERS, "").split(os.pathsep)
     for folder in ("", *filter(None, folders)):
         if "\0" not in name and (path := Path(folder) / name).is_file():
@@ -27,7 +27,7 @@ def find(name: str) -> Path:
 
 
 def records_of(path: Path) -> Iterator[Place]:
-    """The objects of a file, a line of CSV being one of texts. At least one.
+    """Yield the objects of a file, at least one; a CSV line is an object of texts.
 
     Raises DataError naming file and line.
     """

@@ -10,9 +10,9 @@ from fairbench.workloads.traces.table import Table
 
 
 def spread_out(table: Table) -> Table:
-    """The table with times of its own for each request, in the same order.
+    """Return the table with a distinct time for each request, in the same order.
 
-    The last moment is as long as the one before it. Nothing changes where all are of one moment.
+    The last instant lasts as long as the one before it. A table with a single instant is unchanged.
     """
     moments, first, count = np.unique(table.arrival_s, return_index=True, return_counts=True)
     if len(moments) < 2:

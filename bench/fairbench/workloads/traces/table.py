@@ -61,11 +61,11 @@ class Table:
 
     @property
     def span_s(self) -> float:
-        """From the first request to the last."""
+        """Return the time from the first request to the last (s)."""
         return float(self.arrival_s[-1])
 
     def taken(self, rows: Ints) -> Table:
-        """Some of the requests, in that order; clients of whom none is left are gone."""
+        """Return some of the requests, in the given order, without clients that have none left."""
         codes, client = np.unique(self.client[rows], return_inverse=True)
         counts = np.diff(self.first_block)[rows]
         starts = np.repeat(self.first_block[rows] - _before(counts), counts)
@@ -85,7 +85,7 @@ COLUMNS = ("arrival_s", "end_s", "think_s", *COUNTS)
 
 
 def _before(counts: Ints) -> Ints:
-    """How many there are before each."""
+    """Return the exclusive cumulative sums of counts."""
     return np.cumsum(counts) - counts
 
 
@@ -103,7 +103,7 @@ class TableBuilder:
         self.left_out, self.who_left_out = 0, FAILED
 
     def add(self, row: Row) -> None:
-        """Raises DataError once there are more than fit into memory."""
+        """Add a row. Raises DataError once the rows do not fit into memory."""
         self._memory.take(ROW_BYTES + 24 * len(row.blocks) * (2 if row.estimated else 1))
         if row.synthetic and len(self._synthetic) < MAX_SYNTHETIC:
             self._synthetic[row.synthetic] = None
@@ -126,7 +126,7 @@ class TableBuilder:
         self._estimated.append(row.estimated)
 
     def table(self) -> Table:
-        """All of them, clients in the order of their names. Raises DataError if there are none."""
+        """Return all rows, clients in the order of names. Raises DataError without rows."""
         column: dict[str, Any] = {name: np.array(one) for name, one in self._numbers.items()}
         at_ns, took_ns = column.pop("at"), column.pop("end")
         think_ns = column.pop("think")
@@ -159,12 +159,12 @@ class TableBuilder:
 
 
 def _seconds(at_ns: Ints) -> Floats:
-    """From the earliest on."""
+    """Return times in seconds from the earliest."""
     since: Floats = (at_ns - at_ns.min()) / 1e9
     return np.round(since, 6) if at_ns.min() > SINCE_1970_NS else since
 
 
 def _natural(name: str) -> tuple[int, int, str]:
-    """Numbers by size, and before texts."""
+    """Return a sort key: numbers by size, and before texts."""
     number = name.isascii() and name.isdigit() and len(name) < 19
     return (0, int(name), name) if number else (1, 0, name)

@@ -27,7 +27,7 @@ _count = ApproximateCounter().count
 
 
 def text_of(value: Any) -> str:
-    """The text of a prompt, or of the messages of a chat one after the other."""
+    """Return the text of a prompt, or the joined texts of a chat's messages."""
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -48,7 +48,7 @@ def tokens_of(text: str) -> int:
 
 
 def blocks_of(text: str) -> list[int]:
-    """Identities of its blocks, the last of which may be shorter."""
+    """Return the identities of a text's blocks, of which the last may be shorter."""
     found, before = [], b""
     for start in range(0, len(text), CHARACTERS):
         part = text[start : start + CHARACTERS].encode("utf-8", "surrogatepass")
@@ -58,9 +58,10 @@ def blocks_of(text: str) -> list[int]:
 
 
 def fitted(counts: Ints, ids: Ints, tokens: Ints, estimated: Ints) -> tuple[Ints, Ints, int]:
-    """Blocks of texts that cover prompts of ``tokens``; how many each prompt has, and their size.
+    """Return blocks of texts that cover prompts of ``tokens``: counts per prompt, ids and block
+    size.
 
-    One size for all texts, by the median of ``tokens`` to ``estimated``; 0 there is no text.
+    All texts share one block size, from the median of ``tokens`` to ``estimated``; 0 without text.
     """
     rows = np.flatnonzero(estimated)
     ratio = float(np.median(tokens[rows] / estimated[rows]))
@@ -73,10 +74,11 @@ def fitted(counts: Ints, ids: Ints, tokens: Ints, estimated: Ints) -> tuple[Ints
 
 
 def _covering(ids: list[int], wanted: int) -> list[int]:
-    """As many blocks, so that the same text of the same length is shared as a whole.
+    """Return ``wanted`` blocks, such that equal texts of equal length are shared as a whole.
 
-    The last one stands for all that is cut off, or others follow from it. A log that has far less
-    text than tokens has shortened it: nothing is known of the rest.
+    The last block stands for a cut-off rest, or further blocks follow from it. A log with far
+    less text
+    than tokens was shortened: nothing is known of the rest.
     """
     if wanted > 2 * len(ids):
         return ids

@@ -1,4 +1,4 @@
-"""What a trace provides once it is read: clients, and the programs of each."""
+"""The content of a trace once it is read: clients, and the programs of each client."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ class Trace(Protocol):
 
     @property
     def left_out(self) -> int:
-        """How many requests of the file are none of the trace."""
+        """Return the number of requests of the file that are not in the trace."""
         ...
 
     @property
     def who_left_out(self) -> str:
-        """Which those are: "failed requests", unless the format knows of others."""
+        """Return a description of the requests left out, by default "failed requests"."""
         ...
 
     def programs(self, client: int, rng: random.Random, speed: float) -> Iterator[TracedProgram]:
-        """A client's, in order of time, with all times divided by ``speed``."""
+        """Yield a client's programs in time order, with all times divided by ``speed``."""
         ...
 
     def count(self, client: int, until_s: float) -> float:
-        """How many programs a client begins before that time; of drawn ones, about."""
+        """Return the number of programs that a client begins before a time, or an estimate."""
         ...
 
     def table(self, seed: int, until_s: float = inf) -> Table:
-        """Its requests, those before a time at least; what is drawn is drawn by this seed."""
+        """Return the requests, at least those before a time; the seed draws random parts."""
         ...

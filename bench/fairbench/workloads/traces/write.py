@@ -19,7 +19,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class TraceLine(BaseModel):
-    """One request. Times are in seconds by any clock, lengths in tokens."""
+    """One request of a written trace. Times are in seconds by any clock, lengths in tokens."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -48,13 +48,13 @@ class TraceLine(BaseModel):
 
 
 def trace_schema() -> str:
-    """The JSON Schema of a line, as it is published."""
+    """Return the published JSON Schema of a line."""
     schema = TraceLine.model_json_schema()
     return json.dumps({"$schema": DIALECT} | schema | {"title": "fairbench trace"}, indent=2) + "\n"
 
 
 def lines_of(table: Table) -> Iterator[dict[str, Any]]:
-    """The requests of a table; what is not known of one is not there."""
+    """Yield the requests of a table as objects without unknown values."""
     synthetic = "; ".join(table.synthetic)[:MAX_NAME]
     for row in range(len(table)):
         line: dict[str, Any] = {

@@ -15,9 +15,9 @@ NAME = "synthetic"
 
 
 def assigned(table: Table, count: int) -> Table:
-    """The table with each program given to one of ``count`` clients, the k-th with weight 1/k.
+    """Return the table with each program assigned to one of ``count`` clients, the k-th by 1/k.
 
-    The same for every seed. A session stays with one client.
+    The assignment is the same for every seed. A session stays with one client.
     """
     rng = stream(0, f"trace/clients/{count}")
     weights = list(accumulate(1 / rank for rank in range(1, count + 1)))

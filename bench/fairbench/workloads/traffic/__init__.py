@@ -37,9 +37,9 @@ KINDS = {
 
 
 def traffic_kind(name: str, params: Mapping[str, Any]) -> TrafficKind:
-    """A kind of traffic with its parameters.
+    """Return a kind of traffic with its parameters.
 
-    Raises UsageError for an unknown kind, an unknown parameter or a value that is not allowed.
+    Raises UsageError for an unknown kind, an unknown parameter or an invalid value.
     """
     if name not in KINDS:
         raise unknown_name("kind of arrivals", name, KINDS)

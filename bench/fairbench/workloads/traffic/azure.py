@@ -49,13 +49,13 @@ class Azure:
         self.params = params
 
     def usual(self, load: Load) -> AzureArrivals:
-        """As ``gamma``, with the trace's gaps."""
+        """Return the arrivals of ``gamma`` with the trace's gaps."""
         return self._of(load, Gamma(Gamma.Params()).usual(load))
 
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> AzureArrivals:
-        """As ``gamma``, with the trace's gaps."""
+        """Return the heavy client's arrivals of ``gamma`` with the trace's gaps."""
         usual = Gamma(Gamma.Params()).misbehaving(load, rate_multiple, until_fraction)
         return self._of(load, usual)
 
@@ -68,9 +68,9 @@ class Azure:
 
 @lru_cache(maxsize=4)
 def trace_gaps(path: str) -> tuple[float, ...]:
-    """The gaps of a trace with mean 1. Raises DataError (file, line) for one that cannot be read.
+    """Return the gaps of a trace, scaled to mean 1. Raises DataError (file, line) if unreadable.
 
-    Requests at one moment have gaps of 0 between them.
+    Simultaneous requests have gaps of 0.
     """
     times: list[datetime] = []
     for number, row in csv_rows(Path(path), f"arrivals {path}"):

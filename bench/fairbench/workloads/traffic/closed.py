@@ -20,11 +20,11 @@ PROGRAM_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ClosedArrivals:
-    """So many users with exponential think times of this mean (s), none of whom begins after.
+    """Users with exponential think times of this mean (s), none of whom begins after the end.
 
-    When they begin depends on the cluster, so whoever runs them asks each of the client's
-    ``fairbench.workloads.users``. What is here as an ``ArrivalSource`` is an estimate: every
-    program takes ``PROGRAM_S``.
+    The start times depend on the cluster, so the driver asks each of the client's
+    ``fairbench.workloads.users``. As an ``ArrivalSource`` this class is an estimate: every program
+    takes ``PROGRAM_S``.
     """
 
     users: int
@@ -68,7 +68,7 @@ class Closed:
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> ClosedArrivals:
-        """So many times as many users."""
+        """Return the arrivals of ``rate_multiple`` times as many users."""
         if until_fraction is not None:
             raise UsageError(
                 f"misbehaving client {load.client}: until_fraction = {until_fraction:g}: not with "

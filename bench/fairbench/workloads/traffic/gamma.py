@@ -13,7 +13,7 @@ from fairbench.workloads.traffic.source import Arrival, Load
 
 
 class Rate(NamedTuple):
-    """From ``start_s`` on, so many programs per second (above 0; ``inf`` is all at once)."""
+    """A rate in programs/s from ``start_s`` on (above 0; ``inf`` is all at once)."""
 
     start_s: float
     programs_per_s: float
@@ -23,8 +23,8 @@ class Rate(NamedTuple):
 class GammaArrivals:
     """One client's arrivals: an ``ArrivalSource``.
 
-    It stops after ``num_programs`` programs (None: no limit) and at ``until_s``, whichever is
-    first. ``burstiness`` is the shape of the gaps.
+    Arrivals end after ``num_programs`` programs (None: no limit) or at ``until_s``, whichever comes
+    first. ``burstiness`` is the shape of the gamma distribution of gaps.
     """
 
     rates: tuple[Rate, ...]

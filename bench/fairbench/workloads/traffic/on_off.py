@@ -1,4 +1,4 @@
-"""On and off: at a rate for some time, then nothing for some time, and again."""
+"""On-off traffic: a constant rate for some time, then silence, repeatedly."""
 
 from __future__ import annotations
 

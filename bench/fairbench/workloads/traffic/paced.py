@@ -24,7 +24,7 @@ Gaps = Literal["even", "gamma"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a client's rate changes, and how its gaps are; ``kind`` names it in complaints."""
+    """The course of a client's rate and its gaps; error messages use ``kind``."""
 
     kind: str
     phases: tuple[Phase, ...]
@@ -34,9 +34,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PacedArrivals:
-    """One client's arrivals: an ``ArrivalSource``. Even ones begin at a random part of a gap.
+    """One client's arrivals: an ``ArrivalSource``. Even gaps begin at a random phase.
 
-    ``burstiness`` None: the gaps are even.
+    ``burstiness`` None means even gaps.
     """
 
     programs_per_s: float
@@ -89,7 +89,7 @@ class PacedArrivals:
 
 
 def paced(load: Load, plan: Plan) -> PacedArrivals:
-    """The arrivals of a client by this plan. Raises UsageError for what no plan can obey."""
+    """Return a client's arrivals by a plan. Raises UsageError for an impossible plan."""
     if load.programs_per_s == inf:
         raise UsageError(
             f"request_rate = inf: arrivals of kind {plan.kind} come one after the other"
@@ -109,9 +109,9 @@ def paced(load: Load, plan: Plan) -> PacedArrivals:
 def paced_multiple(
     load: Load, plan: Plan, rate_multiple: float, until_fraction: float | None
 ) -> PacedArrivals:
-    """The same of one who sends so many times as much, to the end.
+    """Return the arrivals of a heavy client that sends ``rate_multiple`` times as much to the end.
 
-    Raises UsageError for one who is to stop before: that can be said in phases.
+    Raises UsageError for an earlier end, which phases can express.
     """
     if until_fraction is not None:
         raise UsageError(
@@ -131,7 +131,7 @@ class PlannedKind:
         self._plan = plan
 
     def plan(self, load: Load) -> Plan:
-        """The plan of a client with this load."""
+        """Return the plan of a client with this load."""
         return self._plan
 
     def usual(self, load: Load) -> PacedArrivals:

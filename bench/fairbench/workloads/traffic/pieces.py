@@ -13,10 +13,12 @@ from annotated_types import Ge, Gt
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """For ``for_s`` seconds ``multiple`` times the client's rate, up or down to ``to_multiple``.
+    """A phase of ``for_s`` seconds at ``multiple`` times the client's rate, up or down to
+    ``to_multiple``.
 
-    ``on_s`` above 0: only so long, then nothing for ``off_s``, and again. The last phase goes on
-    for good, with the multiple that it has come to.
+    With ``on_s`` above 0, the phase alternates ``on_s`` seconds of traffic with ``off_s`` of
+    silence.
+    The last phase continues for ever, at the multiple reached.
     """
 
     for_s: Annotated[float, Gt(0)]
@@ -47,23 +49,23 @@ class Piece(NamedTuple):
         )
 
     def programs(self, until_s: float = inf) -> float:
-        """How many arrive before ``until_s``."""
+        """Return the number of programs that arrive before ``until_s``."""
         length_s = max(0.0, min(self.end_s, until_s) - self.start_s)
         if self.rate == self.to_rate:
             return self.rate * length_s if self.rate else 0.0
         return (self.rate + self.slope * length_s / 2) * length_s
 
     def when(self, programs: float) -> float:
-        """When so many of its programs have arrived. Precondition: it has that many."""
+        """Return the time of the given number of programs, which the piece must contain."""
         root = sqrt(max(0.0, self.rate**2 + 2 * self.slope * programs))
         return self.start_s + (2 * programs / (self.rate + root) if programs else 0.0)
 
 
 def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) -> Iterator[Piece]:
-    """The pieces of a client's rate in order, without a gap but for times of silence.
+    """Yield the pieces of a client's rate in order, without gaps except for silence.
 
-    They end only if nothing arrives from there on. With ``repeat`` the phases begin anew after the
-    last one, which otherwise goes on for good.
+    Pieces end only if nothing arrives afterwards. With ``repeat`` the phases start again after the
+    last phase, which otherwise continues for ever.
     """
     start_s = 0.0
     for phase in _rounds(phases) if repeat else phases[:-1]:
@@ -78,7 +80,7 @@ def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) ->
 
 
 def _rounds(phases: tuple[Phase, ...]) -> Iterator[Phase]:
-    """The phases over and over; once if they are silent."""
+    """Yield the phases repeatedly, but once if all are silent."""
     while True:
         yield from phases
         if not any(phase.multiple or phase.to_multiple for phase in phases):

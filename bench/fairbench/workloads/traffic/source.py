@@ -11,9 +11,9 @@ from fairbench.workloads.items import Item
 
 
 class Arrival(NamedTuple):
-    """One program: when it arrives (s), and what it is made of where the traffic says so.
+    """One program: its arrival time (s), and its content where the traffic gives it.
 
-    Without an ``item`` the program is made of the run's data set, or of sampled lengths.
+    Without an ``item`` the program uses the run's data set, or sampled lengths.
     """
 
     at_s: float
@@ -21,11 +21,11 @@ class Arrival(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What a workload and the command line ask of one client's traffic.
+    """The traffic that a workload and the command line request from one client.
 
-    ``client`` is its number. It sends ``programs_per_s`` (``inf``: all at once), ``num_programs``
-    at most (None: no limit) and none from ``until_s`` on; ``burstiness`` is that of its gaps.
-    ``rate_given``: the rate is not the workload's, but what somebody asked for.
+    ``client`` is its number. The client sends ``programs_per_s`` (``inf``: all at once), at most
+    ``num_programs`` (None: no limit) and none from ``until_s`` on. ``burstiness`` shapes its gaps.
+    ``rate_given`` marks a rate that a user requested instead of the workload's.
     """
 
     client: int
@@ -43,36 +43,37 @@ class TrafficKind(Protocol):
     """
 
     def usual(self, load: Load) -> ArrivalSource:
-        """The arrivals of a well-behaved client."""
+        """Return the arrivals of a well-behaved client."""
         ...
 
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> ArrivalSource:
-        """Those of one who sends so many times as much, up to that fraction of the run."""
+        """Return the arrivals of a heavy client, up to a fraction of the run."""
         ...
 
 
 class ArrivalSource(Protocol):
-    """When one client's programs arrive. Immutable: it can be asked again, and by another process.
+    """One client's arrival times. Immutable: other processes may ask again.
 
-    A kind of traffic is one file with a class like this. ``rng`` is the client's own stream for
-    arrivals, fresh at each call; with equal streams all calls tell of the same arrivals.
+    A kind of traffic is one file with such a class. ``rng`` is the client's own stream for
+    arrivals,
+    fresh at each call; equal streams give equal arrivals.
     """
 
     @property
     def timed(self) -> bool:
-        """Whether the times are given, as in a recorded trace: no seed or rate changes them."""
+        """Return whether the times are fixed, as in a trace: no seed or rate changes them."""
         ...
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
-        """In time order, made as needed: there may be no end to them."""
+        """Yield the arrivals in time order, made as needed; they may never end."""
         ...
 
     def expected_programs(self, before_s: float = inf) -> float:
-        """How many there are before that time, on average over the seeds."""
+        """Return the expected number of arrivals before a time, over all seeds."""
         ...
 
     def last_arrival_s(self, rng: random.Random) -> float:
-        """When the last one is; 0 if there is none. Precondition: there is an end to them."""
+        """Return the time of the last arrival; 0 without arrivals. Precondition: arrivals end."""
         ...

@@ -83,7 +83,7 @@ class Trace:
 
 @lru_cache(maxsize=4)
 def _read(path: Path) -> Mapping[Any, tuple[Arrival, ...]]:
-    """The arrivals of each client, by id in order. Raises DataError naming file and line."""
+    """Read the arrivals of each client, by id in order. Raises DataError naming file and line."""
     found: dict[Any, list[Arrival]] = {}
     last_s = 0.0
     for number, (where, record) in enumerate(json_lines(path, f"{path}"), start=1):

@@ -19,7 +19,7 @@ TURN_TOKENS = 32
 LEVELS = 4
 NEW_QUESTIONS = 0.25  # of the requests; the others go on from one that has finished lately
 LATELY = 200
-# What an average sequence of a decode batch holds: half of the levels, half of an output.
+# An average sequence of a decode batch holds half of the levels and half of an output.
 CONTEXT_TOKENS = (
     INSTRUCTION_TOKENS
     + QUESTION_TOKENS
@@ -39,7 +39,7 @@ class TreeOfThoughtArrivals:
         self._finished: deque[tuple[array[int], int]] = deque(maxlen=LATELY)
 
     def take(self) -> Request:
-        """The next request."""
+        """Return the next request."""
         if not self._finished or self._rng.random() < NEW_QUESTIONS:
             prompt, depth = self._instruction + self._tokens(QUESTION_TOKENS), 0
         else:

@@ -63,7 +63,7 @@ class RoundCost:
 def time_rounds(
     workers: int, waiting: int, profile: TimingProfile, *, rounds: int = 30, seed: int = 0
 ) -> RoundCost:
-    """The cost of a round, from so many ``rounds`` of a queue kept ``waiting`` long.
+    """Return the cost of a round, timed over ``rounds`` rounds with ``waiting`` queued requests.
 
     Starts a process per worker, so the caller's main module must be importable.
     """
@@ -95,7 +95,7 @@ def time_rounds(
 
 
 class _Seconds(NamedTuple):
-    """What the parts of one round took."""
+    """The durations of the parts of one round, in seconds."""
 
     synchronisation: float
     update: float
@@ -104,7 +104,7 @@ class _Seconds(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """One turn of every worker."""
+    """A round: one turn of every worker."""
 
     seconds: _Seconds
     dispatched: list[Request]

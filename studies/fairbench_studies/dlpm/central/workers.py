@@ -18,11 +18,11 @@ JOIN_TIMEOUT_S = 5.0
 
 
 class CentralWorkers:
-    """So many processes, each with a simulated KV cache of ``pool_tokens`` and a pipe to it.
+    """Worker processes, each with a simulated KV cache of ``pool_tokens`` tokens and a pipe.
 
-    In turn, for each worker: ``send`` it prompts, which it caches; ``wait`` until it has; then
-    ``collect`` what that changed in its cache. Leaving the context ends the processes, and they
-    end by themselves when the parent is gone.
+    Usage, in this order: ``send`` each worker its prompts, which it caches; ``wait`` until all
+    have done so; ``collect`` the changes in their caches. The processes end when the context is
+    left or the parent is gone.
     """
 
     def __init__(self, workers: int, pool_tokens: int) -> None:
@@ -57,23 +57,23 @@ class CentralWorkers:
             process.close()
 
     def send(self, worker: int, prompts: Iterable[Prompt]) -> None:
-        """What the worker has to compute next."""
+        """Send a worker the next prompts to compute."""
         self._pipes[worker].send(tuple(prompts))
 
     def wait(self) -> None:
-        """Until every worker has computed what it was sent."""
+        """Wait until every worker has computed its prompts."""
         for pipe in self._pipes:
             pipe.recv()
 
     def collect(self) -> list[TreeDelta]:
-        """Every worker's news, in the order of workers; all are told to speak at once."""
+        """Return every worker's cache changes, in the order of workers; all are asked at once."""
         for pipe in self._pipes:
             pipe.send(None)
         return [pipe.recv() for pipe in self._pipes]
 
 
 def _serve(pipe: Connection, pool_tokens: int) -> None:
-    """A worker process: cache prompts, say so, wait for the call, tell the news; until the end."""
+    """Run a worker process: cache prompts, confirm, report changes when asked, until the end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; it closes the pipe
     evicted: list[tuple[Prompt, int]] = []
     cache = KVCache(pool_tokens, lambda prefix, tokens: evicted.append((prefix, tokens)))

@@ -92,7 +92,7 @@ def judge_latency(cells: Sequence[SchedulerResults]) -> list[Part]:
     names = run_of(PAPER_MEANS, cells)
     found = {name: [tally(pair, at) for pair in WAITS[name]] for name in names}
     parts = [part_of(f"longer under {CALLED[name]}", found[name]) for name in names]
-    # Where D2LPM's own latency is only a lower bound, no factor is known.
+    # No factor is known if D2LPM's own latency is only a lower bound.
     factors = {
         name: [
             s.value for one in several for s in one.values.values() if s.bound != "<" and s.value

@@ -38,20 +38,21 @@ class Step(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Whether it is the cell as it is."""
+        """Return whether the step leaves the cell unchanged."""
         return not self.changes
 
 
 def spec_of(draft: Draft) -> ExperimentSpec:
-    """The experiment of the first seed. Raises UsageError if it is impossible."""
+    """Return the experiment of the first seed. Raises UsageError if it is impossible."""
     return points(make_sweep({"name": "cell", "grid": [dict(draft)]}))[0]
 
 
 def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
-    """Every value of every axis of a cell, axis by axis; the default is one of each.
+    """Return every value of every axis of a cell, axis by axis, including the default.
 
-    It is what the cell resolves to, between the others by size where it is none of them. An axis
-    is left out if no scheduler has the setting, or if there is only the default.
+    The default is the value to which the cell resolves. A default that is not among the values
+    is sorted in by size. An axis is left out if no scheduler has the setting, or if only the
+    default remains.
     """
     specs = [spec_of({**cell, "scheduler": scheduler}) for scheduler in schedulers]
     spec = specs[0]
@@ -73,7 +74,7 @@ def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
 
 
 def _multiples(axis: str, key: str, default: float, by: Mapping[str, float]) -> list[Step]:
-    """Multiples of the default, and the default where it belongs by size."""
+    """Return multiples of the default, and the default itself in order of size."""
     whole = isinstance(default, int)
     found = [
         (factor, Step(axis, label, {key: round(default * factor) if whole else default * factor}))
@@ -86,7 +87,7 @@ def _multiples(axis: str, key: str, default: float, by: Mapping[str, float]) -> 
 
 
 def _values(axis: str, key: str, default: int) -> list[Step]:
-    """The running limits and the default, the largest first."""
+    """Return the running limits and the default, largest first."""
     return [
         Step(axis, f"{value:,}", {} if value == default else {key: value})
         for value in sorted({*RUNNING_LIMITS, default}, reverse=True)
@@ -94,7 +95,7 @@ def _values(axis: str, key: str, default: int) -> list[Step]:
 
 
 def _profiles(spec: ExperimentSpec) -> list[Step]:
-    """The cell's own profile and the others of its GPU and model; nothing if there are none."""
+    """Return the cell's own profile and others of its GPU and model, or none without others."""
     machine = spec.gpu.rpartition("/")[0]
     names = [spec.gpu, *(one for one in PROFILES if one.rpartition("/")[0] == machine)]
     steps = [

@@ -31,7 +31,7 @@ MAP = NAME  # the folder of its runs
 
 
 class MapFiles(NamedTuple):
-    """Where pictures and tables go, and the pictures' formats."""
+    """The output folders of pictures and tables, and the picture formats."""
 
     pictures: Path
     tables: Path

@@ -29,7 +29,7 @@ BARS = " Bars are 95% intervals of the paired difference, cut off at the panel."
 
 
 def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str) -> Figure:
-    """The figure of one claim; ``readings`` may be of others too."""
+    """Draw the figure of one claim; ``readings`` may include those of other claims."""
     names = {pair.name for pair in claim.lines}
     mine = [r for r in readings if r.claim == claim.number and r.measure.name in names]
     places = list(dict.fromkeys(one.place for one in mine))
@@ -50,7 +50,7 @@ def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str)
 
 
 def _scale(axes: Axes, pair: Pair, values: Sequence[float | None]) -> None:
-    """A scale that shows all values and the flip; what of an interval is beyond is cut off."""
+    """Scale an axis to show all values and the flip; intervals may be cut off."""
     known = [pair.flip, *(value for value in values if value is not None)]
     if not pair.is_ratio:
         margin = 0.15 * (max(known) - min(known)) or 0.1
@@ -68,7 +68,7 @@ def _scale(axes: Axes, pair: Pair, values: Sequence[float | None]) -> None:
 
 
 def _digits(span: float) -> Sequence[float]:
-    """The first digits of the ticks on a scale from 1 to ``span``."""
+    """Return the first digits of the ticks on a scale from 1 to ``span``."""
     if span < 3:
         return (1, 1.2, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)
     return (1, 2, 5) if span < 50 else (1,)
@@ -104,7 +104,7 @@ def _line(
     readings: Mapping[str, Reading],
     shift: float,
 ) -> None:
-    """One measure over an axis, a little beside the others so that intervals stay apart."""
+    """Draw one measure over an axis, shifted a little so that intervals do not overlap."""
     known = {
         labels.index(label) + shift: one.seen
         for label, one in readings.items()
@@ -147,11 +147,10 @@ def draw_maps(
     output: Path,
     formats: Sequence[str],
 ) -> list[Path]:
-    """A picture of each claim that has readings, ``claims-map-N``; the files.
+    """Draw a picture ``claims-map-N`` of each claim that has readings; return the files.
 
-    ``titles`` and ``bases``, what the runs were made on, are by a claim's number.
-
-    Raises UsageError if one cannot be written.
+    ``titles`` and ``bases`` (the hardware of the runs) are by claim number. Raises UsageError
+    if a file cannot be written.
     """
     written = []
     with paper_style():

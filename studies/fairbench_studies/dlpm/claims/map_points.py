@@ -36,7 +36,7 @@ class Group(NamedTuple):
 
 
 def _cell(figure: str, **wanted: Any) -> Draft:
-    """The cell of a figure's sweep whose grid has these values."""
+    """Return the cell of a figure's sweep whose grid has these values."""
     sweep = read_sweep(figure)
     grid = next(one for one in sweep.grid if all(one.get(k) == v for k, v in wanted.items()))
     return {**sweep.base, **{key: value for key, value in grid.items() if key != "scheduler"}}
@@ -67,7 +67,7 @@ _A100: tuple[Draft, ...] = tuple(
 
 
 def groups(*, quick: bool = False) -> tuple[Group, ...]:
-    """What is on the map. ``quick`` leaves out the dearest cell."""
+    """Return the groups of the map. ``quick`` leaves out the most expensive cell."""
     return (
         Group(IN_FIGURE_7, _A100[1:] if quick else _A100, ("lpm", "vtc", "preble", "d2lpm")),
         Group((DONE_FIRST,), (_cell("fig9"),), ("vtc", "preble", "d2lpm")),
@@ -79,7 +79,7 @@ SEEDS, QUICK_SEEDS = 3, 1
 
 
 class Reading(NamedTuple):
-    """What a measure says of a claim at one value of an axis in one cell."""
+    """A measure's outcome for a claim, at one value of an axis in one cell."""
 
     claim: int
     measure: Measure
@@ -99,17 +99,17 @@ class Chart:
 
     @classmethod
     def of(cls, group: Group, seeds: int) -> Chart:
-        """The chart of a group, with every step on every axis."""
+        """Return the chart of a group, with every step on every axis."""
         places = zip(map(_place, group.cells), group.cells, strict=True)
         steps = {place: steps_round(cell, group.schedulers) for place, cell in places}
         return cls(group, steps, seeds)
 
     def grid(self) -> list[dict[str, Any]]:
-        """All of its runs, as grids of a sweep."""
+        """Return all runs of the chart, as grids of a sweep."""
         return [self._draft(place, step) for place, of in self.steps.items() for step in of]
 
     def readings(self, finished: Mapping[str, StoredRun]) -> list[Reading]:
-        """What the finished runs, by identity, say; nothing where one of those compared lacks."""
+        """Return the readings of the finished runs, by identity; skip incomplete comparisons."""
         return [
             Reading(claim.number, measure, place, step, measure.seen(at), seeds)
             for place, steps in self.steps.items()
@@ -121,7 +121,7 @@ class Chart:
         ]
 
     def summaries(self, finished: Mapping[str, StoredRun]) -> list[Summary]:
-        """Of those of its runs that are finished, by identity."""
+        """Return the summaries of the chart's finished runs, given by identity."""
         wanted = {identity(spec) for spec in points(map_sweep([self], "chart"))}
         return [run.summary for key, run in finished.items() if key in wanted]
 
@@ -140,7 +140,7 @@ class Chart:
 
 
 def map_sweep(charts: Sequence[Chart], name: str) -> Sweep:
-    """The runs of all charts. Those that axes or claims share are among its points once."""
+    """Return a sweep of all charts' runs; runs shared by axes or claims occur once."""
     grid = [draft for chart in charts for draft in chart.grid()]
     return make_sweep({"name": name, "num_runs": charts[0].seeds, "grid": grid})
 
@@ -150,5 +150,5 @@ def _place(cell: Draft) -> Place:
 
 
 def _seeds(measure: Measure, at: At) -> int:
-    """In how many seeds all were run that a measure compares."""
+    """Return the number of seeds for which all runs exist that a measure compares."""
     return len(set.intersection(*(set(at.get(name, ())) for name in measure.compared)))

@@ -22,7 +22,7 @@ EXPLANATION = (
 
 
 def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str) -> str:
-    """The table, a row for each claim and measure, a column for each axis."""
+    """Return a Markdown table with a row per claim and measure, and a column per axis."""
     axes = [axis for axis in AXES if any(one.step.axis == axis for one in readings)]
     places = ", ".join(dict.fromkeys(str(one.place) for one in readings))
     lines = [
@@ -59,7 +59,7 @@ def _grouped(readings: Iterable[Reading], key: Any) -> list[tuple[Any, list[Read
 
 
 def map_rows(readings: Iterable[Reading]) -> list[dict[str, Any]]:
-    """A row for each claim, measure, cell and value of an axis."""
+    """Return a row per claim, measure, cell and value of an axis."""
     return [
         {
             "claim": one.claim,

@@ -24,7 +24,7 @@ LENGTH = "duration"  # until all programs of the run were, unless it was cut off
 
 
 class Outcome(StrEnum):
-    """What runs say of a claim, at one place or at all of them; ``OFF`` is only of numbers."""
+    """The outcome of runs for a claim, at one configuration or all; ``OFF`` is for numbers only."""
 
     HOLDS = "holds"
     REVERSED = "reversed"
@@ -64,11 +64,11 @@ class Pair:
 
     @property
     def compared(self) -> frozenset[str]:
-        """Who must have been run."""
+        """The schedulers that must have been run."""
         return frozenset({self.above, self.below})
 
     def seen(self, at: At) -> Seen:
-        """What the seeds say that both have. Ratios are averaged as logarithms."""
+        """Compare the seeds that both schedulers have. Ratios are averaged as logarithms."""
         above, below = at[self.above], at[self.below]
         seeds = sorted(above.keys() & below.keys())
         more = [self._read(above[seed]) for seed in seeds]
@@ -111,11 +111,11 @@ class All:
 
     @property
     def compared(self) -> frozenset[str]:
-        """Who must have been run."""
+        """The schedulers that must have been run."""
         return frozenset().union(*(pair.compared for pair in self.pairs))
 
     def seen(self, at: At) -> Seen:
-        """What the pairs say together."""
+        """Return the joint outcome of the pairs."""
         if not contended(at[name] for name in self.compared):
             return Seen(Outcome.UNCONTENDED)
         return Seen(joined(pair.seen(at).outcome for pair in self.pairs))
@@ -125,13 +125,13 @@ Measure = Pair | All
 
 
 def joined(outcomes: Iterable[Outcome]) -> Outcome:
-    """That of several conditions together: the worst of them."""
+    """Return the joint outcome of several conditions: the worst of them."""
     worst_first = (Outcome.UNCONTENDED, Outcome.REVERSED, Outcome.INCONCLUSIVE, Outcome.HOLDS)
     return min(outcomes, key=worst_first.index)
 
 
 def _reading(summary: Summary, metric: str) -> Value:
-    """A metric of a run; of what was not done at its end, its length is the least it takes."""
+    """Return a metric of a run; if work is unfinished, the run's length is a lower bound."""
     value = value_of(summary, metric)
     unfinished = metric == LENGTH and summary["unfinished"]
     if unfinished or (metric == MAKESPAN and value.raw is None):
@@ -146,7 +146,7 @@ def _outcome(low: float | None, high: float | None, flip: float) -> Outcome:
 
 
 def _sides(less: Sequence[Value], more: Sequence[Value]) -> tuple[bool, bool]:
-    """Whether the true differences are at least, and at most, what the values say."""
+    """Return whether the values bound the true differences from below, and from above."""
     bounds = {(a.bound, b.bound) for a, b in zip(less, more, strict=True)}
     low = all(a != ">" and b != "<" for a, b in bounds)
     high = all(a != "<" and b != ">" for a, b in bounds)

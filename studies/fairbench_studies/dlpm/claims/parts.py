@@ -20,10 +20,11 @@ COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One statement of a claim and what became of it.
+    """A single statement of a claim, with its outcome.
 
-    ``ours`` are our numbers in words. ``beside`` is the outcome by other measures than the paper's,
-    which are reported and not counted. ``elsewhere`` says in which configurations it does not hold.
+    ``ours`` describes our numbers. ``beside`` holds the outcome by measures other than the
+    paper's, which are reported but not counted. ``elsewhere`` names the configurations in which
+    the statement does not hold.
     """
 
     text: str

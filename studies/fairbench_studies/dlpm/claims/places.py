@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 
 def by_seed(cell: SchedulerResults) -> BySeed:
-    """The summaries of a cell's runs."""
+    """Return the summaries of a cell's runs, by seed."""
     return {one.summary["seed"]: one.summary for one in cell.runs}
 
 
@@ -63,16 +63,16 @@ def by_place(cells: Iterable[SchedulerResults]) -> Mapping[Place, At]:
 
 
 def mean_over(runs: BySeed, metric: str) -> float:
-    """The mean of a metric over the seeds that define it, NaN if none does."""
+    """Return the mean of a metric over the seeds that define it, NaN if none does."""
     known = [summary[metric] for summary in runs.values() if summary[metric] is not None]
     return fmean(known) if known else nan
 
 
 def contended(runs: Iterable[BySeed]) -> bool:
-    """Whether in all of these runs clients competed: work waited nearly always, someone lacked it.
+    """Return whether clients competed in all runs: work nearly always queued, someone short of it.
 
-    Where that is not so, a rate is what was asked for, and a scheduler had nothing to decide. How
-    long queues were empty is a matter of chance: it counts on average over the seeds.
+    Below saturation a rate equals the demand, and a scheduler has nothing to decide. The time
+    with empty queues varies by chance, and is therefore averaged over the seeds.
     """
     return all(_competed(list(of.values())) for of in runs)
 

@@ -26,7 +26,7 @@ Swept = Mapping[int, BySeed]
 def swept_over(
     cells: Sequence[SchedulerResults], quantum_of: Callable[[SchedulerResults], int | None]
 ) -> Swept:
-    """The swept cells, by ascending quantum."""
+    """Return the swept cells in order of ascending quantum."""
     found = {quantum_of(cell): by_seed(cell) for cell in cells}
     return {quantum: found[quantum] for quantum in sorted(q for q in found if q is not None)}
 

@@ -66,8 +66,10 @@ def judge_central(timings: Timings) -> list[Part]:
 
 
 def _grows(pct: Mapping[tuple[int, int], Any], axis: int) -> bool:
-    """Whether it is higher at the end of every line along one of (workers, waiting) than at its
-    start. (Neighbours may differ by less than the noise of a measurement.)
+    """Return whether the value rises from start to end of every line along one axis.
+
+    The axes are (workers, waiting). Neighbours are not compared, because they may differ by
+    less than the noise of a measurement.
     """
     lines: dict[int, list[tuple[int, Any]]] = {}
     for key, value in pct.items():

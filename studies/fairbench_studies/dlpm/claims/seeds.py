@@ -22,7 +22,7 @@ Facts = TypeVar("Facts")
 def over_seeds(
     cells: Sequence[SchedulerResults], facts: Callable[[Runs], Facts], names: Sequence[str]
 ) -> list[Facts]:
-    """The facts of each seed in which all of these schedulers were run."""
+    """Return the facts of each seed for which all of these schedulers were run."""
     runs: dict[int, dict[str, StoredRun]] = {}
     for cell in cells:
         for one in cell.runs:

@@ -58,7 +58,7 @@ RULE = (
 
 
 class Setting(NamedTuple):
-    """Where runs come from: a title, and by figure what it is drawn from."""
+    """The source of runs: a title, and the data behind each figure."""
 
     title: str
     sources: Mapping[str, Any]

@@ -16,23 +16,23 @@ MOST = 0.8  # of the places that are decided
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What one measure says at each place in which its schedulers were run."""
+    """A measure's outcome at each configuration in which its schedulers were run."""
 
     name: str
     seen: Mapping[Any, Seen]
 
     def where(self, outcome: Outcome) -> list[Any]:
-        """The places with this outcome."""
+        """Return the configurations with this outcome."""
         return [place for place, seen in self.seen.items() if seen.outcome is outcome]
 
     @property
     def holds(self) -> int:
-        """In how many places it holds."""
+        """The number of configurations in which the measure holds."""
         return len(self.where(Outcome.HOLDS))
 
     @property
     def counted(self) -> int:
-        """How many places are contended."""
+        """The number of configurations in which clients competed."""
         return len(self.seen) - len(self.where(Outcome.UNCONTENDED))
 
     @property
@@ -101,7 +101,7 @@ def _ratio(seen: Seen) -> str:
 
 
 def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
-    """The measure at each place that has all of the schedulers it compares."""
+    """Evaluate a measure at each configuration that has all schedulers it compares."""
     return Tally(
         measure.name,
         {place: measure.seen(runs) for place, runs in at.items() if measure.compared <= set(runs)},

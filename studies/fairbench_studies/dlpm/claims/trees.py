@@ -159,7 +159,7 @@ def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _while_all_active(run: StoredRun) -> Mapping[View, Floats]:
-    """Each client's service in the paper's window, in both views."""
+    """Return each client's service in the paper's window, in both views."""
     window = Window(run.summary["paper_window_start_s"], run.summary["paper_window_end_s"])
     log, clients = read_service(run), len(client_names(run))
     return {

@@ -31,20 +31,20 @@ HEALTH_RID = "HEALTH_CHECK"  # how the ids of SGLang's own requests begin
 
 
 def client_of(req: Req) -> str:
-    """Whose a request is, as tagged; those by which SGLang looks after itself are nobody's."""
+    """Return a request's tagged client; SGLang's own health checks have a separate client."""
     if str(getattr(req, "rid", "")).startswith(HEALTH_RID):
         return HEALTH
     return req.routing_key or DEFAULT_CLIENT
 
 
 def context_of(req: Req) -> int:
-    """Tokens of prompt and output so far."""
+    """Return the tokens of prompt and output so far."""
     return len(req.origin_input_ids) + len(req.output_ids)
 
 
 @dataclass(slots=True)
 class Tracked:
-    """One of SGLang's requests, from its arrival to its end."""
+    """A request of SGLang's, from its arrival to its end."""
 
     request: Request
     produced: int = 0  # output tokens that the scheduler has been told of
@@ -52,7 +52,7 @@ class Tracked:
 
 
 class Next(Enum):
-    """What a scheduler wants once there was no room for its candidate."""
+    """The scheduler's wish after there was no room for its candidate."""
 
     AGAIN = "the same: it has preempted something"
     ANOTHER = "another"
@@ -96,7 +96,7 @@ class Home:
     # Arrival and end.
 
     def accepts(self, req: Req, now_s: float) -> bool:
-        """Whether the scheduler takes the request in. A retracted one is in already."""
+        """Return whether the scheduler accepts the request; a retracted one was accepted before."""
         if req in self._tracked:
             return True
         tracked = self._tracked[req] = Tracked(self._request(req, now_s))
@@ -107,7 +107,7 @@ class Home:
         return False
 
     def _request(self, req: Req, now_s: float) -> Request:
-        """What the scheduler gets to see. SGLang knows of no programs, hence the zeros."""
+        """Return the scheduler's view of a request; SGLang has no programs, hence the zeros."""
         client, due = untagged(client_of(req), now_s)
         return Request(
             request_id=next(self._numbers),
@@ -137,7 +137,7 @@ class Home:
         self.view.track(request, req)
 
     def gone(self, req: Req) -> None:
-        """The request has ended, wherever it was. To be told twice does no harm."""
+        """Handle the end of a request in any state. A second call has no effect."""
         if (tracked := self._tracked.pop(req, None)) is None:
             return
         if tracked.request in self.view:
@@ -165,7 +165,7 @@ class Home:
         queue.armed = self._candidates(now_s)
 
     def _candidates(self, now_s: float) -> Iterator[Req]:
-        """What the scheduler names, as SGLang's own loop, which does the driving, asks for it."""
+        """Yield the scheduler's candidates as SGLang's own loop, which drives, asks for them."""
         self.cap.learn(step_units(self.costs))
         selection = self._selection = self.scheduler.select(self.view, now_s)
         try:
@@ -184,7 +184,7 @@ class Home:
         self._candidate = self._request_of(resume(self._selection, admitted))
 
     def _request_of(self, candidate: Request | Preempt | None) -> Request | None:
-        """The next request to try, once what the scheduler preempts before it is."""
+        """Return the next request to try, after carrying out the preemptions before it."""
         while candidate is not None:
             if isinstance(candidate, Preempt):
                 answer = self._preempt(candidate)
@@ -211,7 +211,7 @@ class Home:
         return fits and self._preemption.would_fit(self.view.req_of(request), without)
 
     def no_room(self, req: Req) -> Next:
-        """There was no room for the candidate: what the scheduler wants now."""
+        """Report that the candidate had no room; return what the scheduler wants next."""
         self._resume(admitted=False)
         if self._candidate is None:
             return Next.NOBODY
@@ -254,9 +254,9 @@ class Home:
         prompts: Iterable[tuple[Req, int, int]] = (),
         decoding: Iterable[Req] = (),
     ) -> None:
-        """An iteration took so long for (request, tokens before, new tokens) and what decoded.
+        """Account an iteration to its prompts (request, cached, new tokens) and decoding requests.
 
-        To be told before its results are ``produced``.
+        Call this before the iteration's results are ``produced``.
         """
         if self._times is None:
             return
@@ -275,7 +275,7 @@ class Home:
     # Output.
 
     def produced(self, reqs: list[Req]) -> None:
-        """A batch's results are in. Only what is new counts: overlap processes a request late."""
+        """Account a batch's new tokens; overlap scheduling processes a request one step late."""
         for req in reqs:
             if (tracked := self._tracked.get(req)) is not None:
                 new = len(req.output_ids) - tracked.produced
@@ -294,5 +294,5 @@ class Home:
 
     @property
     def idle(self) -> bool:
-        """No request waits or runs."""
+        """Return whether no request waits or runs."""
         return not self._tracked

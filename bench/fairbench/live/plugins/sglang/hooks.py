@@ -40,12 +40,12 @@ class Hook(NamedTuple):
 
     @property
     def expected(self) -> tuple[str, ...]:
-        """With what all its parameters begin."""
+        """The expected first parameters of the hooked function."""
         return self.parameters if self.static else ("self", *self.parameters)
 
 
 class Hooks:
-    """One SGLang scheduler's hooks. Each gets the original function first, then its arguments."""
+    """The hooks of one SGLang scheduler. A hook gets the original function, then its arguments."""
 
     def __init__(self, config: PluginConfig, release: str) -> None:
         self._config = config
@@ -60,12 +60,12 @@ class Hooks:
         self._settle()
 
     def _settle(self) -> None:
-        """A fresh scheduler in an empty home."""
+        """Install a fresh scheduler in an empty host."""
         ledger = Ledger(self._exporter.count if self._exporter else None)
         self.home = Home(self._config, ledger, self.order.sort, self.order.match, self.preemption)
 
     def by_target(self) -> dict[str, Hook]:
-        """Every hook, by the function that it goes around."""
+        """Return every hook, by the function that it wraps."""
         return {
             f"{SCHEDULER}.__init__": Hook(self.start, ("server_args",)),
             f"{SCHEDULER}._abort_on_queued_limit": Hook(self.refuse, ("recv_req",)),
@@ -229,7 +229,7 @@ class Hooks:
 
     @staticmethod
     def _observe(home: Home, costs: FittedCosts, batch: Any, now_s: float) -> None:
-        """What this iteration took. With overlap scheduling it is rather more than that."""
+        """Fit the costs to this iteration; with overlap scheduling its time is overestimated."""
         started_s = getattr(batch, "launch_ts", None)
         if not started_s or not batch.reqs:
             return
@@ -277,7 +277,7 @@ class Hooks:
         return answer
 
     def report(self) -> dict[str, Any]:
-        """What runs here, which hooks were called how often, and who got what."""
+        """Return the running configuration, the number of hook calls, and the clients' totals."""
         ledger, balances = self.home.ledger, self.home.scheduler.balances()
         return {
             "local": self._config.local,

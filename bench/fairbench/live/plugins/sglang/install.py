@@ -13,9 +13,9 @@ from fairbench.live.plugins.sglang.release import SUPPORTED, check_target, check
 
 
 def install(config: PluginConfig) -> None:
-    """Have SGLang call our hooks in this process, once it applies what is registered.
+    """Register our hooks in this process, for SGLang to apply.
 
-    Raises UsageError if this release of SGLang is not supported, or a method is not as expected.
+    Raises UsageError if this release of SGLang is not supported, or if a method is not as expected.
     """
     release = check_version()
     hooks = Hooks(config, release=release)

@@ -29,7 +29,7 @@ class LiveBatch:
         self._scheduler: Any = None
 
     def look(self, batch: Any, scheduler: Any = None) -> None:
-        """This batch runs from now on, in this SGLang scheduler (or the one of before)."""
+        """Use this batch from now on, in this SGLang scheduler or the previous one."""
         self._batch, self._scheduler = batch, scheduler or self._scheduler
 
     @property

@@ -47,7 +47,7 @@ class LiveView(QueueView):
 
     def match_order(self, *, refresh: bool = True) -> ListScan:
         ordered = self._sort(refresh)
-        # What is not in the view has been admitted in this pass, or is none of ours.
+        # A request that the view lacks was admitted in this pass, or is not ours.
         order = [self._request_of[req] for req in ordered if req in self._request_of]
         return ListScan(order, self)
 
@@ -67,5 +67,5 @@ class LiveView(QueueView):
         del self._request_of[self._reqs.pop(request)]
 
     def req_of(self, request: Request) -> Req:
-        """SGLang's object. Raises KeyError if the request is not waiting."""
+        """Return SGLang's object. Raises KeyError if the request is not waiting."""
         return self._reqs[request]

@@ -47,20 +47,20 @@ class MatchOrder:
             self._prioritize()
 
     def sort(self, refresh: bool) -> list[Req]:
-        """The queue in match order; without ``refresh`` as it was, newcomers at the tail."""
+        """Return the queue in match order; without ``refresh``, newcomers are only appended."""
         if refresh or not self._looked:
             self._sorting, self._looked = refresh, True
             self._prioritize()
         return self._queue
 
     def match(self, req: Req) -> int:
-        """Cached tokens of what would be prefilled, at most its length - 1."""
+        """Return the cached tokens of what would be prefilled, at most its length - 1."""
         # The very match that SGLang makes before it tries to admit a request.
         req.init_next_round_input(self._policy.tree_cache, cow_mamba=False)
         return prefix_len(req)
 
 
 def prefix_len(req: Req) -> int:
-    """Tokens of a matched request that are cached. (0.5.17 holds their places instead.)"""
+    """Return a matched request's cached tokens. (0.5.17 stores their indices instead.)"""
     length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)
     return length

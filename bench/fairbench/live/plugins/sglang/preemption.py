@@ -16,7 +16,7 @@ from fairbench.live.plugins.sglang.match_order import prefix_len
 
 
 class Preemption:
-    """What the passes of one SGLang scheduler take back. ``began`` comes before each of them."""
+    """The preemptions of one SGLang scheduler. Call ``began`` before each pass."""
 
     def __init__(self) -> None:
         self.taken: list[Req] = []  # by the pass under way
@@ -24,7 +24,7 @@ class Preemption:
         self._server_args: Any = None
 
     def began(self, scheduler: Any) -> None:
-        """A pass begins, for which SGLang has yet to make its adder."""
+        """Begin a pass, for which SGLang has not made its adder yet."""
         self.taken, self._adder = [], None
         self._server_args = getattr(scheduler, "server_args", None)
 
@@ -59,16 +59,17 @@ class Preemption:
 
     @staticmethod
     def _give_back(adder: Any, tokens: float) -> None:
-        """Nothing is kept free any more for outputs of a request that ran."""
+        """Release the tokens reserved for the outputs of a request that ran."""
         if hasattr(adder, "memory_budget"):
             adder.memory_budget.total_offset -= tokens
         else:  # 0.5.17
             adder.rem_total_token_offset -= tokens
 
     def would_fit(self, req: Req, without: Iterable[Req]) -> bool:
-        """SGLang's own test for room (``add_one_req``), as if those running ones were released.
+        """Run SGLang's own test for room (``add_one_req``) as if given requests were released.
 
-        What only they keep from eviction is seen by unlocking their prefixes for the moment.
+        Memory that only those requests protect from eviction is found by unlocking their
+        prefixes temporarily.
         """
         adder, gone = self._adder, list(without)
         if adder is None:
@@ -89,7 +90,7 @@ class Preemption:
 
     @staticmethod
     def _freed(adder: Any, req: Req) -> float:
-        """What a running request holds beside its prefix, and what is kept for its outputs."""
+        """Return the tokens a running request holds beyond its prefix, plus its reservation."""
         # 0.5.17 has the length of the prefix in the request itself.
         protected = getattr(req.kv, "cache_protected_len", None)
         protected = req.cache_protected_len if protected is None else protected

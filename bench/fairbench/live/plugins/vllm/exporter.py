@@ -16,10 +16,10 @@ SHARED = "PROMETHEUS_MULTIPROC_DIR"  # where vLLM's HTTP process finds what its 
 
 
 def exporter_of(config: PluginConfig, most_running: int) -> Exporter | None:
-    """The exporter of this engine core, None unless the server has a folder for it.
+    """Return the exporter of this engine core, or None if the server has no folder for it.
 
-    The labels of the gauge ``PROOF`` say which scheduler this is, with all its settings; ``LIMIT``
-    is how many requests run at once.
+    The labels of the gauge ``PROOF`` name the scheduler and all its settings. ``LIMIT`` is the
+    maximum number of running requests.
     """
     if not os.environ.get(SHARED):
         return None

@@ -27,7 +27,7 @@ Theirs = Any  # vLLM's request
 
 
 class Home:
-    """What happens in a vLLM scheduler comes in here; whom to try next goes out."""
+    """The host of a scheduler inside vLLM: it receives events and returns the next candidate."""
 
     def __init__(self, config: PluginConfig, ledger: Ledger, engine: Any) -> None:
         self.scheduler = config.build()
@@ -58,7 +58,7 @@ class Home:
     # Requests come and go.
 
     def arrived(self, theirs: Theirs, now_s: float) -> None:
-        """vLLM has put a request into its queue."""
+        """Handle a request that vLLM has queued."""
         tracked = self._tracked.get(theirs.request_id)
         if tracked is None:
             tracked = self._track(theirs, now_s)
@@ -70,7 +70,7 @@ class Home:
         self.view.enter(tracked.request)
 
     def _track(self, theirs: Theirs, now_s: float) -> Tracked:
-        """vLLM knows of no programs, hence the zeros."""
+        """Start tracking a request; vLLM has no programs, hence the zeros."""
         ids = theirs.prompt_token_ids or [0] * theirs.num_prompt_tokens
         prompt = segments_of(ids)
         client, due = untagged(theirs.session_id or DEFAULT_CLIENT, now_s)
@@ -87,7 +87,7 @@ class Home:
         return tracked
 
     def preempted(self, theirs: Theirs, now_s: float) -> None:
-        """A running request has lost its memory and waits again."""
+        """Handle a running request that lost its memory and waits again."""
         tracked = self._tracked[theirs.request_id]
         self.ledger.count("retractions", tracked.request.client)
         self.cap.leave(tracked.request)
@@ -96,7 +96,7 @@ class Home:
         self.view.enter_first(tracked.request)
 
     def retraction_order(self, running: list[Theirs]) -> list[Theirs]:
-        """All running requests, the first to lose its memory first. Those unknown go last."""
+        """Return all running requests in the order of preemption; unknown ones go last."""
         wanted = self.scheduler.retraction_order(self.view.running, self.now_s)
         known = {one.request_id for one in running} & self._tracked.keys()
         if len(wanted) != len(known) or set(wanted) != {
@@ -109,17 +109,17 @@ class Home:
         return [*theirs, *(one for one in running if one.request_id not in known)]
 
     def passed_over(self, theirs: Theirs) -> None:
-        """vLLM could not admit it for a reason of its own, and goes on with others."""
+        """Handle a request that vLLM skipped for a reason of its own."""
         self.view.enter_first(self._tracked[theirs.request_id].request)
 
     def left(self, theirs: Theirs) -> None:
-        """It was aborted while it waited. To be told of one that did not wait does no harm."""
+        """Handle the abort of a waiting request. A request that does not wait is ignored."""
         tracked = self._tracked.get(theirs.request_id)
         if tracked is not None and tracked.request in self.view:
             self.view.leave(tracked.request)
 
     def produced(self, theirs: Theirs) -> None:
-        """A step's results are in. Only what is new counts."""
+        """Account a step's new tokens of a request."""
         if (tracked := self._tracked.get(theirs.request_id)) is None:
             return
         if theirs.num_output_tokens < tracked.produced:  # input streams: they are prompt now
@@ -133,7 +133,7 @@ class Home:
                 self.scheduler.on_request_tokens(request, new)
 
     def took(self, started_s: float, ended_s: float, parts: list[tuple[Theirs, int]]) -> None:
-        """A step took so long for these tokens of each. To be told before its results."""
+        """Account a step's time to these tokens of each request. Call this before its results."""
         if self._times is None:
             return
         prompts, decoding = [], []
@@ -149,7 +149,7 @@ class Home:
         self._times.step(started_s, ended_s, prompts, decoding)
 
     def gone(self, theirs: Theirs) -> None:
-        """It has ended, wherever it was. To be told twice does no harm."""
+        """Handle the end of a request in any state. A second call has no effect."""
         self.left(theirs)
         if (tracked := self._tracked.pop(theirs.request_id, None)) is not None:
             del self._ours[tracked.request]
@@ -160,15 +160,15 @@ class Home:
 
     @property
     def idle(self) -> bool:
-        """No request waits or runs."""
+        """Return whether no request waits or runs."""
         return not self._tracked
 
     def waiting(self) -> list[Theirs]:
-        """vLLM's requests that wait, in order of arrival."""
+        """Return vLLM's waiting requests, in order of arrival."""
         return [self._ours[request].theirs for request in self.view.arrivals()]
 
     def _matched(self, request: Request) -> int:
-        """Cached tokens of what would be prefilled, as vLLM looks before it tries to admit it."""
+        """Return the cached tokens of what would be prefilled, by vLLM's own look-up."""
         theirs = self._ours[request].theirs
         found: int = self._engine.kv_cache_manager.get_computed_blocks(theirs)[1]
         return found
@@ -176,7 +176,7 @@ class Home:
     # An admission pass.
 
     def head(self) -> Theirs | None:
-        """Whom the scheduler would have tried next; None if nobody else in this pass."""
+        """Return the scheduler's next candidate, or None if the pass has no more."""
         self._settle()
         if self._candidate is None and not self._over:
             self._candidate = self._next()
@@ -201,7 +201,7 @@ class Home:
         return None
 
     def pop(self) -> Theirs:
-        """vLLM takes the head out of the queue: to run it, or to put it back after the pass."""
+        """Remove the head from the queue; vLLM runs it, or puts it back after the pass."""
         theirs = self.head()
         assert self._candidate is not None
         self._popped, self._candidate = self._candidate, None
@@ -209,7 +209,7 @@ class Home:
         return theirs
 
     def _settle(self) -> None:
-        """What has become of the request that was popped shows in its status."""
+        """Determine the outcome of the popped request from its status."""
         popped, self._popped = self._popped, None
         if popped is None:
             return
@@ -230,7 +230,7 @@ class Home:
         self.scheduler.on_admitted(request, extend, recompute)
 
     def end_pass(self) -> None:
-        """vLLM has looked at its queue for the last time in this step."""
+        """End the pass, after vLLM's last look at its queue in this step."""
         self._settle()
         if self._selection is not None:
             if self._candidate is not None:  # there was no room for it

@@ -8,7 +8,7 @@ from fairbench.errors import UsageError
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.schedulers.base import LocalScheduler
 
-# Where it is in vLLM's configuration -> its flag, and the value that leaves it off. Each changes
+# Path in vLLM's configuration -> its flag, and the value that turns it off. Each changes
 # who is admitted behind our back, or makes several schedulers of one server.
 OFF = {
     "parallel_config.data_parallel_size": ("--data-parallel-size", 1),

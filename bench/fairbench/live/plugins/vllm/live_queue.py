@@ -14,7 +14,7 @@ from fairbench.schedulers.views import ClientLoad, Running, RunningView, client_
 
 @dataclass(slots=True, eq=False)
 class Tracked:
-    """One of vLLM's requests, from its arrival to its end."""
+    """A request of vLLM's, from its arrival to its end."""
 
     request: Request
     theirs: Any

@@ -17,17 +17,17 @@ class SchedulerQueue:
         self._in_pass = False
 
     def begin_pass(self) -> None:
-        """A step begins."""
+        """Begin a step."""
         self._in_pass, self._home.now_s = True, self._now_s()
 
     def end_pass(self) -> None:
-        """The step is decided. To be told twice does no harm."""
+        """End the pass of a step. A second call has no effect."""
         if self._in_pass:
             self._in_pass = False
             self._home.end_pass()
 
     def __bool__(self) -> bool:
-        """In a pass: whether there is someone to try. vLLM asks before each."""
+        """Return, in a pass, whether there is a candidate. vLLM asks before each attempt."""
         if not self._in_pass or self._is_full():
             return len(self) > 0
         return self._home.head() is not None
@@ -43,17 +43,17 @@ class SchedulerQueue:
         self._home.arrived(request, self._now_s())
 
     def prepend_request(self, request: Theirs) -> None:
-        """It was preempted."""
+        """Take back a preempted request."""
         self._home.preempted(request, self._now_s())
 
     def prepend_requests(self, requests: Iterable[Theirs]) -> None:
-        """They were passed over, the last one first."""
+        """Take back skipped requests, the last one first."""
         self._home.end_pass()
         for request in requests:
             self._home.passed_over(request)
 
     def peek_request(self) -> Theirs:
-        """The head. Precondition: there is one."""
+        """Return the head. Precondition: there is one."""
         return self._home.head()
 
     def pop_request(self) -> Theirs:
@@ -61,10 +61,10 @@ class SchedulerQueue:
         return self._home.pop()
 
     def remove_request(self, request: Theirs) -> None:
-        """It was aborted."""
+        """Remove an aborted request."""
         self._home.left(request)
 
     def remove_requests(self, requests: Iterable[Theirs]) -> None:
-        """They were aborted, wherever they waited."""
+        """Remove aborted requests, wherever they waited."""
         for request in requests:
             self._home.left(request)

@@ -49,7 +49,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         self._settle()
 
     def _settle(self) -> None:
-        """A fresh scheduler in an empty home."""
+        """Install a fresh scheduler in an empty host."""
         ledger = Ledger(self._exporter.count if self._exporter else None)
         self.home = Home(self._config, ledger, self)
         self.waiting = SchedulerQueue(self.home, self.now_s, self._is_full)
@@ -59,7 +59,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         return bool(running >= self.max_num_active_reqs)
 
     def schedule(self, *args: Any, **named: Any) -> Any:
-        """One step: vLLM asks our queue whom to admit."""
+        """Run one step, in which vLLM asks our queue which requests to admit."""
         self.waiting.begin_pass()
         self._begun_s = self.home.now_s
         self._rank_victims()
@@ -69,9 +69,10 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
             self.waiting.end_pass()
 
     def _rank_victims(self) -> None:
-        """Before memory may run out: who loses it first, told as vLLM's own priorities.
+        """Set vLLM's priorities to our preemption order before memory may run out.
 
-        Its priority policy takes the highest number; it means nothing else, the queue being ours.
+        vLLM's priority policy preempts the highest number. The number has no other effect,
+        since the queue is ours.
         """
         if not self.home.scheduler.orders_retraction:
             return
@@ -91,7 +92,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         super()._update_after_schedule(scheduler_output)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        """A step's results are in."""
+        """Account the results of a step."""
         taking_part = [self.requests.get(name) for name in scheduler_output.num_scheduled_tokens]
         counts = scheduler_output.num_scheduled_tokens
         parts = [(one, counts[one.request_id]) for one in filter(None, taking_part)]
@@ -106,7 +107,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         return outputs
 
     def _observe(self, costs: FittedCosts, requests: list[Any], scheduler_output: Any) -> None:
-        """What this step took. One in which prompts are computed is booked to them."""
+        """Fit the costs to this step. A step that prefills is attributed to its prompts."""
         tokens, took_s = scheduler_output.num_scheduled_tokens, self.now_s() - self._begun_s
         computed = [(one.num_computed_tokens, tokens[one.request_id]) for one in requests]
         chunks = [(end - count, count) for end, count in computed if count > 1]
@@ -129,7 +130,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
 
     @property
     def counters(self) -> dict[str, int]:
-        """What has happened, over all clients."""
+        """The event counts over all clients."""
         return {what: self.home.ledger.total(what) for what in COUNTED}
 
 

@@ -41,7 +41,7 @@ class AdmissionParams:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything becomes of anybody."""
+        """Return whether admission control has any effect."""
         return self.policy != OFF
 
 
@@ -66,13 +66,13 @@ class AdmissionControl:
         return len(self._held) + len(self._demoted)
 
     def late_by_s(self, request: Request, now_s: float) -> float:
-        """By how much it would be late at the best of the workers; not above 0: in time."""
+        """Return how late a request would be at the best worker; 0 or less means in time."""
         if request.next_deadline_s is None:
             return 0.0
         return min(self._late_at(request, now_s, self._held).values(), default=0.0)
 
     def rerouted(self, request: Request, worker: int, now_s: float) -> int:
-        """Where a request goes that was routed to ``worker``: see ``reroute``."""
+        """Return the final worker of a request routed to ``worker``; see ``reroute``."""
         if request.next_deadline_s is None:
             return worker
         late = self._late_at(request, now_s, NOBODY)
@@ -92,7 +92,7 @@ class AdmissionControl:
         return True
 
     def retry_after_s(self) -> float | None:
-        """How long the request that was refused last would have been late; None if not by this."""
+        """Return how late the latest refused request would have been, None if not refused here."""
         return self._late_s
 
     def shed(self, now_s: float) -> Collection[Request]:
@@ -149,7 +149,7 @@ class AdmissionControl:
         return entered
 
     def _is_idle(self) -> bool:
-        """Whether nothing else is held, and some worker has nothing that waits."""
+        """Return whether nothing else is queued and some worker has no waiting request."""
         return not self._held and self._estimator.any_free()
 
     def _late_at(self, request: Request, now_s: float, held: Lot) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""When a request would be answered, estimated from the timing profile and what is under way."""
+"""The expected answer times of requests, from the timing profile and the present load."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Estimate(NamedTuple):
     end_s: float
 
     def late_by_s(self, request: Request, now_s: float) -> float:
-        """By how much it would miss the tighter of its deadlines; not above 0: in time."""
+        """Return by how much the tighter deadline would be missed; 0 or less means in time."""
         late = [
             now_s + taken_s - due_s
             for taken_s, due_s in (
@@ -33,22 +33,29 @@ class Estimate(NamedTuple):
 
 
 class Estimator:
-    """What is under way at each worker, and how long one request more would take there.
+    """An estimator of how long one more request would take at each worker, given the load there.
 
-    With q requests ahead of it, r running ones, a decode step of d seconds with it in the batch, M
-    tokens that a finished request has made on average, of any client, and N of its own client:
+    With q requests ahead of it, r running requests, and a decode step of d seconds with it in
+    the batch; M is the mean output of finished requests of all clients, and N that of its own
+    client:
 
-    - the first token comes after its prefill and q average ones, and, if the worker says that it is
-      saturated or others are held, after q + 1 of the running requests are over, one every M d / r;
-    - the last one N - 1 steps later, N being at most ``max_new_tokens``. Where nothing of its
-      client is over yet, N is M, and that is 1 at first.
+    - The first token comes after its prefill and q average prefills. If the worker reports
+    saturation or other requests are queued, it also comes after the end of q + 1 running
+    requests, one every M d / r.
+    - The last token comes N - 1 steps later, with N at most ``max_new_tokens``. Until a request
+    of its client has finished, N is M, which is 1 at first.
 
-    q is, of those that wait there, and by equal parts of those that are held before the workers:
-    with ``ahead="all"`` everyone, as under fcfs; with ``edf`` those that are due before it, the
-    running ones taken to be such; with ``fair`` those that go before it where clients take turns:
-    as many of each as of its own client, whose share of the running ones runs. Prefill leaves out
-    what is cached, where somebody knows. Prefills of others while it decodes, and HTTP, are left
-    out: where this is wrong, it is rather too short. It never asks how long an answer will be.
+    q counts the requests that wait at the worker, and an equal part of those queued before the
+    workers:
+
+    - ``ahead="all"`` counts all of them, as under fcfs.
+    - ``edf`` counts those due earlier; running requests are assumed to be among them.
+    - ``fair`` counts those that go first if clients take turns: as many of each client as of
+    its own, whose share of the running ones runs.
+
+    Prefill excludes cached tokens if they are known. Prefills of others during its decode, and
+    HTTP, are ignored, so that estimates tend to be too short. The true length of an answer is
+    never used.
     """
 
     def __init__(
@@ -64,27 +71,27 @@ class Estimator:
         self._all = (0, 0)
 
     def of(self, request: Request, held: Lot = NOBODY) -> dict[int, Estimate]:
-        """At every worker that is up, if ``held`` are held before them."""
+        """Return the estimate at every worker that is up, with ``held`` queued before them."""
         return {worker: self._one(request, worker, held) for worker in self._fleet.workers()}
 
     def expected_output(self, request: Request) -> float:
-        """Tokens that it is taken to make."""
+        """Return the request's expected output tokens."""
         known = self._outputs.get(request.client, self._all)
         return min(request.max_new_tokens, _mean(known))
 
     def any_free(self) -> bool:
-        """Whether at some worker nothing waits of all that went there."""
+        """Return whether some worker has no waiting request of those sent there."""
         loads = map(self._fleet.load, self._fleet.workers())
         return any(not _waiting(one) and not one.saturated for one in loads)
 
-    # What happens.
+    # Events.
 
     def sent(self, request: Request, worker: int) -> None:
-        """The request has gone to that worker."""
+        """Record that a request went to a worker."""
         self.moved(request, worker)
 
     def moved(self, request: Request, worker: int | None) -> None:
-        """It is there now, or at no worker any more."""
+        """Record a request's present worker, or None for none."""
         self._leave(request)
         self._at[request] = worker
         if worker is None:
@@ -92,7 +99,7 @@ class Estimator:
         self._sent.setdefault(worker, Lot()).add(request, self._prefill_s(request))
 
     def over(self, request: Request, output_tokens: int) -> None:
-        """A request that was sent is over; one without output was not served."""
+        """Record the end of a sent request; without output it was not served."""
         self._leave(request)
         if output_tokens:
             requests, tokens = self._outputs.pop(request.client, (0, 0))
@@ -118,7 +125,7 @@ class Estimator:
         return Estimate(first_s, first_s + max(0.0, outputs - 1) * step_s)
 
     def _before(self, request: Request, worker: int, load: WorkerLoad, held: Lot) -> float:
-        """How many requests go before it."""
+        """Return how many requests go before this request."""
         part = 1 / max(1, len(self._fleet.workers()))
         here, waiting = self._sent.get(worker, NOBODY), _waiting(load) + part * len(held)
         if self._ahead == "all" or not waiting:
@@ -136,16 +143,16 @@ class Estimator:
 
 
 def _running(load: WorkerLoad) -> int:
-    """Requests that run at a worker; of one that does not say all that went there."""
+    """Return a worker's running requests, or all in flight if it does not report them."""
     return load.in_flight if load.running is None else load.running
 
 
 def _waiting(load: WorkerLoad) -> int:
-    """Requests that wait at a worker, with those that it has got since it said so."""
+    """Return a worker's waiting requests, including those sent since its report."""
     return max(load.queued or 0, load.in_flight - _running(load))
 
 
 def _mean(known: tuple[int, int]) -> float:
-    """Tokens a request, of so many requests and tokens; 1 before the first."""
+    """Return the mean tokens per request; 1 before the first."""
     requests, tokens = known
     return tokens / requests if requests else 1.0

@@ -26,7 +26,7 @@ class Lot:
         return request in self._prefills_s
 
     def add(self, request: Request, prefill_s: float = 0.0) -> None:
-        """It is here from now on. It must not be here yet."""
+        """Add a request, which must not be in the lot yet."""
         self._prefills_s[request] = prefill_s
         self.prefill_s += prefill_s
         self.clients[request.client] += 1
@@ -34,9 +34,9 @@ class Lot:
             self._dues_s.add(request.next_deadline_s)
 
     def remove(self, request: Request) -> None:
-        """It has gone. Raises KeyError if it was not here."""
+        """Remove a request. Raises KeyError if it is not in the lot."""
         prefill_s = self._prefills_s.pop(request)
-        # What rounding leaves of a sum goes with the last one.
+        # The last client removes the rounding error of the sum.
         self.prefill_s = self.prefill_s - prefill_s if self._prefills_s else 0.0
         self.clients[request.client] -= 1
         if not self.clients[request.client]:
@@ -45,7 +45,7 @@ class Lot:
             self._dues_s.remove(request.next_deadline_s)
 
     def due_before(self, request: Request) -> int:
-        """How many of these are due before that one, or with it; all that are, if it is never."""
+        """Return how many requests are due no later than this one; all, if it has no deadline."""
         due_s = request.next_deadline_s
         return int(self._dues_s.bisect_right(inf if due_s is None else due_s))
 

@@ -13,7 +13,7 @@ Choice = Callable[[Request, int, float], int]
 
 
 def rerouting(router: Router) -> Rerouting:
-    """The router with a ``choose`` of its own behind it, which changes nothing at first."""
+    """Wrap the router with a ``choose`` step, which changes nothing at first."""
     declared = {
         name: getattr(router, name)
         for name in ("name", "wants_evictions", "holds", "cluster_theorems")
@@ -23,10 +23,10 @@ def rerouting(router: Router) -> Rerouting:
 
 
 class Rerouting(Router):
-    """Any ``router``, and ``choose`` after it; made by ``rerouting``.
+    """A router with a ``choose`` step after its decision; made by ``rerouting``.
 
-    The router never hears that it was overruled: what it counts is what it decided. Should that be
-    asked again, the worker that had the request being gone, its first decision counts as failed.
+    The router is never told that it was overruled, and counts its own decisions. If the request
+    is routed again because its worker left, the router's first decision counts as failed.
     """
 
     def __init__(self, router: Router) -> None:

@@ -1,1 +1,1 @@
-"""Which request of a flow goes first: the orders of a queue before the cluster, one a file."""
+"""The orders of requests within a flow of a queue before the cluster, one per file."""

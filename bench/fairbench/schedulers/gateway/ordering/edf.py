@@ -9,7 +9,7 @@ from fairbench.schedulers.gateway.ordering.order import Order
 
 
 class EarliestDeadline(Order):
-    """By the first of the request's deadlines, else its arrival plus the TTL; without, last."""
+    """An order by the request's first deadline, else by arrival plus TTL; without both, last."""
 
     name = "edf"
 

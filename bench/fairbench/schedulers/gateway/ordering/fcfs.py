@@ -9,7 +9,7 @@ from fairbench.schedulers.gateway.ordering.order import Order
 
 
 class Arrival(Order):
-    """In order of arrival."""
+    """An order by arrival."""
 
     name = "fcfs"
 

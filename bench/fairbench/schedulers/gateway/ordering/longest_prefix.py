@@ -12,10 +12,10 @@ LOOKAHEAD = 64  # requests of a flow: matching is dear, and the queue may be lon
 
 
 class LongestPrefix(Order):
-    """By the longest match at some worker, among the first 64 requests of a flow.
+    """An order by the longest match at some worker, among the first 64 requests of a flow.
 
-    A request that matches little may be passed over as long as others keep coming: nothing here
-    bounds its wait.
+    A request with a short match may be skipped as long as others keep arriving: its wait is
+    unbounded.
     """
 
     name = "longest-prefix"

@@ -1,4 +1,4 @@
-"""What an order of a flow must do: rank its requests."""
+"""The interface of an order within a flow, which ranks requests."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Order(ABC):
 
     @abstractmethod
     def rank(self, request: Request) -> float:
-        """Where it stands now."""
+        """Return the request's present rank."""
 
     def first(self, flow: Iterable[Request]) -> Request:
-        """Of a flow in order of arrival, which is not empty, the request that goes first."""
+        """Return the request that goes first, of a non-empty flow in order of arrival."""
         return min(flow, key=self.rank)
 
     def in_order(self, requests: Iterable[Request]) -> Sequence[Request]:
-        """Requests in order of arrival, as they would go if they were one flow."""
+        """Return requests, given in order of arrival, as they would go if they were one flow."""
         return sorted(requests, key=self.rank)

@@ -1,1 +1,1 @@
-"""Which flow goes next: the policies of a queue before the cluster, one a file."""
+"""The policies that pick the next flow of a queue before the cluster, one per file."""

@@ -69,7 +69,7 @@ class Kthena(FlowPolicy):
         self._priority.pop(request, None)
 
     def usage(self, client: str, now_s: float) -> float:
-        """What the client's answers in the window count."""
+        """Return the usage that the client's answers in the window count for."""
         answers = self._answers.get(client, deque())
         while answers and answers[0][0] < now_s - self.params.window_s:
             self._usage[client] -= answers.popleft()[1]

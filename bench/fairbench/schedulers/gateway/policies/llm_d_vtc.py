@@ -30,7 +30,7 @@ class LlmdVTC(FlowPolicy):
 
     @dataclass(frozen=True)
     class Params(PriceParams):
-        """As ``PriceParams``. ``forget_s``: idle flows lose their counter (llm-d: 5 minutes)."""
+        """The parameters of ``PriceParams``, and ``forget_s`` for idle flows (llm-d: 5 min)."""
 
         output_weight: Annotated[FiniteFloat, Gt(0)] = 3.0
         corrected: bool = False

@@ -62,7 +62,7 @@ class ProgramAware(FlowPolicy):
         self._attained[request.client] = (attained, now_s)
 
     def attained(self, client: str, now_s: float) -> float:
-        """The client's service, decayed until now."""
+        """Return the client's service, decayed until now."""
         service, as_of_s = self._attained.get(client, (0.0, now_s))
         half_life_s = self.params.half_life_s
         return service * 2 ** (-(now_s - as_of_s) / half_life_s) if half_life_s else service
@@ -72,6 +72,6 @@ class ProgramAware(FlowPolicy):
 
 
 def scaled(values: list[float] | list[int]) -> list[float]:
-    """Each between the least, 0, and the most, 1; all 0 if they are the same."""
+    """Scale values to between 0 (minimum) and 1 (maximum); all 0 if they are equal."""
     least, span = min(values), max(values) - min(values)
     return [(value - least) / span if span else 0.0 for value in values]

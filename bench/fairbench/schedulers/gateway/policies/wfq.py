@@ -45,7 +45,7 @@ class WFQ(FlowPolicy):
         self._virtual: dict[str, float] = {}  # by tenant, of those in it
 
     def _nodes(self, client: str) -> Iterator[tuple[str, str]]:
-        """A client's nodes from the top, each with its tenant; itself alone without the tree."""
+        """Yield a client's nodes from the top with their tenants; only itself without the tree."""
         if self.params.tenants is None:
             yield ROOT, client
         else:
@@ -66,7 +66,7 @@ class WFQ(FlowPolicy):
         return self._next(ROOT, view.clients(), view)
 
     def _next(self, tenant: str, clients: Collection[str], view: WaitingView) -> str:
-        """Which of a tenant's clients goes next: each node is as long as its own next request."""
+        """Return a tenant's next client; each node's length is that of its next request."""
         first = {node: self._within(node, clients, view) for node in self._waiting(tenant, clients)}
 
         def end(node: str) -> tuple[float, float, int]:
@@ -77,7 +77,7 @@ class WFQ(FlowPolicy):
         return first[min(first, key=end)]
 
     def _within(self, node: str, clients: Collection[str], view: WaitingView) -> str:
-        """Which client of a node goes next; a client's node is itself."""
+        """Return the next client of a node; a client's node is the client itself."""
         if self.params.tenants is None:
             return node
         below = [client for client in clients if node in self.setup.lineage(client)]

@@ -1,1 +1,1 @@
-"""When a request may go: what a queue before the cluster knows of its load, one detector a file."""
+"""The saturation detectors of a queue before the cluster, one per file."""

@@ -1,4 +1,4 @@
-"""What a saturation detector must do: say when a queue before the cluster may let a request go."""
+"""The interface of a saturation detector, which says when the queue may release a request."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from fairbench.schedulers.views import FleetView
 
 
 class Detector(ABC):
-    """Whether the cluster takes one more request. Subclass this, one detector a file.
+    """A test of whether the cluster takes one more request. Subclass it, one detector per file.
 
-    Pure, like a scheduler: it hears of what is sent and of what is over, and is woken to ``look``.
+    A detector is pure, like a scheduler: it is told of sent and finished requests, and is woken
+    to ``look``.
     """
 
     name: ClassVar[str]
@@ -32,21 +33,21 @@ class Detector(ABC):
         return self.setup.fleet
 
     def look(self, now_s: float) -> None:
-        """The home is awake: poll the workers if it is time."""
+        """Poll the workers if it is time, as the host is awake."""
 
     @abstractmethod
     def has_room(self, now_s: float) -> bool:
-        """Asked before each request that might go."""
+        """Return whether there is room; asked before each request that might go."""
 
     def wake_s(self, now_s: float) -> float | None:
-        """When to wake the home although nothing has happened, None for never."""
+        """Return when to wake the host without any event, None for never."""
         return None
 
     def on_sent(self, request: Request, worker: int) -> None:
-        """The request has gone to that worker."""
+        """Handle a request that went to a worker."""
 
     def on_moved(self, request: Request, worker: int | None) -> None:
-        """A request that was sent is at this worker now; None: at none any more, and not over."""
+        """Record a sent request's present worker; None means none, though it is not over."""
 
     def on_finish(self, request: Request) -> None:
-        """A request that was sent is over."""
+        """Handle the end of a request that was sent."""

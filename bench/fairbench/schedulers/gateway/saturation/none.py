@@ -1,4 +1,4 @@
-"""No detector: nothing but the router holds requests back."""
+"""The absence of a detector: only the router queues requests."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Utilization(Detector):
         return max(waiting / self.params.waiting, used / self.params.kv_usage)
 
     def wake_s(self, now_s: float) -> float | None:
-        """The next poll; none while it would find again that nothing is under way."""
+        """Return the time of the next poll; None while nothing is in flight."""
         busy = any(load.in_flight for load in self._loads.values())
         return self._next_s if busy or self._sent else None
 

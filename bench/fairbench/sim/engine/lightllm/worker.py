@@ -127,7 +127,7 @@ class LightLLMWorker:
         alone = FitTest(RunningBatch(), self.limits)
         return sequence.total <= self.limits.minibatch_tokens and alone.try_add(sequence)
 
-    # What others ask.
+    # Questions from other components.
 
     @property
     def queued_count(self) -> int:

@@ -155,7 +155,7 @@ class BlockCache:
             self._moved(waiter)
         return node
 
-    # What a waiting queue asks (a PrefixCache).
+    # The interface for a waiting queue (a PrefixCache).
 
     def descend(
         self, node: BlockNode, prompt: Prompt, place: Place, limit: int

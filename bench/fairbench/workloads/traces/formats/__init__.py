@@ -41,10 +41,11 @@ FORMATS: dict[str, Format | Measured] = {one.name: one for one in _ALL}
 
 
 def format_of(name: str, records: Iterator[Place]) -> tuple[Format | Measured, Iterator[Place]]:
-    """The format called ``name``, or the first that fits; and the records, all of them.
+    """Return the format called ``name``, or the first that fits, and all records.
 
-    ``auto`` looks on where only what fits anything does: logs may begin with other events. Raises
-    UsageError for an unknown name.
+    ``auto`` skips records that no format fits: logs may begin with other events. Raises
+    UsageError for
+    an unknown name.
     """
     if name in FORMATS:
         return FORMATS[name], records

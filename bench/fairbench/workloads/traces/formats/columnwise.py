@@ -28,7 +28,7 @@ class Columnwise:
         return all(isinstance(lists.get(self.usual[name]), list) for name in NEEDED)
 
     def rows(self, records: Iterator[Place], asked: Asked) -> Iterator[PlacedRow]:
-        """Those of the run that was asked for, or of the only one."""
+        """Yield the rows of the requested run, or of the only run."""
         where, chosen = _chosen(records, asked.line)
         run = self._lists(chosen)
         wanted = {**self.usual, **asked.names}
@@ -46,13 +46,13 @@ class Columnwise:
         columns.check_named()
 
     def _lists(self, run: Record) -> Record:
-        """Where the lists are."""
+        """Return the object that holds the lists."""
         found = run.get(self.inside) if self.inside else run
         return found if isinstance(found, Mapping) else {}
 
 
 def _chosen(records: Iterator[Place], line: int) -> Place:
-    """The record on that line, from 1. Raises UsageError if it is not clear which."""
+    """Return the record on a line, from 1. Raises UsageError if the choice is ambiguous."""
     for number, record in enumerate(records, start=1):
         if number == (line or 1):
             if not line and next(records, None) is not None:

@@ -44,12 +44,12 @@ class Flattened:
 
 
 def inner(value: Any, *keys: str) -> Any:
-    """What is under keys in each other, None where there is nothing."""
+    """Return the value under nested keys, None if there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
 
 
 def first_given(*values: Any) -> Any:
-    """The first that is there and not empty."""
+    """Return the first value that is present and not empty."""
     return next((value for value in values if value not in (None, "", [], {})), None)

@@ -43,7 +43,7 @@ def _requests(record: Record) -> Iterator[Mapping[str, Any] | None]:
 
 
 def _unix_ns(span: Mapping[str, Any], which: str) -> Any:
-    """OTLP's time, which is always in nanoseconds; as it is if it is no number."""
+    """Return an OTLP time, always in nanoseconds; a value that is no number stays as it is."""
     value = span.get(f"{which}TimeUnixNano")
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         return Nanoseconds(value)
@@ -51,12 +51,12 @@ def _unix_ns(span: Mapping[str, Any], which: str) -> Any:
 
 
 def _usage(attributes: Mapping[str, Any], *names: str) -> Any:
-    """Tokens, by the first of the names that there is."""
+    """Return a token count under the first of the names that is present."""
     return first_given(*(attributes.get(f"gen_ai.usage.{name}_tokens") for name in names))
 
 
 def _spans(record: Record) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
-    """Each span of a record, and its attributes with those of what it is of."""
+    """Yield each span of a record with its attributes and those of its resource and scope."""
     if "resourceSpans" not in record:
         yield _attributes(record.get("attributes")), record
         return
@@ -68,13 +68,13 @@ def _spans(record: Record) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]
 
 
 def _listed(value: Any) -> Iterator[Mapping[str, Any]]:
-    """The objects of a list; none where there is no list."""
+    """Yield the objects of a list; nothing for other values."""
     found = value if isinstance(value, list) else []
     yield from (one for one in found if isinstance(one, Mapping))
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """An object, or OTLP's list of keys and typed values, as an object; empty for neither."""
+    """Return an object, or OTLP's list of typed values, as a dictionary; empty for others."""
     if isinstance(value, Mapping):
         return {str(key): one for key, one in value.items()}
     found = {}

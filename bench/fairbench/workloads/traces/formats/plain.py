@@ -1,4 +1,4 @@
-"""Any file with a request a line, as CSV or as JSON, its columns known by their names."""
+"""Any file with one request a line, CSV or JSON, whose columns are recognized by name."""
 
 from __future__ import annotations
 

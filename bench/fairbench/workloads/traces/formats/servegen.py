@@ -34,7 +34,7 @@ class ServeGen:
         return {"client", "windows", "lens"} <= set(first)
 
     def trace(self, records: Iterator[Place], asked: Asked) -> WindowedTrace:
-        """Raises DataError naming line and field."""
+        """Return the trace of a file's windows. Raises DataError naming line and field."""
         if asked.names:
             raise UsageError(f"--map {next(iter(asked.names))}: ServeGen has no columns")
         clients, left_out, last = [], 0, ""
@@ -82,7 +82,7 @@ def _numbers(window: Any, where: str) -> tuple[float, float, float, str]:
 
 
 def _lengths(tables: dict[str, Any], where: str) -> Iterator[Lengths]:
-    """The tables in order of the times from which they hold."""
+    """Yield the tables of lengths in order of the times from which they apply."""
     found = []
     for start, table in tables.items():
         try:
@@ -99,7 +99,7 @@ def _lengths(tables: dict[str, Any], where: str) -> Iterator[Lengths]:
 
 
 def _table(table: Any, most: int, where: str) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Values, and the sums of their probabilities."""
+    """Return the values of a table and their cumulative probabilities."""
     if isinstance(table, list) and len(table) == 2 and all(isinstance(one, list) for one in table):
         values, parts = table
         known = len(values) == len(parts) > 0 and all(map(_is_number, [*values, *parts]))

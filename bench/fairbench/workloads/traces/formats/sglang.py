@@ -39,7 +39,7 @@ def _requests(record: Record) -> Iterator[Mapping[str, Any] | None]:
 
 
 def _times(end: Any, latency_s: Any) -> tuple[Any, Any]:
-    """When a request came and ended; the end is both where one of both cannot be read."""
+    """Return the start and end of a request; both are the end if either cannot be read."""
     try:
         end_ns = nanoseconds(end, unit_of(end))
         return Nanoseconds(end_ns - nanoseconds(latency_s, "s")), Nanoseconds(end_ns)

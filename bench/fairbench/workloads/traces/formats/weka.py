@@ -56,7 +56,7 @@ class Weka:
         return {"id", "requests", "block_size", "hash_id_scope"} <= set(first)
 
     def rows(self, records: Iterator[Place], asked: Asked) -> Iterator[PlacedRow]:
-        """Raises DataError, one line, that names session and turn."""
+        """Yield the rows of the sessions. Raises DataError, one line, naming session and turn."""
         asked.notes["unit"] = "s"
         identities = _Identities()
         for where, record in records:
@@ -143,7 +143,7 @@ class _Session:
         )
 
     def _blocks(self, turn: Record, agent: _Agent, tokens: int, where: str) -> list[int]:
-        """The identities of the blocks; those of tools and system prompt are everyone's."""
+        """Return the block identities of a turn; all sessions share tool and system blocks."""
         given = turn.get("hash_ids", [])
         if not isinstance(given, list) or not all(type(one) is int for one in given):
             raise DataError(f"{where}: hash_ids: must be a list of integers")
@@ -166,7 +166,7 @@ class _Session:
         ]
 
     def _shared_blocks(self, agent: _Agent) -> int:
-        """How many blocks hold nothing but tool definitions and system prompt."""
+        """Return the number of blocks that hold only tool definitions and system prompt."""
         return (agent.tool_tokens + agent.system_tokens) // self._size
 
     def _shared(self, record: Record, where: str) -> tuple[int, int]:
