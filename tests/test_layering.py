@@ -180,7 +180,14 @@ def test_a_study_imports_only_the_kit_beside_itself():
 @pytest.mark.parametrize("path", sorted(STUDIES.rglob("*.py")), ids=lambda path: path.name)
 def test_only_commands_of_studies_use_the_command_line(path):
     assert "print" not in calls(path)
-    commands = ("command.py", "reproduce.py", "map_command.py", "paper_runs.py", "rediscover.py")
+    commands = (
+        "command.py",
+        "reproduce.py",
+        "reproduction.py",
+        "map_command.py",
+        "paper_runs.py",
+        "rediscover.py",
+    )
     if path.name not in commands:
         assert not [name for name in imports(path) if within(name, ("typer",))]
 
