@@ -89,8 +89,8 @@ class LLM(Protocol):
         """Run one call; returns the produced tokens as a segment to build later prompts from.
 
         ``name`` is unique within the program and names the output, whatever order the calls are
-        made in. ``output_tokens`` is the true length, which only the engine may use.
-        Raises ProgramFailed if the cluster refuses the request.
+        made in. ``output_tokens`` is the true length, which only the engine may use. Raises
+        ProgramFailed if the cluster refuses the request.
         """
         ...
 
@@ -149,8 +149,8 @@ class NoBound:
 class CostModel(Protocol):
     """The duration of an engine's iterations, for policies that weigh time.
 
-    The simulator answers from its timing profile. The host of a real server fits the model to
-    the server's own steps.
+    The simulator answers from its timing profile. The host of a real server fits the model to the
+    server's own steps.
     """
 
     def prefill_s(self, cached_tokens: int, new_tokens: int) -> float:

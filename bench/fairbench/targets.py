@@ -151,8 +151,7 @@ def named_targets(
 
     A key of ``given`` is ``ttft``, for every client, or ``NAME.ttft``, for a client or one of the
     ``classes`` (client -> class); a client's own target takes precedence. Raises UsageError for
-    another
-    name, latency or time.
+    another name, latency or time.
     """
     names = list(clients)
     allowed = {*names, *classes.values()}

@@ -39,8 +39,7 @@ def named_below(owners: Mapping[str, str]) -> dict[str, str]:
     """Return the position of clients in the tree, given the owner of each ("" for itself).
 
     A client whose name does not contain its owner is placed below the owner, and so is a client
-    that
-    owns others.
+    that owns others.
     """
     said = {name: owner or owner_of(name) for name, owner in owners.items()}
     hidden = {owner for name, owner in said.items() if owner != owner_of(name)}

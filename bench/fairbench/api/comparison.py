@@ -45,13 +45,13 @@ One = Result | str | PathLike[str]
 class Comparison:
     """The result of ``compare``.
 
-    ``runs`` is an Arrow table of the metrics of every run, with one row per run. Its first
-    columns are ``place`` (the configuration), ``run`` (the scheduler there) and ``seed``.
-    ``differences`` has one row per metric and pair of experiments: both means, the difference
-    paired by seed and its 95% interval. The row also says whether the other experiment is
-    ``better`` or ``worse`` than the baseline, the ``same``, or whether the comparison is
-    inconclusive. An inconclusive row estimates how many more seeds would settle the comparison.
-    The printed form is the output of ``fairbench compare``.
+    ``runs`` is an Arrow table of the metrics of every run, with one row per run. Its first columns
+    are ``place`` (the configuration), ``run`` (the scheduler there) and ``seed``. ``differences``
+    has one row per metric and pair of experiments: both means, the difference paired by seed and
+    its 95% interval. The row also says whether the other experiment is ``better`` or ``worse`` than
+    the baseline, the ``same``, or whether the comparison is inconclusive. An inconclusive row
+    estimates how many more seeds would settle the comparison. The printed form is the output of
+    ``fairbench compare``.
     """
 
     def __init__(self, groups: Sequence[Sequence[Side]], metrics: Sequence[str] | None) -> None:

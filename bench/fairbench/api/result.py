@@ -63,7 +63,7 @@ class Result:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """All metrics of the run. Undefined metrics are None."""
+        """Return all metrics of the run. Undefined metrics are None."""
         return self._run.summary
 
     @property

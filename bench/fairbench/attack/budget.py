@@ -28,8 +28,8 @@ def tokens_per_hour(spec: ExperimentSpec) -> float:
 def gpu_s_per_hour(spec: ExperimentSpec) -> float:
     """Return the GPU time that the attack adds per hour, by the engine's costs (``RequestWork``).
 
-    The attacker's own padding counts as cached and the rest of a prompt as computed. The result
-    is an upper bound for programs whose calls share a prompt.
+    The attacker's own padding counts as cached and the rest of a prompt as computed. The result is
+    an upper bound for programs whose calls share a prompt.
     """
     work = RequestWork(ProfileCosts(load_profile(spec.gpu)))
 

@@ -30,9 +30,9 @@ LABELS = {
 def value_of(harms: Sequence[Harm], objective: str) -> float:
     """Return a trial's value to the attacker, averaged over its seeds.
 
-    The value is the attacker's gain, the victims' loss of service, or the ratio of the victims'
-    P95 to the honest twin's. The ratio is infinite if the victims have no P95 because their
-    requests were refused.
+    The value is the attacker's gain, the victims' loss of service, or the ratio of the victims' P95
+    to the honest twin's. The ratio is infinite if the victims have no P95 because their requests
+    were refused.
     """
     if objective == Objective.GAIN:
         return fmean(one.gain for one in harms)

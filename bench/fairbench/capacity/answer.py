@@ -100,8 +100,8 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the indices of rows that cost less than the first row of their load, dearest first.
 
-    Without prices, only rows of the same GPU are comparable, by the number of GPUs. If the
-    first row has no answer, every row with an answer counts as cheaper.
+    Without prices, only rows of the same GPU are comparable, by the number of GPUs. If the first
+    row has no answer, every row with an answer counts as cheaper.
     """
     found = []
     for number, row in enumerate(rows):

@@ -18,9 +18,9 @@ UNDONE = ("unfinished", "refused", "failed")
 class Judged(NamedTuple):
     """The verdict on a target: the mean over seeds and, given several seeds, its 95% interval.
 
-    ``met`` refers to the mean, ``certain`` to the whole interval. ``bound`` is ``>`` or ``<``
-    if the mean is only a bound. ``reason`` says why there is no mean. ``seeds_met`` counts the
-    seeds that meet the target individually.
+    ``met`` refers to the mean, ``certain`` to the whole interval. ``bound`` is ``>`` or ``<`` if
+    the mean is only a bound. ``reason`` says why there is no mean. ``seeds_met`` counts the seeds
+    that meet the target individually.
     """
 
     slo: Slo
@@ -44,8 +44,8 @@ class Judged(NamedTuple):
 def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> Judged:
     """Judge a target from the summaries of one cluster under several seeds.
 
-    Below saturation, targets on shares count as met. A latency that is only a lower bound does
-    not meet its limit, nor does a missing value.
+    Below saturation, targets on shares count as met. A latency that is only a lower bound does not
+    meet its limit, nor does a missing value.
     """
     values = [_value(slo, summary) for summary in summaries]
     fine = [value.reason == NOT_CONTENDED for value in values]

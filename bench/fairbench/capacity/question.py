@@ -75,7 +75,7 @@ class Question:
 
     @property
     def choices(self) -> list[Choice]:
-        """All choices, by load; the planned choice comes first at each load."""
+        """Return all choices, by load; the planned choice comes first at each load."""
         return [
             Choice(scheduler, gpu, load)
             for load in self.loads

@@ -27,9 +27,9 @@ class Found(NamedTuple):
 def bisected(low: int, high: int) -> Search:
     """Find the smallest sufficient size from ``low`` to ``high`` by bisection.
 
-    The neighbours of the step are tested too. If the results are not monotone, every size below
-    the smallest sufficient one is tested. If the largest size is insufficient, smaller sizes
-    are tested before the search reports that none suffices.
+    The neighbours of the step are tested too. If the results are not monotone, every size below the
+    smallest sufficient one is tested. If the largest size is insufficient, smaller sizes are tested
+    before the search reports that none suffices.
     """
     tried = dict((yield [high]))
     below, above = low - 1, high

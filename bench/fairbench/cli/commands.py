@@ -13,7 +13,7 @@ from fairbench.cli.studies import study
 
 
 class Entry(NamedTuple):
-    """Where a command is, ``MODULE:NAME`` in this package, and what it does in a line.
+    """A command: its location, ``MODULE:NAME`` in this package, and its description in a line.
 
     The module of a command of the ``studies`` is in their package.
     """

@@ -17,8 +17,8 @@ SETTLED_PART = 0.001
 def progress_line(state: Any, elapsed_s: float = 0.0) -> str:
     """Return the line that shows a reported state (see ``execute.context.Progress.update``).
 
-    ``elapsed_s`` is the time so far. After some seconds, a simulation also shows an estimate of
-    the time left.
+    ``elapsed_s`` is the time so far. After some seconds, a simulation also shows an estimate of the
+    time left.
     """
     from fairbench.sim.run import Progress
 

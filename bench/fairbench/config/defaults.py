@@ -98,8 +98,8 @@ def _chosen_times(file: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, 
 def workload_defaults(draft: Mapping[str, Any], workload: WorkloadSpec) -> dict[str, Any]:
     """Return the workload's number of clients and times, unless other values determine them.
 
-    A number of programs disables the default duration. A duration other than the workload's
-    limits the warm-up to ``WARMUP_SHARE`` of that duration.
+    A number of programs disables the default duration. A duration other than the workload's limits
+    the warm-up to ``WARMUP_SHARE`` of that duration.
     """
     times = {
         "clients": workload.client_count(str(draft.get("scenario", DEFAULTS["scenario"]))),

@@ -62,8 +62,8 @@ def gateway_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
 def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return every parameter of admission control before real servers as NAME.PARAM.
 
-    The result is empty without admission control. Raises UsageError for a wrong value, and if
-    no timing profile of the workers is set.
+    The result is empty without admission control. Raises UsageError for a wrong value, and if no
+    timing profile of the workers is set.
     """
     if not admission_parts(settings):
         return {}

@@ -80,8 +80,8 @@ def resolve(
     """Return the full spec. ``flags`` override keys of ``file``, ``assignments`` its settings.
 
     All three hold only explicit values. ``path`` is the location of ``file``. Raises UsageError
-    with one line that names the field, its value and what is allowed. If the file itself is
-    wrong, raises DataError, which also names the file.
+    with one line that names the field, its value and what is allowed. If the file itself is wrong,
+    raises DataError, which also names the file.
     """
     file = file or {}
     try:
@@ -160,8 +160,8 @@ def _resolve(
 def _not_overridden(file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the file's keys that flags leave in effect.
 
-    A ``--scheduler`` flag names router and local scheduler, and therefore overrides both keys
-    of the file. Likewise ``--gateway`` overrides the file's detector.
+    A ``--scheduler`` flag names router and local scheduler, and therefore overrides both keys of
+    the file. Likewise ``--gateway`` overrides the file's detector.
     """
     dropped = {"router", "local"} if "scheduler" in flags else set()
     dropped |= set(GATEWAY_KEYS) if "gateway" in flags else set()

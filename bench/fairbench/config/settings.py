@@ -50,9 +50,8 @@ def resolve_settings(
 ) -> ResolvedSettings:
     """Return the workload with its settings, and every setting of the parts ``used``.
 
-    A parameter is its class's default, overridden by the workload's value, overridden by
-    ``given``. All of ``given`` is checked, used or not. Raises UsageError naming the key and
-    what is allowed.
+    A parameter is its class's default, overridden by the workload's value, overridden by ``given``.
+    All of ``given`` is checked, used or not. Raises UsageError naming the key and what is allowed.
     """
     known = parts()
     if workload.name in known:

@@ -45,12 +45,12 @@ Tables = Annotated[list[Table], BeforeValidator(_as_list)]
 
 
 class Sweep(BaseModel):
-    """All combinations of the values in each ``grid``, over ``base``, minus those in ``exclude``.
+    """The combinations of the values in each ``grid``, over ``base``, minus those in ``exclude``.
 
     The keys of all three tables are those of an experiment file; settings are written as
-    ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an array of
-    several. ``num_runs`` is the number of seeds per point. ``quick`` replaces durations by a
-    few programs (``sweep_points.QUICK_PROGRAMS``).
+    ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an array of several.
+    ``num_runs`` is the number of seeds per point. ``quick`` replaces durations by a few programs
+    (``sweep_points.QUICK_PROGRAMS``).
     """
 
     model_config = ConfigDict(

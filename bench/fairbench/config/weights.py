@@ -27,8 +27,8 @@ def moved_weights(
 ) -> MovedWeights:
     """Return the used parts' ``settings`` without weights, and all weights merged.
 
-    Weights of an ``assigned`` setting override the file's ``weights``; the file's override
-    those of all other settings.
+    Weights of an ``assigned`` setting override the file's ``weights``; the file's override those of
+    all other settings.
     """
     kept, found = dict(settings), dict(weights)
     for key in SPELLINGS.intersection(settings):
@@ -51,9 +51,9 @@ def resolve_weights(
 ) -> dict[str, Any] | None:
     """Return a run's weights: the workload's own for the run's clients, overridden by ``given``.
 
-    Clients without a weight have 1. A given weight of 1 is omitted unless the workload has
-    another one. The result is None if there are no weights. Errors in ``clients`` or ``given``
-    are left to the spec.
+    Clients without a weight have 1. A given weight of 1 is omitted unless the workload has another
+    one. The result is None if there are no weights. Errors in ``clients`` or ``given`` are left to
+    the spec.
     """
     own = workload.client_weights or {}
     if not (given or own):

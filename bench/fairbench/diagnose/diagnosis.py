@@ -34,7 +34,7 @@ TIMES_USUAL = 4  # times as many as are replayed
 
 @dataclass(frozen=True)
 class Asked:
-    """What a diagnosis assumes: flags of ``run``, replicas (None: the usual), and targets."""
+    """The assumptions of a diagnosis: flags of ``run``, replicas (None: the usual), and targets."""
 
     flags: Mapping[str, Any]
     dp: int | None = None
@@ -45,10 +45,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found. ``waits`` are the recorded ones, else those of the first replay.
+    """The findings of a diagnosis. ``waits`` are recorded, else those of the first replay.
 
-    ``harm`` is by these. The replayed requests came from ``part_s[0]`` to ``part_s[1]``;
-    ``dp_given``: the user named the replicas. ``plan`` is the answer of a capacity plan, if any.
+    ``harm`` is by these waits. The replayed requests came from ``part_s[0]`` to ``part_s[1]``;
+    ``dp_given`` means that the user named the replicas. ``plan`` is the answer of a capacity plan.
     """
 
     log: AccessLog

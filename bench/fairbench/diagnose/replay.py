@@ -36,10 +36,10 @@ SAMPLE = 3_000  # requests, whose GPU time is worked out
 
 @dataclass(frozen=True)
 class Replay:
-    """What all replays have in common: a trace file, its flags, and who is heavy.
+    """The common parts of all replays: a trace file, its flags, and the heavy clients.
 
-    ``flags`` are those of ``run``. ``start_s`` is when the replayed requests begin, by the clock of
-    the log; ``names`` are the clients of the log by what the replay calls them.
+    ``flags`` are those of ``run``. ``start_s`` is the beginning of the replayed requests by the
+    log's clock; ``names`` maps the replay's client names to those of the log.
     """
 
     file: Path

@@ -12,8 +12,8 @@ _COMMAND = re.compile(r"(?<!\S)::(?=.*::)|##(?=\[)")
 def printable(text: str) -> str:
     """Return the text with its control characters, line ends included, written as escapes.
 
-    A name may contain terminal escape sequences. A name may also contain commands of CI
-    systems, which are broken up by a backslash.
+    A name may contain terminal escape sequences. A name may also contain commands of CI systems,
+    which are broken up by a backslash.
     """
     if not text.isprintable():
         escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

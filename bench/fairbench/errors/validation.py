@@ -37,8 +37,8 @@ def _children(value: Any) -> Iterable[Any]:
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
     """Return the first error as one line: the key, its value, what is allowed, the nearest match.
 
-    ``owner`` is prefixed to the key (``dlpm`` makes ``dlpm.quantum``). An unknown top-level key
-    is compared with ``known``.
+    ``owner`` is prefixed to the key (``dlpm`` makes ``dlpm.quantum``). An unknown top-level key is
+    compared with ``known``.
     """
     errors = error.errors(include_url=False)
     # A key that is misspelt is the cause of one that is missing.

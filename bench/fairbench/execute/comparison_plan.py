@@ -57,7 +57,7 @@ class Plan:
         return [one for one in self.members if isinstance(one, ToRun)]
 
     def sweep(self) -> Sweep:
-        """The planned runs as a sweep, which can be resumed and reported as usual."""
+        """Return the planned runs as a sweep, which can be resumed and reported as usual."""
         names = "-".join(one.spec.scheduler for one in self.to_run)
         first, count = self.seeds[0], len(self.seeds)
         together = self.seeds == tuple(range(first, first + count))

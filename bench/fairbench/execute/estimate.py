@@ -17,8 +17,8 @@ class Estimate(NamedTuple):
     """The estimated cost of several simulations: total requests, seconds and bytes.
 
     The seconds are for this machine under its present load. They are right within a factor of
-    three, since requests differ in cost and the machine's load may change. ``load`` is the
-    number of other processes that want a processor.
+    three, since requests differ in cost and the machine's load may change. ``load`` is the number
+    of other processes that want a processor.
     """
 
     runs: int

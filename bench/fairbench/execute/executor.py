@@ -59,9 +59,9 @@ class Executor(Protocol):
     ) -> Generator[tuple[int, Any], None, None]:
         """Yield (index, result) as tasks end; a result is the returned value or a ``Failure``.
 
-        Tasks begin in the given order. Once ``interrupted``, no task begins, and running tasks
-        are asked to stop; their results are still yielded. Nothing is left running when the
-        generator is closed.
+        Tasks begin in the given order. Once ``interrupted``, no task begins, and running tasks are
+        asked to stop; their results are still yielded. Nothing is left running when the generator
+        is closed.
         """
         ...
 

@@ -15,8 +15,8 @@ def files_of(spec: ExperimentSpec) -> tuple[str, ...]:
     """Return the files that an experiment reads: traces, costs, data set and tokenizer.
 
     The workload itself is part of the spec. Files of ``FAIRBENCH_SCHEDULERS`` and
-    ``FAIRBENCH_PROGRAMS`` belong to every experiment and are left out. A hub name refers to no
-    file of the user's.
+    ``FAIRBENCH_PROGRAMS`` belong to every experiment and are left out. A hub name refers to no file
+    of the user's.
     """
     found = [*_called_file(spec.workload.model_dump()), *cost_names(spec.settings)]
     if spec.dataset_path and not spec.dataset_path.startswith(HUB_PREFIX):

@@ -22,8 +22,8 @@ POLL_S = 0.2
 class LocalProcesses:
     """Runs as many tasks at a time as this machine has processors, each in a process.
 
-    A task is a function of a module that can be imported, not of a script. No process outlives
-    this one.
+    A task is a function of a module that can be imported, not of a script. No process outlives this
+    one.
     """
 
     def run(

@@ -61,8 +61,8 @@ def named_workers(
 ) -> Routed:
     """Return running workers with their ``keys``. ``parts`` have settings besides the router.
 
-    Raises UsageError for a wrong name or address, a worker named twice, a key of an unnamed
-    worker, or a setting of another part.
+    Raises UsageError for a wrong name or address, a worker named twice, a key of an unnamed worker,
+    or a setting of another part.
     """
     name = router or split_pair(scheduler)[0]
     _check_settings(settings, *dict.fromkeys((name, *parts)))
@@ -115,8 +115,7 @@ def started_workers(
     """Start workers that end with the block, from the flags of ``fairbench run``.
 
     ``parts`` have settings besides router, local scheduler and engine. Raises UsageError for a
-    wrong flag, RunFailed if a worker does not start, KeyboardInterrupt if interrupted
-    meanwhile.
+    wrong flag, RunFailed if a worker does not start, KeyboardInterrupt if interrupted meanwhile.
     """
     planned = planned_workers(flags, settings, weights, parts=parts)
     assert planned.spec is not None

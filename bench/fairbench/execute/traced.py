@@ -17,8 +17,8 @@ SAID = {"workload": "", "request_rate": ": give --time-scale", "dataset_path": "
 def traced(flags: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
     """Return the flags with the trace flags in ``keys`` replaced by the trace's workload.
 
-    ``clients`` are then synthetic, and ``time_scale`` applies to the trace. Raises UsageError
-    for conflicting flags, DataError for a file that is not a trace.
+    ``clients`` are then synthetic, and ``time_scale`` applies to the trace. Raises UsageError for
+    conflicting flags, DataError for a file that is not a trace.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     given = {name: value for name, value in given.items() if value is not False}

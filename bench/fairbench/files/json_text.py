@@ -35,8 +35,8 @@ def json_lines(file: Traversable, shown: str) -> Iterator[Place]:
 def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[Place]:
     """Yield the JSON object on each line, or the single object of a whole file.
 
-    ``streamed`` content is not kept, and its number of lines is unlimited. Raises DataError
-    naming the line that is not a JSON object.
+    ``streamed`` content is not kept, and its number of lines is unlimited. Raises DataError naming
+    the line that is not a JSON object.
     """
     found = lines(file, shown, streamed=streamed)
     first = None

@@ -24,9 +24,9 @@ MAX_BYTES = 4 * MIB  # tomllib takes a hundred times as much for tables, and is 
 def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[str, Any]:
     """Return the tables of a TOML file, which error messages call ``shown``.
 
-    Raises DataError, ``FILE: line N: what is wrong: the line`` (without the line if
-    ``secret``), or the reason why the file is unreadable. Dates and larger integers are
-    rejected, since no key of ours takes them.
+    Raises DataError, ``FILE: line N: what is wrong: the line`` (without the line if ``secret``), or
+    the reason why the file is unreadable. Dates and larger integers are rejected, since no key of
+    ours takes them.
     """
     text = _text(file, shown)
     if found := _DEEP_KEY.search(text):

@@ -21,8 +21,8 @@ MAX_SHOWN = 4  # keys in which unlike experiments differ
 class Point:
     """An experiment: a simulated run, or measured runs that differ at most in the seed.
 
-    Two points match if their ``experiment`` is equal: the tables of the experiment file,
-    without the tag, and with the seeds of all runs.
+    Two points match if their ``experiment`` is equal: the tables of the experiment file, without
+    the tag, and with the seeds of all runs.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -51,15 +51,15 @@ class PairedPoint:
 
 
 def read_pairs(baseline: Path, current: Path, allowed: Collection[str] = ()) -> list[PairedPoint]:
-    """The points of two directories, each with its counterpart, in the order of the baseline.
+    """Return the points of two directories in pairs, in the order of the baseline.
 
     A directory with a manifest is one run; otherwise every run below it counts. Runs of a sweep
-    also have what its comparison says of them. Points that differ only in what nobody chose, since
-    defaults changed, are paired too, and those that differ in ``allowed`` keys of experiments, such
-    as ``dp`` or ``vtc.charge``.
+    also have the values of the sweep's comparison. Points are paired, too, if they differ only in
+    defaults that changed since, or in ``allowed`` keys of experiments, such as ``dp`` or
+    ``vtc.charge``.
 
-    Raises UsageError for a key that no experiment has, DataError if there is no run, if one cannot
-    be read or is incomplete, and if one has no counterpart: which, and in what it differs.
+    Raises UsageError for an unknown key. Raises DataError if there is no run, if a run cannot be
+    read or is incomplete, and if a run has no counterpart: the run, and its differences.
     """
     before, after = _points(baseline), _points(current)
     _require_known(allowed, [*before.values(), *after.values()])

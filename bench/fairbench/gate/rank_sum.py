@@ -12,8 +12,8 @@ from math import comb
 def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
     """Return the one-sided p-value of ``second`` being larger, over all splits of the pool.
 
-    This is the probability of a rank sum of ``second`` at least as large if all values come
-    from one distribution.
+    This is the probability of a rank sum of ``second`` at least as large if all values come from
+    one distribution.
     """
     pooled = sorted([*first, *second])
     observed = sum(_doubled_rank(pooled, value) for value in second)

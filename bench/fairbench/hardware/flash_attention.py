@@ -52,8 +52,8 @@ class FlashAttention2(NamedTuple):
         """Return the context tokens to which one more query would attend for an equally long tail.
 
         A decode step of ``sequences`` whose longest context has ``longest`` tokens keeps one
-        multiprocessor busy with a tile of ``TILE_ROWS`` rows. Multiply the result by a
-        profile's ``c_A``.
+        multiprocessor busy with a tile of ``TILE_ROWS`` rows. Multiply the result by a profile's
+        ``c_A``.
         """
         splits = 1
         if self.heads > self.kv_heads:

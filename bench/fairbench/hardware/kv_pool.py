@@ -11,8 +11,8 @@ from fairbench.errors import UsageError
 class KVPool:
     """The quantities that determine the KV pool of a GPU and model (SGLang 0.5.23's formula).
 
-    ``host_gb_s`` is the transfer rate of KV cache to and from host memory, in 10^9 bytes/s; 0
-    if unknown.
+    ``host_gb_s`` is the transfer rate of KV cache to and from host memory, in 10^9 bytes/s; 0 if
+    unknown.
     """
 
     pre_load_avail_gib: float

@@ -20,8 +20,8 @@ def canonical_model(name: str, known: Iterable[str]) -> str:
     """Return the known model that a name spells, or the normalised name if there is none.
 
     Organisation, case, ``Meta-`` and endings such as ``-Instruct`` make no difference:
-    ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models of one
-    shape have one profile.
+    ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models of one shape have one
+    profile.
     """
     models = set(known)
     text = name.strip().lower().rsplit("/", 1)[-1].replace("_", "-").removeprefix("meta-")

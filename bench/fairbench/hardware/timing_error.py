@@ -15,9 +15,9 @@ from fairbench.hardware.timing import Frontend, TimingProfile
 class TimingParams:
     """The possible error of the timing profile (``--set timing.error_pct=10``).
 
-    ``error_pct`` scales the whole profile, and each of its coefficients, by up to that many
-    percent in either direction. The errors are drawn once per run from the seed. Attention over
-    a prefix shared by several sequences is a separate term.
+    ``error_pct`` scales the whole profile, and each of its coefficients, by up to that many percent
+    in either direction. The errors are drawn once per run from the seed. Attention over a prefix
+    shared by several sequences is a separate term.
     """
 
     error_pct: Annotated[float, Ge(0), Lt(100)] = 0.0

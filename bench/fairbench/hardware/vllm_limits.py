@@ -17,9 +17,8 @@ class VLLMLimits:
     whole prompt, not of its first chunk. ``watermark`` is the share of all blocks that admission
     leaves free while something runs. ``goes_on_after_self``: a running request that was preempted
     for want of its own memory does not end the loop over those after it (0.33.0 on, under a
-    retraction order). ``host_tokens`` is the host's memory for what is swapped,
-    ``load_cap`` as in ``EngineParams``.
-    Raises ValueError for what vLLM does not start with.
+    retraction order). ``host_tokens`` is the host's memory for what is swapped, ``load_cap`` as in
+    ``EngineParams``. Raises ValueError for what vLLM does not start with.
     """
 
     pool_tokens: int

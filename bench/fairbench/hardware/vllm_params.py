@@ -18,15 +18,15 @@ from fairbench.hardware.vllm_limits import VLLMLimits
 class VLLMParams:
     """Settings of every simulated vLLM worker (``--set vllm.NAME=VALUE``). 0 means: the default.
 
-    ``max_num_batched_tokens`` and ``max_num_seqs`` default to what vLLM 0.32.0's API server
-    chooses for the GPU; ``num_gpu_blocks_override`` to the blocks that fit the KV pool which the
-    other engine would have, so that both have the same memory. ``watermark`` is the share of all
-    blocks that admission leaves free. ``step_by_step`` advances one step at a time instead of in
-    closed form; the records are the same. ``swap_space``: GiB of the host's memory, per GPU, for
-    what a scheduler preempts with ``swap``; by default 4, as in vLLM's V0 engine. ``load_cap``
-    as in ``EngineParams``. ``release`` is the release whose contract is followed: from 0.33 on a
-    request that a retraction order preempts for its own memory does not end the loop; the default
-    is that of 0.31 and 0.32.
+    ``max_num_batched_tokens`` and ``max_num_seqs`` default to what vLLM 0.32.0's API server chooses
+    for the GPU; ``num_gpu_blocks_override`` to the blocks that fit the KV pool which the other
+    engine would have, so that both have the same memory. ``watermark`` is the share of all blocks
+    that admission leaves free. ``step_by_step`` advances one step at a time instead of in closed
+    form; the records are the same. ``swap_space``: GiB of the host's memory, per GPU, for what a
+    scheduler preempts with ``swap``; by default 4, as in vLLM's V0 engine. ``load_cap`` as in
+    ``EngineParams``. ``release`` is the release whose contract is followed: from 0.33 on a request
+    that a retraction order preempts for its own memory does not end the loop; the default is that
+    of 0.31 and 0.32.
     """
 
     max_num_batched_tokens: Annotated[int, Ge(0)] = 0

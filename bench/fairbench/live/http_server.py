@@ -87,8 +87,8 @@ async def listening(
 async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
     """Serve on a port of this machine only; the URL. Signals are for the server that is beside.
 
-    Bodies come as they were sent.
-    Raises UsageError, naming the ``flag``, if the port cannot be had.
+    Bodies come as they were sent. Raises UsageError, naming the ``flag``, if the port cannot be
+    had.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_S, auto_decompress=False)
     await runner.setup()

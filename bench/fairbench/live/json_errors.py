@@ -39,8 +39,8 @@ def no_such_model(name: str) -> web.Response:
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Report aiohttp's own errors as JSON: unknown path, wrong method, body too long.
 
-    If a body was not read to its end, the answer announces that the connection closes.
-    Otherwise the client's next request would be sent on that connection and lost.
+    If a body was not read to its end, the answer announces that the connection closes. Otherwise
+    the client's next request would be sent on that connection and lost.
     """
     answer = await _answered(request, handler)
     if not (answer.prepared or request.content.at_eof()):

@@ -39,9 +39,9 @@ def outcome(
 ) -> RunResult:
     """Return the result of the records in ``folder``.
 
-    ``ended`` are workers that died during the run, and ``broken`` is the reason why it had to
-    end. Such a run, or a run in which nothing succeeded, is incomplete; a note says why.
-    ``remarks`` are notes by key.
+    ``ended`` are workers that died during the run, and ``broken`` is the reason why it had to end.
+    Such a run, or a run in which nothing succeeded, is incomplete; a note says why. ``remarks`` are
+    notes by key.
     """
     records = read_records(folder)
     tables = tables_of(records, [plan.client for plan in spec.client_plans()])

@@ -94,8 +94,8 @@ def read_records(directory: Path) -> LiveRecords:
 def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
     """Return records as tables of simulated runs; the service log is derived from the requests.
 
-    If the server does not report it, a request counts as admitted at its first token, and its
-    input as uncached. Raises DataError for a client that is not in ``clients``.
+    If the server does not report it, a request counts as admitted at its first token, and its input
+    as uncached. Raises DataError for a client that is not in ``clients``.
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
     columns = _columns(rows, RequestRecord, clients)

@@ -87,8 +87,8 @@ def run_live(
     ``workers`` that ``serve`` the spec are used, their caches emptied first, and left running;
     without them, some are started and ended. ``driving`` sends the load, from where the router is
     reached at ``listen``, an address of this machine. Once ``interrupted`` the run ends as it
-    stands.
-    Raises RunFailed if servers fail to start, KeyboardInterrupt if interrupted before they have.
+    stands. Raises RunFailed if servers fail to start, KeyboardInterrupt if interrupted before they
+    have.
     """
     with run_folder(directory) as folder:
         with _serving(spec, folder, options, workers, on_progress, interrupted, listen) as serving:

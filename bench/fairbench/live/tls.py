@@ -16,8 +16,8 @@ _CERTIFICATE_MARK, _KEY_MARK = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY----
 def server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
     """Return the TLS context (1.2 and 1.3) for a pair of PEM files, None without a pair.
 
-    Raises UsageError or DataError if a file is missing, unreadable, of another kind or
-    encrypted, or if the two do not match.
+    Raises UsageError or DataError if a file is missing, unreadable, of another kind or encrypted,
+    or if the two do not match.
     """
     if certificate is None and key is None:
         return None

@@ -25,9 +25,9 @@ def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
 def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: int = 0) -> int:
     """U_v, weighted tokens: how far a client's counter gets beyond the least that waits.
 
-    max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3) where admission reserves prompt and all outputs
-    in M. Without that, w_p * L_input + w_q * ``remaining``, the ``largest_remaining_output``, if
-    that is more (docs/appendix/theory.md).
+    max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3) where admission reserves prompt and all outputs in
+    M. Without that, w_p * L_input + w_q * ``remaining``, the ``largest_remaining_output``, if that
+    is more (docs/appendix/theory.md).
     """
     weighted = weights.extend * largest_input
     reserved = max(weighted, weights.output * pool)
@@ -41,16 +41,17 @@ def theorem_bound(
     client_weights: ArrayLike = (1.0, 1.0),
     remaining: int = 0,
 ) -> float:
-    """The most that service of two clients backlogged together may differ, in weighted tokens.
+    """Return the largest allowed service difference of two backlogged clients, in weighted tokens.
 
     2 * |W| * (U + Q^u) for DLPM and D2LPM ([DLPM] Theorems 4.1, 5.1), and 2 * |W| * U_v for VTC,
     whose quantum is 0 ([VTC] Theorem 4.4); weights and |W| are the bound's. ``pool`` is M,
     ``remaining`` the ``largest_remaining_output``. Proofs: docs/appendix/theory.md.
 
-    With ``client_weights`` it is of service over weight, |W_f/w_f - W_g/w_g|, and for clients f, g
-    it is |W| * (2 Q^u + U/w_f + U/w_g), here for the two lightest. The proofs hold line by line:
-    DLPM refills both by w Q^u equally often while both wait, and each credit stays within
-    (-U, w Q^u]; under VTC a client's counter is at most U_v/w above the least that waits.
+    With ``client_weights`` the bound is on service over weight, |W_f/w_f - W_g/w_g|, and for
+    clients f, g the bound is |W| * (2 Q^u + U/w_f + U/w_g), here for the two lightest. The proofs
+    hold line by line: DLPM refills both by w Q^u equally often while both wait, and each credit
+    stays within (-U, w Q^u]; under VTC a client's counter is at most U_v/w above the least that
+    waits.
     """
     if bound.quantum_tokens:
         overdraft = dlpm_unit(largest_input, max(pool, remaining), bound.weights)
@@ -70,9 +71,9 @@ def largest_input(requests: Requests) -> int:
 def largest_remaining_output(requests: Requests, log: ServiceLog, facts: Facts) -> int:
     """Return the most output tokens that a client's admitted requests on a worker had yet to make.
 
-    The value is taken just after every admission, from the outputs that the run really
-    produced. With over-committed memory it can exceed M: a client then decodes more than the
-    pool without a new admission. A retracted request counts as still running.
+    The value is taken just after every admission, from the outputs that the run really produced.
+    With over-committed memory it can exceed M: a client then decodes more than the pool without a
+    new admission. A retracted request counts as still running.
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))

@@ -38,9 +38,9 @@ class Calls:
 def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float) -> Floats:
     """Return the service due to each client before ``end_s`` and not received, in weighted tokens.
 
-    The result is exact for calls that were made. Programs cut off by the run's end also have
-    calls that were never made. These are estimated by the fraction that finished programs of
-    the client (of all clients, if it has none) had requested at that age.
+    The result is exact for calls that were made. Programs cut off by the run's end also have calls
+    that were never made. These are estimated by the fraction that finished programs of the client
+    (of all clients, if it has none) had requested at that age.
     """
     calls, unmade = asked_of(requests, programs, facts)
     clients = len(facts.clients)
@@ -88,8 +88,8 @@ def _lengths(
 ) -> tuple[Floats, Floats]:
     """Return each answer's full length, and the remaining demand of each program.
 
-    The part of a program's demand that its answers lack is divided among its unfinished and
-    unmade calls. The division is by the most that each call may still produce.
+    The part of a program's demand that its answers lack is divided among its unfinished and unmade
+    calls. The division is by the most that each call may still produce.
     """
     count = len(programs)
 

@@ -120,8 +120,8 @@ def all_active_window(programs: Programs, facts: Facts) -> Window | None:
     """Return the paper's window: "the interval during which all clients are active" ([DLPM] §6.1).
 
     The window runs from the latest first arrival to the earliest last completion of a client.
-    Unfinished work keeps a client active to the horizon. The result is None if a client has no
-    work or the window is empty.
+    Unfinished work keeps a client active to the horizon. The result is None if a client has no work
+    or the window is empty.
     """
     clients, own = len(facts.clients), programs.client
     done, pending = programs.status == FINISHED, programs.status == UNFINISHED

@@ -32,11 +32,11 @@ class Fairness:
     ``queue_empty_share`` is the part of the window in which no request waited anywhere;
     ``demand_limited`` if that is above 5%, so that rates compare loads rather than schedulers.
     Where admissions are not known both are estimated. The index per entitlement and the least ratio
-    are undefined where no client was short of service.
-    ``jain_index_maxmin`` is what a perfect scheduler would have scored. The gap and its bound are
-    in weighted tokens, ``service_gap_bound_s`` in seconds of cluster service; they are not
-    confined to the window. The paper's window is that of [DLPM] §6.1. Jain's index, gap and bound
-    are of service over the client's weight.
+    are undefined where no client was short of service. ``jain_index_maxmin`` is what a perfect
+    scheduler would have scored. The gap and its bound are in weighted tokens,
+    ``service_gap_bound_s`` in seconds of cluster service; they are not confined to the window. The
+    paper's window is that of [DLPM] §6.1. Jain's index, gap and bound are of service over the
+    client's weight.
     """
 
     service_rate_tok_s: float

@@ -13,8 +13,8 @@ WARN_ABOVE = 0.1
 def outside_fit_ratio(tables: Tables, facts: Facts) -> float:
     """Share of the workers' busy time in decode steps of a larger batch, or of more context.
 
-    NaN if nothing was run, or if nobody knows what the profile was fitted to. Of a stretch of
-    steps whose context grows over the limit the steps beyond it count.
+    NaN if nothing was run, or if nobody knows what the profile was fitted to. Of a stretch of steps
+    whose context grows over the limit the steps beyond it count.
     """
     if facts.fit is None:
         return float("nan")

@@ -36,12 +36,12 @@ class Gap(NamedTuple):
 def max_service_gap(requests: Requests, log: ServiceLog, facts: Facts) -> Gap | None:
     """Return the largest range of W_f/w_f - W_g/w_g, over pairs and maximal joint backlogs.
 
-    w is the client's weight. The range over an interval is the largest |W_f(t1, t2)/w_f -
-    W_g(t1, t2)/w_g| inside it. A backlog [a, e) includes what iterations book by ending in (a,
-    e] and by starting in [a, e). The reason is the order at one instant: an iteration ends,
-    then requests arrive, then a pass admits. The view is the bound's: ``client``, or as
-    charged, which is also the view without a bound. The result is None if no two clients had a
-    waiting request on every worker at every instant of some interval.
+    w is the client's weight. The range over an interval is the largest |W_f(t1, t2)/w_f - W_g(t1,
+    t2)/w_g| inside it. A backlog [a, e) includes what iterations book by ending in (a, e] and by
+    starting in [a, e). The reason is the order at one instant: an iteration ends, then requests
+    arrive, then a pass admits. The view is the bound's: ``client``, or as charged, which is also
+    the view without a bound. The result is None if no two clients had a waiting request on every
+    worker at every instant of some interval.
     """
     backlog = Backlog.of(requests, facts)
     if not backlog.shared:

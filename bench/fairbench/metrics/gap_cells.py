@@ -94,9 +94,9 @@ class Cells:
 def divided(log: ServiceLog, view: View, backlog: Backlog, facts: Facts) -> Cells:
     """Divide the run into cells of about equal numbers of events.
 
-    There are no more cells than an average client has rows, so that a table of cells is no
-    larger than the log. There are also no more than a few times the square root of all rows,
-    since work per cell takes as long. The latter limit does not apply to few clients.
+    There are no more cells than an average client has rows, so that a table of cells is no larger
+    than the log. There are also no more than a few times the square root of all rows, since work
+    per cell takes as long. The latter limit does not apply to few clients.
     """
     clients, rows = len(facts.clients), len(log)
     most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)

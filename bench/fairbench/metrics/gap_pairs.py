@@ -30,7 +30,7 @@ class Joint(NamedTuple):
 
 
 class Pairs:
-    """All pairs of clients in their backlogs, with bounds on the lead of one over the other."""
+    """The pairs of clients in their backlogs, with bounds on the lead of one over the other."""
 
     def __init__(self, cells: Cells, backlog: Backlog) -> None:
         self._cells, self._backlog, self._overlaps = cells, backlog, Overlaps(backlog)

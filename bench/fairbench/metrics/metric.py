@@ -83,9 +83,9 @@ class Display(Enum):
 class Shown(NamedTuple):
     """The appearance of a metric in a table.
 
-    ``heading`` and ``form`` replace the metric's own. ``position`` orders the columns. A table
-    that is too wide drops the columns with ``dropped``, lowest first. ``note`` explains a
-    headline; ``{latency}`` in a note stands for the subject of the run's latencies.
+    ``heading`` and ``form`` replace the metric's own. ``position`` orders the columns. A table that
+    is too wide drops the columns with ``dropped``, lowest first. ``note`` explains a headline;
+    ``{latency}`` in a note stands for the subject of the run's latencies.
     """
 
     display: Display

@@ -39,8 +39,8 @@ class Party(NamedTuple):
 def party(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> Party:
     """Return what the clients of ``padding`` received before ``end_s``, by the service log.
 
-    The start of an overlong answer counts as much as its end, since a program can use the
-    answer only when it is complete.
+    The start of an overlong answer counts as much as its end, since a program can use the answer
+    only when it is complete.
     """
     weights, clients = ServiceWeights(), np.array(sorted(padding), dtype=np.int64)
     waste, output = _prices(padding, len(tables.clients), weights)

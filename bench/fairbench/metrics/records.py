@@ -139,12 +139,11 @@ class Service(Table):
     """A row per client and stretch of ``steps`` iterations of one worker's unchanged batch.
 
     Each step lasts ``step_growth_s`` longer than the previous step. ``input_tokens`` and
-    ``extend_charged_tokens`` are booked at ``start_s`` (admission). ``extend_tokens`` (computed
-    by this iteration) are booked at ``end_s``, and ``output_tokens / steps`` at the end of
-    every step. A prefill iteration is a row of one step. ``recompute_tokens`` are in no other
-    column. The rows of one worker either share their stretch or do not overlap in time.
-    ``gpu_s`` is the client's part of the stretch; None if the composition of iterations is
-    unknown.
+    ``extend_charged_tokens`` are booked at ``start_s`` (admission). ``extend_tokens`` (computed by
+    this iteration) are booked at ``end_s``, and ``output_tokens / steps`` at the end of every step.
+    A prefill iteration is a row of one step. ``recompute_tokens`` are in no other column. The rows
+    of one worker either share their stretch or do not overlap in time. ``gpu_s`` is the client's
+    part of the stretch; None if the composition of iterations is unknown.
     """
 
     worker: Ints
@@ -179,8 +178,8 @@ class Service(Table):
 class Padding(NamedTuple):
     """The useless part of a client's requests.
 
-    ``input_tokens`` tokens of each input are padding, and all but one in ``output_multiple`` of
-    its output.
+    ``input_tokens`` tokens of each input are padding, and all but one in ``output_multiple`` of its
+    output.
     """
 
     input_tokens: int = 0

@@ -143,8 +143,8 @@ def _step_bookings(
     """Return the bookings of rows' steps, merged where no time falls between them.
 
     Each booking has its tokens and the first time by which it is booked (before the time, or
-    ``inclusive`` at it). Each row has one booking, and one more for each time inside the row.
-    The latter come last.
+    ``inclusive`` at it). Each row has one booking, and one more for each time inside the row. The
+    latter come last.
     """
     side: Literal["left", "right"] = "left" if inclusive else "right"
     last = np.searchsorted(times, log.end_s, side)

@@ -16,9 +16,9 @@ def is_long(rows: int) -> bool:
 def part_bounds(start_s: NDArray[np.float64]) -> list[int]:
     """Return the first row of each part, followed by the number of rows.
 
-    ``start_s`` are the rows' starts, ascending. A part has at most ``PART_ROWS`` rows. Rows
-    that begin at one instant, such as those of a stretch, stay in one part, which may exceed
-    the limit only for that reason.
+    ``start_s`` are the rows' starts, ascending. A part has at most ``PART_ROWS`` rows. Rows that
+    begin at one instant, such as those of a stretch, stay in one part, which may exceed the limit
+    only for that reason.
     """
     bounds, count = [0], len(start_s)
     while count - bounds[-1] > PART_ROWS:

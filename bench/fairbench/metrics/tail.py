@@ -1,8 +1,8 @@
-"""Which high percentile of latencies to show: one that as many latencies as there are carry.
+"""The high percentile of latencies to show: the highest that the number of latencies supports.
 
-A percentile of so few that hardly one lies beyond it says how the slowest fared, by chance. Three
-beyond it are asked for: 300 latencies for a P99, 60 for a P95. The summary of a run always has a
-P99: marked, beside a P95, where it is of too few. Other tables show one of the two.
+A percentile with hardly one latency beyond it is chance. Three beyond it are required: 300
+latencies for a P99, 60 for a P95. The summary of a run always has a P99, which is marked and has a
+P95 beside it if latencies are too few. Other tables show one of the two.
 """
 
 from __future__ import annotations

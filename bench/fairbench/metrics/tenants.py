@@ -30,8 +30,8 @@ class TenantShares:
 def tenant_shares(got: Shares, facts: Facts, notes: Notes) -> TenantShares:
     """Return each node's entitlement in a fair tree, and the fraction it received.
 
-    From the top down, a tenant's entitlement is shared max-min, by weight, according to the
-    demands inside it. Owners that names do not reveal are tenants too.
+    From the top down, a tenant's entitlement is shared max-min, by weight, according to the demands
+    inside it. Owners that names do not reveal are tenants too.
     """
     places = named_below({one.name: one.owner for one in facts.clients})
     if not tenants_of(places.values()):

@@ -25,10 +25,10 @@ from fairbench.metrics.service_log import ServiceLog
 class Totals:
     """Whole-run counts and rates (tokens and requests per second of ``duration`` seconds).
 
-    As in vLLM and SGLang the token totals are those of completed requests. num_requests =
-    completed + failed + refused + unfinished: ``failed`` ones broke off, which no simulated one
-    does, ``unfinished`` ones were under way at the end. ``extend_throughput`` counts computed
-    extend tokens, recomputation left out.
+    As in vLLM and SGLang the token totals are those of completed requests. num_requests = completed
+    + failed + refused + unfinished: ``failed`` ones broke off, which no simulated one does,
+    ``unfinished`` ones were under way at the end. ``extend_throughput`` counts computed extend
+    tokens, recomputation left out.
     """
 
     duration: float
@@ -95,9 +95,9 @@ def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
 def request_latency_ms(requests: Requests, percentiles: Sequence[int] = ()) -> dict[str, float]:
     """Return ``{mean,median,std,p50,p99}_{ttft,tpot,itl,e2el}_ms`` of the completed requests.
 
-    TPOT is the mean gap between tokens of a request with two or more. ITL is over single gaps,
-    of which the records only provide the mean; its other statistics are NaN. ``percentiles``
-    are additional ones for all latencies but ITL.
+    TPOT is the mean gap between tokens of a request with two or more. ITL is over single gaps, of
+    which the records only provide the mean; its other statistics are NaN. ``percentiles`` are
+    additional ones for all latencies but ITL.
     """
     done = requests.status == FINISHED
     arrival, first, finish = (

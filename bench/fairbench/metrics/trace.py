@@ -77,8 +77,8 @@ def max_service_spread(trace: Trace, weights: ServiceWeights) -> float:
     """Return the largest difference between two clients' accumulated service by the last arrival.
 
     A request's service is spread evenly from its first to its last token, as in VTC-artifact
-    (192c2e2, plot_6.2_work_diff.py), since nothing else is known of a measured run. After the
-    last arrival, the difference only reflects whose queue is left.
+    (192c2e2, plot_6.2_work_diff.py), since nothing else is known of a measured run. After the last
+    arrival, the difference only reflects whose queue is left.
     """
     served = trace.finished
     start = (trace.req_time_s + trace.first_token_latency_s)[served]

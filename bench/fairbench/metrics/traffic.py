@@ -31,7 +31,7 @@ class Traffic(NamedTuple):
 
     @property
     def knows_waits(self) -> bool:
-        """Whether any wait was recorded."""
+        """Return whether any wait was recorded."""
         return not np.isnan(self.wait_s).all()
 
 

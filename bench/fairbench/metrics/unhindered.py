@@ -32,9 +32,9 @@ class Unhindered:
 def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
     """Return every call as if it had run alone; ``output_tokens`` are the answers' true lengths.
 
-    The first token comes after the run's shortest time for a call with at least as much to
-    compute. A call that was never admitted counts its whole input. The other tokens come at the
-    pace of one of the fastest answers.
+    The first token comes after the run's shortest time for a call with at least as much to compute.
+    A call that was never admitted counts its whole input. The other tokens come at the pace of one
+    of the fastest answers.
     """
     first_s, pace_s = first_token_alone_s(requests), pace_alone_s(requests)
     latency_s = first_s + pace_s * np.maximum(0, output_tokens - 1)
@@ -48,9 +48,9 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
 def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
     """Return every call as served, minus its waits: a batch that slows all delays nobody.
 
-    The time from arrival to first token equals the actual time from admission to first token.
-    The other tokens come at the median pace. Only the wait for admission is lost, or all of a
-    refused call.
+    The time from arrival to first token equals the actual time from admission to first token. The
+    other tokens come at the median pace. Only the wait for admission is lost, or all of a refused
+    call.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)

@@ -36,8 +36,8 @@ def waits(requests: Requests, horizon_s: float) -> Waits:
     """Return every wait: arrival to admission, and last retraction to readmission.
 
     A request that was not (re)admitted waits until the horizon; a refused request never waits.
-    While queued at a gateway, a request waits ``EVERYWHERE``, and also at the worker to which
-    it goes later.
+    While queued at a gateway, a request waits ``EVERYWHERE``, and also at the worker to which it
+    goes later.
     """
     queued = (requests.status != REFUSED) & (requests.worker >= 0)
     again = queued & ~np.isnan(requests.retracted_s)

@@ -47,8 +47,8 @@ def bench_line(summary: Summary) -> dict[str, Any]:
 def bench_details(requests: Requests) -> dict[str, list[Any]]:
     """Return what ``--output-details`` adds: an entry per request, in SGLang's and vLLM's units.
 
-    The gaps between tokens are equal, since only their sum is known. As in those tools, a
-    request that did not finish has an error and no tokens.
+    The gaps between tokens are equal, since only their sum is known. As in those tools, a request
+    that did not finish has an error and no tokens.
     """
     done = requests.status == FINISHED
     ttft = np.where(done, requests.first_token_s - requests.arrival_s, 0.0)

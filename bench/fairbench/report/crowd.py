@@ -80,9 +80,9 @@ def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
 def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
     """Return the worst-off well-behaved clients: smallest fair share first, then latest.
 
-    Several runs are combined by their means. Without ratios, below saturation, only the P99
-    counts. A client whose P99 is unknown because of unfinished programs comes before those with
-    a known P99.
+    Several runs are combined by their means. Without ratios, below saturation, only the P99 counts.
+    A client whose P99 is unknown because of unfinished programs comes before those with a known
+    P99.
     """
     good = [row for row in summary["clients"] if not row["misbehaving"] and row["programs"]]
 

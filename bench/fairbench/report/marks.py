@@ -48,7 +48,7 @@ def _unit(key: str) -> str:
 
 
 def can_tell(cells: Iterable[SchedulerResults]) -> bool:
-    """Whether any difference can be significant: of several seeds, or of an exact replay."""
+    """Return whether any difference can be significant: several seeds, or an exact replay."""
     return any(
         len(cell.runs) > 1 or (cell.combined["simulated"] and cell.combined.get("trace"))
         for cell in cells
@@ -60,12 +60,12 @@ def _sample(cell: SchedulerResults, key: str) -> Sample:
 
 
 def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = False) -> list[str]:
-    """For each value whether it is certainly the best or the worst.
+    """Return for each value whether it is significantly the best or the worst.
 
-    Differences of times, ``in_seconds``, are those of their logarithms, as in `compare`.
-    Over several seeds that is certain where the paired interval of every difference to another
-    value says so; of one seed, by its numbers. What agrees in three digits is equal; where all is,
-    nothing is marked. Values that are only known to be above all others are the worst together.
+    Differences of times, ``in_seconds``, are differences of logarithms, as in `compare`. Over
+    several seeds, the paired interval of every difference to another value decides; with one seed,
+    the numbers do. Values that agree in three digits are equal; if all are equal, none is marked.
+    Values that are only known to exceed all others are the worst together.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)

@@ -12,9 +12,9 @@ from typing import NamedTuple
 class Swatch(NamedTuple):
     """The appearance of a series.
 
-    ``colour`` is for white paper, ``on_dark`` for dark screens. ``marker`` is matplotlib's name
-    of the mark, ``shape`` the equivalent SVG around the origin. ``dashes`` are the lengths of
-    lines and gaps in line widths; empty means a solid line.
+    ``colour`` is for white paper, ``on_dark`` for dark screens. ``marker`` is matplotlib's name of
+    the mark, ``shape`` the equivalent SVG around the origin. ``dashes`` are the lengths of lines
+    and gaps in line widths; empty means a solid line.
     """
 
     colour: str

@@ -48,8 +48,8 @@ def render(
 ) -> RenderableType:
     """Render the summary: cluster, clients, then the numbers over all clients.
 
-    An undefined number is shown as ``-``, with the reason among the notes at the end. A
-    percentile that falls among unfinished programs is shown as ``> x``.
+    An undefined number is shown as ``-``, with the reason among the notes at the end. A percentile
+    that falls among unfinished programs is shown as ``> x``.
     """
     blocks: list[RenderableType] = [
         Text(cluster_line(summary), style="bold"),

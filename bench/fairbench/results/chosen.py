@@ -79,8 +79,8 @@ def spec_changes(
 def used_values(experiment: Experiment) -> dict[str, str]:
     """Return the values that determine an experiment's records, as TOML by flat key.
 
-    Tag and descriptions are excluded. ``gpu`` is only GPU and model; the rest of the profile's
-    name is under ``PROFILE``.
+    Tag and descriptions are excluded. ``gpu`` is only GPU and model; the rest of the profile's name
+    is under ``PROFILE``.
     """
     apart = ("tag", "settings", "workload")
     values = dict(_flat({k: v for k, v in experiment.items() if k not in apart}))

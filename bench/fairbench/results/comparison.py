@@ -56,8 +56,8 @@ def compare_sweep(path: Path) -> list[SchedulerResults]:
 def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[SchedulerResults]:
     """Return the cells of finished runs, by configuration, in order of first appearance.
 
-    ``alone`` is by ``alone_key``; a client missing there has no sharing incentive. Raises
-    DataError if a run's experiment cannot be read.
+    ``alone`` is by ``alone_key``; a client missing there has no sharing incentive. Raises DataError
+    if a run's experiment cannot be read.
     """
     read = [(run, experiment_of(run)) for run in runs]
     keys = [alone_key(experiment) for _, experiment in read]

@@ -100,8 +100,8 @@ def experiment_key(experiment: Mapping[str, Any]) -> str:
 def sides_of(runs: Iterable[ComparedRun]) -> list[Side]:
     """Return the experiments among some runs, in order of first appearance.
 
-    An experiment is named by its scheduler and the parameters that distinguish it from others
-    at its configuration. Raises DataError for two runs of one experiment and seed.
+    An experiment is named by its scheduler and the parameters that distinguish it from others at
+    its configuration. Raises DataError for two runs of one experiment and seed.
     """
     found = list(runs)
     named = labels([run.experiment for run in found])

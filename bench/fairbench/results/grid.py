@@ -62,10 +62,10 @@ class Label(NamedTuple):
 def labels(experiments: Sequence[Experiment]) -> list[Label]:
     """Return each experiment's names of its configuration and of its scheduler there.
 
-    Configurations are named like ``tot s1 dp 4``, followed by what distinguishes those with
-    equal names. Schedulers have their names, followed by the parameters that distinguish those
-    with equal names at a configuration. Seeds do not appear: a configuration has the same name
-    under every seed.
+    Configurations are named like ``tot s1 dp 4``, followed by what distinguishes those with equal
+    names. Schedulers have their names, followed by the parameters that distinguish those with equal
+    names at a configuration. Seeds do not appear: a configuration has the same name under every
+    seed.
     """
     names = [f"{e['workload']['name']} {e['scenario']} dp {e['dp']}" for e in experiments]
     places = _told_apart(names, [{**place_of(e), "seed": None} for e in experiments])

@@ -33,8 +33,8 @@ def t_interval(
 ) -> MeanInterval:
     """Return the confidence interval of the mean of the values' distribution, cut at its limits.
 
-    The interval covers the mean with probability ``level`` if the distribution is normal.
-    Raises ValueError without values.
+    The interval covers the mean with probability ``level`` if the distribution is normal. Raises
+    ValueError without values.
     """
     if not values:
         raise ValueError("no values, so no interval")
@@ -55,11 +55,10 @@ def deviation(values: Sequence[float]) -> float:
 def combine(summaries: Sequence[Summary]) -> dict[str, Any]:
     """Combine the runs' summaries: every metric becomes ``{mean, low, high, runs}`` or null.
 
-    ``runs`` is the number of runs that define the metric; with a single one ``low`` and
-    ``high`` are null. ``lower_bound`` is true if some values are lower bounds, so that only
-    ``low`` bounds the mean. ``upper_bound`` is its counterpart for upper bounds (null if both
-    occur). Facts that all runs share (scheduler, workload ...) and that are not metrics stay
-    plain values.
+    ``runs`` is the number of runs that define the metric; with a single one ``low`` and ``high``
+    are null. ``lower_bound`` is true if some values are lower bounds, so that only ``low`` bounds
+    the mean. ``upper_bound`` is its counterpart for upper bounds (null if both occur). Facts that
+    all runs share (scheduler, workload ...) and that are not metrics stay plain values.
     """
     bounds = {
         "lower_bound": {key for summary in summaries for key in summary["censored"]},

@@ -96,7 +96,7 @@ class Difference:
 def difference(
     first: Sequence[Value], second: Sequence[Value], *, level: float = LEVEL, most: float = inf
 ) -> Difference:
-    """The difference of two sides whose values are in the order of their common seeds.
+    """Return the difference of two sides whose values are in the order of their common seeds.
 
     Values are between 0 and ``most``, so that no difference is larger. Raises DataError for a value
     that is no number, ValueError for sides of different lengths.
@@ -143,8 +143,8 @@ def log_ratio(
 def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | None:
     """Return how many seeds detect a mean difference with a power of ``POWER``.
 
-    ``spread`` is the standard deviation of single differences. The formula is the usual one
-    with quantiles of t. The result is None for more than ``MOST_SEEDS``.
+    ``spread`` is the standard deviation of single differences. The formula is the usual one with
+    quantiles of t. The result is None for more than ``MOST_SEEDS``.
     """
 
     def enough(seeds: int) -> bool:

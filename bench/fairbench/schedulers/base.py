@@ -49,8 +49,8 @@ __all__ = [
 class LocalScheduler(ABC):
     """Orders one worker's waiting queue. Subclass this, one policy per file.
 
-    The class must define ``name`` and a frozen dataclass ``Params`` (its fields are what
-    ``--set name.field=value`` reaches), and take ``Params`` in its constructor.
+    The class must define ``name`` and a frozen dataclass ``Params`` (its fields are what ``--set
+    name.field=value`` reaches), and take ``Params`` in its constructor.
     """
 
     name: ClassVar[str]
@@ -81,9 +81,9 @@ class LocalScheduler(ABC):
         """Run one admission pass. Yield candidates; return when no more should be tried.
 
         The generator receives True if the candidate was admitted (``on_admitted`` has then run
-        already) and False if there was no room. SGLang's own schedulers return at the first
-        False. ``Preempt(request)`` may be yielded as well. Seconds are on the host's clock, as
-        for every ``now_s``.
+        already) and False if there was no room. SGLang's own schedulers return at the first False.
+        ``Preempt(request)`` may be yielded as well. Seconds are on the host's clock, as for every
+        ``now_s``.
         """
 
     def wake_s(self, view: WaitingView, now_s: float) -> float | None:
@@ -110,18 +110,16 @@ class LocalScheduler(ABC):
     def on_tokens(self, client: str, tokens: int) -> None:
         """Charge the client for output tokens of its requests (calls may be merged).
 
-        If called from a queue before the cluster (``gateway``), a scheduler that
-        ``refunds_tokens`` may be told of tokens still to come. It may also be told of a
-        negative number if fewer came.
+        If called from a queue before the cluster (``gateway``), a scheduler that ``refunds_tokens``
+        may be told of tokens still to come. It may also be told of a negative number if fewer came.
         """
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
         """Charge a batch: each client's requests (``running``) made ``steps`` steps each.
 
         Between two calls a client's number only changes after ``on_tokens``, ``on_finish`` or
-        ``on_retract`` for that client. Override this method only for speed. The override must
-        then ensure that a subclass with only its own ``on_tokens`` is still told of each
-        client.
+        ``on_retract`` for that client. Override this method only for speed. The override must then
+        ensure that a subclass with only its own ``on_tokens`` is still told of each client.
         """
         if type(self).on_tokens is LocalScheduler.on_tokens:
             return  # which does nothing, and steps are many
@@ -134,8 +132,8 @@ class LocalScheduler(ABC):
     def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
         """Charge a request for the GPU time of its prompt, or of a chunk of it, in picoseconds.
 
-        ``complete`` marks the last chunk. Only called for a scheduler with ``times_steps``,
-        like ``on_gpu_time``.
+        ``complete`` marks the last chunk. Only called for a scheduler with ``times_steps``, like
+        ``on_gpu_time``.
         """
 
     def on_gpu_time(self, client: str, gpu_ps: int) -> None:
@@ -154,9 +152,8 @@ class LocalScheduler(ABC):
     def step_tokens(self, running: RunningView, now_s: float) -> int:
         """Return the token limit of the step that begins, for prompts and outputs together.
 
-        Only called for a scheduler with ``sizes_steps``, and only in engines whose steps mix
-        both (vLLM). The engine's own limit applies as well, and every running request gets its
-        token.
+        Only called for a scheduler with ``sizes_steps``, and only in engines whose steps mix both
+        (vLLM). The engine's own limit applies as well, and every running request gets its token.
         """
         raise RunFailed(f"{self.name} declares sizes_steps and has no step_tokens")
 
@@ -167,8 +164,7 @@ class LocalScheduler(ABC):
         """Correct the charge for a prompt that was charged in full, as if nothing was cached.
 
         Only called before real servers, by a queue that must charge before it can know
-        (``gateway``); once, before ``on_finish``. The scheduler charges or refunds the
-        difference.
+        (``gateway``); once, before ``on_finish``. The scheduler charges or refunds the difference.
         """
 
     def on_output(self, request: Request, tokens: int) -> None:
@@ -213,9 +209,9 @@ class Router(ABC):
     def route(self, request: Request, now_s: float) -> int | None:
         """Return the worker for this request, which is dispatched there at once.
 
-        A router that declares ``holds`` may return None to queue the request. The router is
-        asked again after a change (a request has finished or started to run, a worker has
-        joined or left), in order of arrival.
+        A router that declares ``holds`` may return None to queue the request. The router is asked
+        again after a change (a request has finished or started to run, a worker has joined or
+        left), in order of arrival.
         """
 
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
@@ -238,8 +234,8 @@ class Router(ABC):
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
         """Handle a worker's failure before it did anything for the request.
 
-        Called in place of ``on_finish``; the request may be routed again. The router should
-        refund what it charged for the dispatch.
+        Called in place of ``on_finish``; the request may be routed again. The router should refund
+        what it charged for the dispatch.
         """
         self.on_finish(request, worker, Segment("nothing", 0), now_s)
 

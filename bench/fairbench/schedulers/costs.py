@@ -33,8 +33,8 @@ def profiled_cost_ms(input_tokens: int, output_tokens: int) -> float:
 def own_cost(name: str) -> Cost | None:
     """Return the cost function that a setting names, None for weighted tokens.
 
-    Raises UsageError for an unknown name, for a file that cannot be run, and for an invalid
-    cost function: not a number, below 0, or less for more tokens.
+    Raises UsageError for an unknown name, for a file that cannot be run, and for an invalid cost
+    function: not a number, below 0, or less for more tokens.
     """
     if name == LINEAR:
         return None

@@ -54,8 +54,8 @@ def drive(
 ) -> None:
     """Try what the scheduler names until it stops or the pass is over.
 
-    After an admission that ends the pass the scheduler is not asked again: it might refill, or
-    move on to another group, for a candidate that nobody will try.
+    After an admission that ends the pass the scheduler is not asked again: it might refill, or move
+    on to another group, for a candidate that nobody will try.
     """
     try:
         candidate = next(selection, None)

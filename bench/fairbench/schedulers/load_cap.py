@@ -23,8 +23,8 @@ class LoadCap:
     """A limit on the load of running requests, independent of memory.
 
     ``most_tokens`` is never exceeded, except by a single request that runs alone. The engine
-    reports requests that it admits (``enter``), takes memory back from (``leave``) and has
-    finished (``finish``).
+    reports requests that it admits (``enter``), takes memory back from (``leave``) and has finished
+    (``finish``).
 
     ``setting`` is ``auto``, ``none`` or tokens. Before ``learn`` has provided the step costs,
     ``auto`` is no cap, and requests cost their context alone.

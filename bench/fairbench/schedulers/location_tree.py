@@ -44,15 +44,15 @@ class LocationTree(PrefixTree[L]):
     """A prefix tree whose nodes know their workers. Workers are numbered from 0.
 
     A request marks its whole prompt when it is dispatched, before any cache holds it ([DLPM] Alg. 2
-    line 18), so a node may be marked below one that is not: the request there will recompute
-    what was evicted above. The deepest mark is therefore what counts.
+    line 18), so a node may be marked below one that is not: the request there will recompute what
+    was evicted above. The deepest mark is therefore what counts.
     """
 
     def find(self, prompt: Prompt) -> Found[L]:
         """Where the walk along a prompt ends, for the calls below.
 
-        An edge that matches in part is split there, as SGLang does: the prompt is about to be
-        added in any case.
+        An edge that matches in part is split there, as SGLang does: the prompt is about to be added
+        in any case.
         """
         return Found(*self.descend(self.root, prompt, (0, 0), sys.maxsize))
 

@@ -33,8 +33,8 @@ def own_settings(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) -> P:
     """The part's parameters: its defaults, overridden by its own keys among ``settings``.
 
-    Nothing is converted but an integer to a float: a text is never a number.
-    Raises UsageError with one line that names the key, the value and what is allowed.
+    Nothing is converted but an integer to a float: a text is never a number. Raises UsageError with
+    one line that names the key, the value and what is allowed.
     """
     values = own_settings(owner, settings)
     check_names(owner, params_class, values)

@@ -32,8 +32,8 @@ class SharedCharges:
     """Tokens that each client has to pay for a request that computes a part of its prompt.
 
     ``split``: everybody who uses it has paid the same part of it: the n-th client pays 1/n, and the
-    n - 1 before it get back what they have paid more than that. When somebody computes it again,
-    it begins anew. ``owner``: the client that brought it first pays whenever anybody computes it.
+    n - 1 before it get back what they have paid more than that. When somebody computes it again, it
+    begins anew. ``owner``: the client that brought it first pays whenever anybody computes it.
     ``each``: whoever uses it pays all of it, cached or not. Under the first two the tokens charged
     are always those computed. Without any of this, who computes a prefix pays for it, and whoever
     finds it cached pays nothing.

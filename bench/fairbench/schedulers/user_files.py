@@ -27,8 +27,8 @@ def user_files() -> list[Path]:
 def schedulers_in(path: Path, base: type[LocalScheduler] | type[Router]) -> dict[str, str]:
     """The subclasses of ``base`` that a file defines: name -> ``module:class``, ready to import.
 
-    A class without a name that lacks a method is there for others to build on.
-    Raises UsageError if the file cannot be run or one of them is not whole.
+    A class without a name that lacks a method is there for others to build on. Raises UsageError if
+    the file cannot be run or one of them is not whole.
     """
     module = module_of(path, VARIABLE)
     found = {}

@@ -84,9 +84,9 @@ class RunningView(Protocol):
 class WaitingView(Protocol):
     """The home's waiting queue as a scheduler sees it.
 
-    A request leaves the view the moment it is admitted, except that a scan made earlier has its
-    own frozen order (it never offers an admitted request again). Retracted requests re-enter at
-    the tail of the queue, preempted ones when the pass is over.
+    A request leaves the view the moment it is admitted, except that a scan made earlier has its own
+    frozen order (it never offers an admitted request again). Retracted requests re-enter at the
+    tail of the queue, preempted ones when the pass is over.
     """
 
     @property
@@ -115,8 +115,8 @@ class WaitingView(Protocol):
 
         The sort is stable over the previous order. Requests that share 32 tokens with an earlier
         waiting request and have at most 32 cached come last (in-batch deprioritisation). With
-        ``refresh=False`` nothing is matched or sorted: the last order, newcomers at the tail.
-        Only for a scheduler that declares ``cache_aware``.
+        ``refresh=False`` nothing is matched or sorted: the last order, newcomers at the tail. Only
+        for a scheduler that declares ``cache_aware``.
         """
         ...
 

@@ -70,13 +70,10 @@ def read_scored(
     """Return the records of files of one run and one clock as tables.
 
     ``layout`` is one of ``LAYOUTS``, or detected; ``names`` maps fields to other column names.
-    Times
-    are in units of ``unit_s`` seconds; None means seconds unless the file says otherwise. Time
-    0 is the
-    first start, unless the layout keeps the run's clock. Clients are those ``registered``,
-    served or
-    not, then the others in order of appearance. Raises DataError naming file, request and field,
-    UsageError for a wrong layout.
+    Times are in units of ``unit_s`` seconds; None means seconds unless the file says otherwise.
+    Time 0 is the first start, unless the layout keeps the run's clock. Clients are those
+    ``registered``, served or not, then the others in order of appearance. Raises DataError naming
+    file, request and field, UsageError for a wrong layout.
     """
     parts: list[dict[str, Any]] = []
     used: list[Layout] = []

@@ -36,9 +36,8 @@ def scored_summary(
 ) -> dict[str, Any]:
     """Return every metric that the records give; others are null, with the reason in ``notes``.
 
-    ``weights`` are the clients', by name, 1 where none is given; ``goodput`` holds latency
-    targets by
-    LATENCY or CLIENT.LATENCY. Raises UsageError if a name in ``misbehaving``, ``weights`` or
+    ``weights`` are the clients', by name, 1 where none is given; ``goodput`` holds latency targets
+    by LATENCY or CLIENT.LATENCY. Raises UsageError if a name in ``misbehaving``, ``weights`` or
     ``goodput`` is no client, for an invalid weight, or for a multiple of a latency alone.
     """
     weights = checked_weights(weights or {})

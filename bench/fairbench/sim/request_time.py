@@ -14,9 +14,8 @@ class DecodeTime:
     """Sums over the steps of a batch, in picoseconds.
 
     ``each`` is every request's part of the fixed cost, ``read`` the time that one token of context
-    took, ``numbered`` the latter times the number of the step. A request whose context is
-    ``base + n`` in step n has cost ``each + base * read + numbered``, of what was added since it
-    joined.
+    took, ``numbered`` the latter times the number of the step. A request whose context is ``base +
+    n`` in step n has cost ``each + base * read + numbered``, of what was added since it joined.
     """
 
     __slots__ = ("each", "numbered", "read")

@@ -103,8 +103,8 @@ class Simulation:
     """The cluster of one experiment. ``run`` once, then ``result``.
 
     ``slowdown`` multiplies every iteration time; ``profile`` times the workers in place of the
-    bundled profile of the experiment; ``worker_of`` makes the workers in place of the
-    engine of the experiment.
+    bundled profile of the experiment; ``worker_of`` makes the workers in place of the engine of the
+    experiment.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 
 They are what the host adds to the GPU's work: a minibatch's start and merge, a running request's
 part in each decode step (one value for each date of recording: hosts differed), and the way in and
-out of the server. What a prefilled token costs is published and the rest of a
-decode step derived; neither is fitted. The result is frozen in ``replay``.
+out of the server. What a prefilled token costs is published and the rest of a decode step derived;
+neither is fitted. The result is frozen in ``replay``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """One pair of constants, judged on the runs of one date.
+    """A pair of constants, judged on the runs of one date.
 
     ``error`` is the root mean square of the logarithms of simulated over measured.
     """

@@ -44,7 +44,7 @@ class TTFT:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """One run, simulated and measured. Rates in tokens/s; service is input + 2 x output."""
+    """A run, simulated and measured. Rates in tokens/s; service is input + 2 x output."""
 
     name: str
     scenario: str

@@ -40,9 +40,9 @@ _COUNTS = ("client", "prompt_len", "output_len")
 class MeasuredRun:
     """``scheduler`` and ``scenario`` as the run's path names them, e.g. VTC and overload.
 
-    ``section`` is the section of the paper that its path names, "" if none.
-    ``weights`` are the clients', None for what the scheduler's name implies; ``folder`` is what
-    tells runs of one name apart.
+    ``section`` is the section of the paper that its path names, "" if none. ``weights`` are the
+    clients', None for what the scheduler's name implies; ``folder`` is what tells runs of one name
+    apart.
     """
 
     scheduler: str

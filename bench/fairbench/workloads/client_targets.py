@@ -22,9 +22,8 @@ def client_targets(
 ) -> dict[str, Targets]:
     """Return the targets of each client of a run, by name.
 
-    Each latency is taken from ``given`` (``named_targets``) first, then from the client's
-    class, then
-    from the workload. Raises UsageError.
+    Each latency is taken from ``given`` (``named_targets``) first, then from the client's class,
+    then from the workload. Raises UsageError.
     """
     classes = class_of_client(spec)
     for_all = parse_targets(spec.targets or {}, "targets")

@@ -40,16 +40,13 @@ def plan_clients(
 ) -> tuple[ClientPlan, ...]:
     """Plan the clients of a run; None means the workload's own value.
 
-    ``request_rate`` is the rate of each well-behaved client over the whole cluster
-    (programs/s). The
-    workload's own rate is per GPU and is multiplied by ``dp``. ``gpu`` is the id of a timing
-    profile,
-    for which a workload may give another rate. The rates of clients that run another program change
-    in proportion. A client with m times the rate, or m times the size, sends m times
-    ``num_programs``; that count replaces the workload's own duration. ``weights`` are by name,
-    1 where
-    none is given. ``goodput`` holds targets that override the workload's (``client_targets``).
-    Raises UsageError naming the impossible value.
+    ``request_rate`` is the rate of each well-behaved client over the whole cluster (programs/s).
+    The workload's own rate is per GPU and is multiplied by ``dp``. ``gpu`` is the id of a timing
+    profile, for which a workload may give another rate. The rates of clients that run another
+    program change in proportion. A client with m times the rate, or m times the size, sends m times
+    ``num_programs``; that count replaces the workload's own duration. ``weights`` are by name, 1
+    where none is given. ``goodput`` holds targets that override the workload's
+    (``client_targets``). Raises UsageError naming the impossible value.
     """
     chosen = spec.scenario(scenario)
     names = spec.name_clients(_client_count(spec, scenario, clients))

@@ -53,10 +53,8 @@ class Source:
         """Return the ``number``-th item handed out under a seed.
 
         The order is shuffled anew on each pass. From the second pass on, items are fresh copies
-        with keys
-        of their own: a program is new content, and nine documents used repeatedly would all be
-        cache
-        hits.
+        with keys of their own: a program is new content, and nine documents used repeatedly would
+        all be cache hits.
         """
         turn, position = divmod(number, len(self._texts))
         item = self._item(_order(seed, turn, len(self._texts))[position])

@@ -56,11 +56,9 @@ def rebased(data: Any, folder: Path) -> Any:
 def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
     """Return a workload's tables merged key by key with the tables that it inherits.
 
-    ``params`` and ``settings`` are merged in the same way. Parameters of another program kind
-    are not
-    inherited. Each scenario of the workload overrides the inherited scenario of that name; a
-    workload
-    without scenarios takes all inherited ones. Raises UsageError.
+    ``params`` and ``settings`` are merged in the same way. Parameters of another program kind are
+    not inherited. Each scenario of the workload overrides the inherited scenario of that name; a
+    workload without scenarios takes all inherited ones. Raises UsageError.
     """
     own = dict(data)
     if (ref := own.pop(KEY, None)) is None:
@@ -80,9 +78,8 @@ def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
 def whole_client(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return the table of clients that run another program, merged with the workload it inherits.
 
-    Inherited are the program, rate, parameters and arrivals of that workload's well-behaved
-    clients in
-    ``s1``, or else in its first scenario. Raises UsageError.
+    Inherited are the program, rate, parameters and arrivals of that workload's well-behaved clients
+    in ``s1``, or else in its first scenario. Raises UsageError.
     """
     own = dict(data)
     if (ref := own.pop(KEY, None)) is None:

@@ -92,13 +92,13 @@ class Misbehaving(Group):
 
     ``rate_multiple`` multiplies its program rate, up to ``until_fraction`` of the run if given.
     ``arrivals`` and ``presence`` are instead of the workload's and the scenario's.
-    ``padding_tokens`` come before each of its prompts:
-    what client ``padding_of`` last began with, as far as it goes, then text of its own; of its
-    outputs it says that they may be ``max_new_multiple`` times as long, and they are
-    ``output_multiple`` times as long, of which the rest is of no use. A program waits while
-    ``in_flight`` of its own are under way, or, with ``reaction``, until something of its own has
-    ended in a way that tells it to go (``reactions``). ``targets`` are promises that it claims,
-    laid over those that it has, and ``weight`` is the weight that it claims.
+    ``padding_tokens`` come before each of its prompts: what client ``padding_of`` last began with,
+    as far as it goes, then text of its own; of its outputs it says that they may be
+    ``max_new_multiple`` times as long, and they are ``output_multiple`` times as long, of which the
+    rest is of no use. A program waits while ``in_flight`` of its own are under way, or, with
+    ``reaction``, until something of its own has ended in a way that tells it to go (``reactions``).
+    ``targets`` are promises that it claims, laid over those that it has, and ``weight`` is the
+    weight that it claims.
     """
 
     params: dict[str, Value] = Field(default_factory=dict)
@@ -172,16 +172,16 @@ class Scenario(FileTable):
 class WorkloadSpec(FileTable):
     """A whole workload file. ``params`` are those of a well-behaved client.
 
-    What another ``workload`` says is put in when the file is read.
-    ``settings`` are the scheduler parameters that suit this workload (``"dlpm.quantum" = 10000``).
-    ``latency`` is what its latency columns show: a whole program, or each request's first token.
-    ``client_names`` name the first clients, maybe with their tenants (``org/team/user``); the rest
-    are ``client-N``. ``client_weights`` are by name, 1 where none is given; a tenant's ends in /.
-    ``client_owners`` say whose a client is, where somebody has several of them and names do not say
-    it: client -> name of the owner, a client's or not. ``targets`` are the latencies that every
-    client was promised, ``classes`` groups of clients with their own laid over them. ``arrivals``
-    say when programs come, by default a Gamma process; ``machine`` what it is made for. Times are
-    in seconds.
+    What another ``workload`` says is put in when the file is read. ``settings`` are the scheduler
+    parameters that suit this workload (``"dlpm.quantum" = 10000``). ``latency`` is what its latency
+    columns show: a whole program, or each request's first token. ``client_names`` name the first
+    clients, maybe with their tenants (``org/team/user``); the rest are ``client-N``.
+    ``client_weights`` are by name, 1 where none is given; a tenant's ends in /. ``client_owners``
+    say whose a client is, where somebody has several of them and names do not say it: client ->
+    name of the owner, a client's or not. ``targets`` are the latencies that every client was
+    promised, ``classes`` groups of clients with their own laid over them. ``arrivals`` say when
+    programs come, by default a Gamma process; ``machine`` what it is made for. Times are in
+    seconds.
     """
 
     name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_plain)]

@@ -30,17 +30,15 @@ class ItemSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClientPlan:
-    """One client of a run: the program ``kind`` that it runs, with ``params``, and when.
+    """A client of a run: the program ``kind`` that it runs, with ``params``, and when.
 
     ``client`` is its name and ``index`` its position among the ``clients`` clients of the run.
-    ``weight`` is its entitlement relative to the others, ``targets`` are the latencies promised
-    to each
-    of its requests, and ``service_class`` is the class that shares them ("" without a class).
-    ``owner`` names the owner of several clients (else the outermost tenant in the client's
-    name, or the
-    client itself). ``disguise`` changes its programs. At most ``in_flight`` of its programs run at
-    once, if given, or it starts programs in response to what it sees (``reactions``). ``presence``
-    says when the client is present; None means always.
+    ``weight`` is its entitlement relative to the others, ``targets`` are the latencies promised to
+    each of its requests, and ``service_class`` is the class that shares them ("" without a class).
+    ``owner`` names the owner of several clients (else the outermost tenant in the client's name, or
+    the client itself). ``disguise`` changes its programs. At most ``in_flight`` of its programs run
+    at once, if given, or it starts programs in response to what it sees (``reactions``).
+    ``presence`` says when the client is present; None means always.
     """
 
     index: int

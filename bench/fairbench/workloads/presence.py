@@ -20,10 +20,9 @@ Interval = Annotated[tuple[NotNegative, Positive], Field(strict=False)]
 class Presence(FileTable):
     """The times at which a client is present: fixed ``windows``, or random.
 
-    A random client stays, and then is away, for exponential times of these means (s),
-    independently of
-    other clients and in the stationary state: the probability of being present at the beginning is
-    ``stay_s`` over the sum. Arrivals of an absent client do not happen.
+    A random client stays, and then is away, for exponential times of these means (s), independently
+    of other clients and in the stationary state: the probability of being present at the beginning
+    is ``stay_s`` over the sum. Arrivals of an absent client do not happen.
     """
 
     windows: Annotated[tuple[Interval, ...] | None, Field(strict=False, min_length=1)] = None

@@ -11,13 +11,11 @@ from fairbench.workloads.items import Item
 
 
 class Call(NamedTuple):
-    """One recorded call.
+    """A recorded call.
 
     The next call begins ``think_s`` after this call's answer, and at least ``gap_s`` after this
-    call's
-    beginning. ``branches`` are the sub-agents that this call starts. The first
-    ``shared_tokens`` of the
-    prompt may occur in other sessions, too.
+    call's beginning. ``branches`` are the sub-agents that this call starts. The first
+    ``shared_tokens`` of the prompt may occur in other sessions, too.
     """
 
     prompt: Prompt
@@ -43,7 +41,7 @@ class Branch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recorded(Item):
-    """One program of a trace."""
+    """A program of a trace."""
 
     calls: tuple[Call, ...] = ()
 

@@ -24,9 +24,8 @@ def sample_input(rng: random.Random, mean_tokens: float, sigma: float) -> int:
 def sample_length(rng: random.Random, mean_tokens: float, sigma: float, high: float) -> int:
     """Draw a length in [1, high] tokens with this mean; ``sigma`` is the spread of its logarithm.
 
-    The location is solved for, so that clipping does not change the mean. With ``sigma`` 0 (or
-    a mean
-    of at most 1) the length is constant. Precondition: ``mean_tokens < high`` unless constant.
+    The location is solved for, so that clipping does not change the mean. With ``sigma`` 0 (or a
+    mean of at most 1) the length is constant. Precondition: ``mean_tokens < high`` unless constant.
     """
     if sigma == 0 or mean_tokens <= 1:
         return max(1, round(mean_tokens))

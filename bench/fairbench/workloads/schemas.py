@@ -30,9 +30,8 @@ MAX_LITERAL = 2**20  # characters of a Python literal: its tree takes a hundred 
 class Texts:
     """The texts of one piece of real input: a text, and (question, answer) pairs.
 
-    See ``programs.base.Item``. ``text_tokens`` is the length of content that cannot be counted
-    as text,
-    such as a video; ``text`` then only distinguishes it from other content.
+    See ``programs.base.Item``. ``text_tokens`` is the length of content that cannot be counted as
+    text, such as a video; ``text`` then only distinguishes it from other content.
     """
 
     text: str

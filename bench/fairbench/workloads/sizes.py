@@ -12,8 +12,8 @@ from fairbench.workloads.table import FileTable
 class Sizes(FileTable):
     """Either ``zipf``, or the ``heavy`` first clients with ``heavy_share`` of all that is sent.
 
-    By Zipf's law the client of rank r, in the order of their numbers, sends in proportion to
-    r to the minus ``zipf``; 0 makes them equal.
+    By Zipf's law the client of rank r, in the order of their numbers, sends in proportion to r to
+    the minus ``zipf``; 0 makes them equal.
     """
 
     zipf: Annotated[float, Field(ge=0, le=10)] | None = None

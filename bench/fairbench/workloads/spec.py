@@ -53,9 +53,8 @@ def settable_params(spec: WorkloadSpec) -> list[str]:
 def with_settings(spec: WorkloadSpec, overrides: Mapping[str, Any]) -> WorkloadSpec:
     """Return the workload with some parameters changed (``--set tot.branches=3`` is ``branches``).
 
-    A plain parameter changes for well-behaved clients, and for a heavy client unless that
-    parameter is
-    what makes the client heavy. ``misbehaving.PARAM`` changes it for heavy clients only. Raises
+    A plain parameter changes for well-behaved clients, and for a heavy client unless that parameter
+    is what makes the client heavy. ``misbehaving.PARAM`` changes it for heavy clients only. Raises
     UsageError naming the parameter.
     """
     allowed = settable_params(spec)

@@ -13,7 +13,7 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class FileTable(BaseModel):
-    """One table of a workload file."""
+    """A table of a workload file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

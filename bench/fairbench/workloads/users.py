@@ -24,7 +24,7 @@ def users_of(plan: ClientPlan, *, seed: int, source: ItemSource | None = None) -
 
 
 class User:
-    """One closed-loop user, who runs every n-th program of the client, so that content is fixed.
+    """A closed-loop user, who runs every n-th program of the client, so that content is fixed.
 
     Before each program, also the first, the user thinks and waits until the client is present.
     """

@@ -34,7 +34,7 @@ MOST_EMPTY = 0.05
 
 
 class Machine(NamedTuple):
-    """What ``--gpu`` and ``--model`` say."""
+    """The machine that ``--gpu`` and ``--model`` name."""
 
     gpu: str
     model: str
@@ -53,7 +53,7 @@ class Choice(NamedTuple):
 
 
 def run(cell: str, machine: Machine, scheduler: str, **flags: Any) -> Mapping[str, Any]:
-    """The summary of a run."""
+    """Return the summary of a run."""
     workload, scenario = cell.split(".")
     return fairbench.run(
         workload=workload,
@@ -66,16 +66,17 @@ def run(cell: str, machine: Machine, scheduler: str, **flags: Any) -> Mapping[st
 
 
 def file_rate(cell: str, machine: Machine) -> float:
-    """What the workload's file says, programs/s per well-behaved client and GPU."""
+    """Return the rate in the workload's file, programs/s per well-behaved client and GPU."""
     workload, scenario = cell.split(".")
     spec = resolve({"workload": workload, "scenario": scenario, **machine._asdict()})
     return spec.workload.scenario(scenario).rate_on(spec.gpu)
 
 
 def capacity(cell: str, machine: Machine, scheduler: str) -> float:
-    """Programs/s per well-behaved client that one replica completes when flooded by all clients.
+    """Return the programs/s per well-behaved client that one replica completes under overload.
 
-    The arrivals of five minutes or more, over the time until the last of them is done.
+    All clients flood the replica. The count is the arrivals of five minutes or more, over the time
+    until the last of them is done.
     """
     flood, lasting_s = FLOOD * file_rate(cell, machine), LONG_FLOODS_S.get(cell, FLOOD_S)
     summary = run(cell, machine, scheduler, dp=1, request_rate=flood, duration=lasting_s)
@@ -85,14 +86,14 @@ def capacity(cell: str, machine: Machine, scheduler: str) -> float:
 
 
 def two_digits(rate: float) -> float:
-    """The rate rounded to two digits."""
+    """Return the rate rounded to two digits."""
     return round(rate, 1 - floor(log10(rate)))
 
 
 def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
-    """The well-behaved clients' P99 under vtc, the worst of the seeds, and the window. In seconds.
+    """Return the well-behaved clients' P99 under vtc, the worst seed's, and the window (s).
 
-    Infinite where some seed leaves requests unfinished, or queues empty.
+    Infinite if some seed leaves requests unfinished or queues empty.
     """
     worst = window_s = 0.0
     for seed in SEEDS:
@@ -107,7 +108,7 @@ def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
 
 
 def choose(cell: str, machine: Machine) -> Choice:
-    """The largest multiple of the capacity at which vtc still serves the well-behaved in time."""
+    """Return the largest multiple of the capacity at which vtc is in time for well-behaved clients."""
     lpm, vtc = (capacity(cell, machine, scheduler) for scheduler in ("lpm", "vtc"))
     low, high = 0, len(MULTIPLES) - 1
     found: dict[int, tuple[float, float]] = {}

@@ -1,10 +1,10 @@
-"""Which headline conclusions survive an error of the timing profile, and the other profile.
+"""The headline conclusions that survive an error of the timing profile, and the other profile.
 
     fairbench sweep results/tables/profile-error.toml
     python studies profile-error results/runs/profile-error
 
-Writes results/tables/profile-error.csv. A conclusion is asked of each run against the others with
-its seed, so that all schedulers are under the same draw of the error.
+Writes results/tables/profile-error.csv. A conclusion compares each run with the others of its seed,
+so that all schedulers meet the same draw of the error.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ Seeds = Mapping[str, Mapping[int, Summary]]
 
 
 def column_of(summary: Summary) -> str:
-    """Under which profile and error a run was made."""
+    """Return the profile and error under which a run was made."""
     if not summary["timing_profile"].endswith(MEASURED):
         return OTHER
     return LEVELS[float(summary.get("timing_error_pct") or 0.0)]
 
 
 def asked(pair: Pair, runs: Seeds) -> list[Seen]:
-    """What each seed says of a conclusion."""
+    """Return the finding of each seed on a conclusion."""
     return [
         pair.seen({name: {seed: runs[name][seed]} for name in pair.compared})
         for seed in sorted(runs[pair.above])
@@ -54,12 +54,12 @@ def asked(pair: Pair, runs: Seeds) -> list[Seen]:
 
 
 def competed(pair: Pair, runs: Seeds) -> bool:
-    """Whether there was contention, on average over the seeds."""
+    """Return whether there was contention, on average over the seeds."""
     return contended(runs[name] for name in pair.compared)
 
 
 def sign(pair: Pair, seen: Seen) -> Outcome:
-    """On which side of its flip a single seed lies, contended or not."""
+    """Return the side of its threshold on which a single seed lies, contended or not."""
     if seen.low is not None and seen.low > pair.flip:
         return Outcome.HOLDS
     reversed_ = seen.high is not None and seen.high < pair.flip
@@ -78,7 +78,7 @@ def shown(pair: Pair, seen: Sequence[Seen]) -> str:
 
 
 def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
-    """Whether the sign that it has as it is stays, or where it does not."""
+    """Return whether the sign without error stays, or where it does not."""
     usual = set(signs[AS_IT_IS])
     if len(usual) > 1:
         counts = Counter(signs[AS_IT_IS])
@@ -89,7 +89,7 @@ def verdict(signs: Mapping[str, Sequence[Outcome]]) -> str:
 
 
 def table(summaries: Iterable[Summary]) -> list[dict[str, str]]:
-    """A row for each cell and conclusion."""
+    """Return a row for each configuration and conclusion."""
     cells: dict[str, dict[str, dict[str, dict[int, Summary]]]] = {}
     for summary in summaries:
         of_cell = cells.setdefault(f"{summary['workload']} {summary['scenario']}", {})

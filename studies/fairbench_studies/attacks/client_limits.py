@@ -1,10 +1,10 @@
-"""What limits of clients cost when nobody cheats: the table of docs/appendix/attacks.md.
+"""The cost of client limits when nobody cheats: the table of docs/appendix/attacks.md.
 
     python studies client-limits            # about ten minutes of CPU
-    python studies client-limits NAME...    # these rows alone, the others as they are
+    python studies client-limits NAME...    # these rows alone, the others unchanged
 
-Beside an honest client that sends four times as much, and among four clients alike: with limits
-over without, at the same seeds. Of judges, but where a row names another workload. Writes
+Runs beside an honest client that sends four times as much, and among four equal clients: with
+limits over without, at the same seeds. The workload is judge unless a row names another. Writes
 results/client-limits.csv, and the table.
 """
 
@@ -76,7 +76,7 @@ COLUMNS = {
 
 
 class Served(NamedTuple):
-    """What a run shows of all its clients, and of those who are no twin of an attacker.
+    """The results of a run for all its clients, and for those that are no attacker's twin.
 
     ``p95_s`` is a lower bound if ``more``.
     """
@@ -89,7 +89,9 @@ class Served(NamedTuple):
 
 
 def spec_of(name: str, limited: bool, seed: int) -> ExperimentSpec:
-    """The clients of the attacks in a row's run, with its limits or without a gateway."""
+    """Return the run of a row with the attacks' clients, with the row's limits or without a
+    gateway.
+    """
     scheduler, settings = ROWS[name]
     workload = LONG_QA if LONG_QA in name else "judge"
     flags = {
@@ -105,7 +107,7 @@ def spec_of(name: str, limited: bool, seed: int) -> ExperimentSpec:
 
 
 def served(spec: ExperimentSpec, multiple: float) -> Served:
-    """Three clients, and one that sends so many times as much as one of them."""
+    """Return the results of three clients and one that sends ``multiple`` times as much."""
     workload = attack_workload(spec.workload, "none", HONEST, Stakes(multiple=multiple))
     one = replayed(spec, workload, HONESTLY)
     plans, run = one.client_plans(), simulate_tables(one)
@@ -115,7 +117,7 @@ def served(spec: ExperimentSpec, multiple: float) -> Served:
 
 
 def costs(name: str, seed: int) -> dict[str, float | None]:
-    """With limits over without at one seed, by column; ``at_most``: P95 is an upper bound."""
+    """Return the ratios with limits over without at a seed; ``at_most``: P95 is an upper bound."""
     without, limited = (spec_of(name, on, seed) for on in (False, True))
     before, after = served(without, 4.0), served(limited, 4.0)
     p95 = None
@@ -132,7 +134,7 @@ def costs(name: str, seed: int) -> dict[str, float | None]:
 
 
 def simulate(names: Sequence[str]) -> list[dict[str, str]]:
-    """The rows of the table, those that are not named as they were."""
+    """Return the rows of the table; rows that are not named stay as they were."""
     known = {row["scheduler"]: row for row in read()}
     rows = []
     for name in ROWS:
@@ -152,7 +154,7 @@ def simulate(names: Sequence[str]) -> list[dict[str, str]]:
 
 
 def put(page: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """The page with the table in its place."""
+    """Return the page with its table replaced."""
     lines = [f"| | {' | '.join(COLUMNS.values())} |", f"|---|{'--:|' * len(COLUMNS)}"]
     for row in rows:
         signs = {"p95": "<" if row["p95_at_most"] == "true" else ""}
@@ -162,7 +164,7 @@ def put(page: str, rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def read() -> list[dict[str, str]]:
-    """The rows of the file."""
+    """Return the rows of the file."""
     return read_rows(TABLE)
 
 

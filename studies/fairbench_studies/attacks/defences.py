@@ -1,4 +1,4 @@
-"""What docs/appendix/attacks.md calls tenants, defended and limited, and how tables get there."""
+"""The variants in docs/appendix/attacks.md (tenants, defended, limited) and its tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMITING = {"gateway": "fcfs", "saturation": "none"}  # which does nothing else
 
 
 def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
-    """The mean, and how far its interval reaches above it, behind the sign of a bound."""
+    """Return the mean and the upper reach of its interval, behind the sign of a bound."""
     if not row[f"{measure}_mean"]:
         return "-"
     mean, high = float(row[f"{measure}_mean"]), float(row[f"{measure}_high"])
@@ -30,14 +30,14 @@ def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
 
 
 def p95_sign(row: Mapping[str, str], measure: str) -> str:
-    """What says that the P95 of a row is at least that, as some programs had not finished."""
+    """Return the sign of a lower bound if some programs of a row had not finished."""
     return ">" if measure == "p95" and row["p95_more"] == "true" else ""
 
 
 def interval_columns(
     found: Mapping[str, Mapping[str, float | None] | None], measure: str
 ) -> dict[str, str]:
-    """A mean and its interval in columns of a row, empty where there is none."""
+    """Return a mean and its interval in columns of a row, empty where there is none."""
     values = found.get(measure) or {}
     shown = {part: values.get(part) for part in ("mean", "low", "high")}
     return {

@@ -61,8 +61,8 @@ def is_of_its_kind(behaviour: Behaviour, sought: Sought) -> bool:
 def rediscover(search: Search, sought: list[Sought]) -> list[Mapping[str, Any]]:
     """Search until all are found, or trials run out; a row each, as JSON types.
 
-    A known attack is found by a behaviour of its kind that does at least nine tenths of its harm
-    at the same seeds. Raises Interrupted, and what a simulation raised.
+    A known attack is found by a behaviour of its kind that does at least nine tenths of its harm at
+    the same seeds. Raises Interrupted, and what a simulation raised.
     """
     with run_folder(search.store.path, "search"):
         told = search.try_all([KNOWN[one.attack] for one in sought], 0)

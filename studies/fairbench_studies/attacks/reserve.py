@@ -1,11 +1,11 @@
-"""What a reserve of limits does among sixteen clients: a table of docs/appendix/attacks.md.
+"""The effect of a reserve of limits among sixteen clients: a table of docs/appendix/attacks.md.
 
     python studies attacks-reserve            # about ten minutes of CPU
-    python studies attacks-reserve --table    # the table again, of results/attack-reserve.csv
+    python studies attacks-reserve --table    # the table again, from results/attack-reserve.csv
 
-The known attacks of judges and five found ones, in place of three victims by fifteen that each send
-a fifth as much, so that victims and attacker ask each replica for the same as on the rest of the
-page. Writes results/attack-reserve.csv, and the table.
+Runs the known attacks on judge and five found ones. Fifteen victims that each send a fifth as much
+replace the three, so that victims and attacker load each replica as on the rest of the page. Writes
+results/attack-reserve.csv, and the table.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ ATTACKS: Mapping[str, Behaviour] = {
 
 
 def spec_of(reserve: int, seed: int) -> ExperimentSpec:
-    """Judges on four replicas, limited, with so large a reserve."""
+    """Return the experiment of judges on four replicas, limited, with this reserve."""
     flags = {
         **{"scheduler": "fair-finish", "workload": "judge", "scenario": "none", "dp": 4},
         **{"duration": DURATION_S, "seed": seed, **LIMITING},
@@ -76,7 +76,7 @@ def spec_of(reserve: int, seed: int) -> ExperimentSpec:
 
 
 def workload_of(spec: ExperimentSpec, behaviour: Behaviour) -> WorkloadSpec:
-    """The attack on fifteen victims."""
+    """Return the attack on fifteen victims."""
     usual = spec.workload.scenario("none")
     fewer = usual.model_copy(update={"rate": usual.rate / TIMES_FEWER, "rates": {}})
     return attack_workload(
@@ -85,14 +85,14 @@ def workload_of(spec: ExperimentSpec, behaviour: Behaviour) -> WorkloadSpec:
 
 
 def seen(spec: ExperimentSpec) -> tuple[Seen, float]:
-    """What a run shows, and the useful service of all."""
+    """Return the results of a run, and the useful service of all clients."""
     plans, run = spec.client_plans(), simulate_tables(spec)
     everybody = party(run.tables, {plan.index: PLAIN for plan in plans}, DURATION_S)
     return seen_in(plans, *run), everybody.served
 
 
 def simulate() -> list[dict[str, str]]:
-    """The rows of the table: attack and reserve, and of the twin its service over no reserve's."""
+    """Return the rows: attack and reserve, and the twin's service relative to no reserve."""
     rows: list[dict[str, str]] = []
     without: list[float] = []
     for reserve in RESERVES:
@@ -119,7 +119,7 @@ def _row(attack: str, reserve: int, found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def put(page: str, rows: Sequence[Mapping[str, str]]) -> str:
-    """The page with the table in its place."""
+    """Return the page with its table replaced."""
     heads = [
         f"{what}, {f'a reserve of {reserve}' if reserve else 'no reserve'}"
         for what in ("P95", "service kept")
@@ -138,7 +138,7 @@ def put(page: str, rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def read() -> list[dict[str, str]]:
-    """The rows of the file."""
+    """Return the rows of the file."""
     return read_rows(TABLE)
 
 

@@ -103,7 +103,7 @@ Row = Mapping[str, str]
 
 
 def simulate(folder: Path) -> list[dict[str, str]]:
-    """Rows of the table: each attack under each scheduler, from ``folder`` where it is there."""
+    """Return the table's rows: each attack under each scheduler, from ``folder`` where stored."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for name, how in ROWS.items():
@@ -131,7 +131,7 @@ def _row(name: str, one: Mapping[str, Any]) -> dict[str, str]:
 
 
 def table(rows: Sequence[Row], measure: str) -> str:
-    """One measure, a scheduler a row."""
+    """Return one measure as a table, a row per scheduler."""
     attacks = list(dict.fromkeys(row["attack"] for row in rows))
     lines = [f"| | {' | '.join(f'`{one}`' for one in attacks)} |", f"|---|{'--:|' * len(attacks)}"]
     for name in dict.fromkeys(row["scheduler"] for row in rows):
@@ -145,7 +145,7 @@ def table(rows: Sequence[Row], measure: str) -> str:
 
 
 def draw(rows: Sequence[Row]) -> None:
-    """What the victims finish, and what the attacker gains: an attack a column."""
+    """Draw what victims finish and what the attacker gains, a column per attack."""
     from matplotlib import pyplot  # the tables need no figures' libraries
 
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
@@ -182,14 +182,14 @@ def draw(rows: Sequence[Row]) -> None:
 
 
 def put(page: str, rows: Sequence[Row]) -> str:
-    """The page with each table in its place."""
+    """Return the page with each table replaced."""
     for measure in MEASURES:
         page = put_table(page, measure, table(rows, measure))
     return page
 
 
 def read() -> list[dict[str, str]]:
-    """The rows of the table."""
+    """Return the rows of the table."""
     return read_rows(TABLE)
 
 

@@ -1,12 +1,12 @@
-"""What deadlines cost the fair share, and the reverse: a table and a figure of one sweep.
+"""The cost of deadlines for the fair share, and the reverse: a table and a figure of one sweep.
 
     fairbench sweep results/tables/deadlines.toml
     python studies deadlines results/runs/deadlines [SWEEP.toml]
 
-Of whichever schedulers the sweep has: another sweep of the same load may name any. Writes
-results/tables/deadlines.csv (means over seeds) and plots/deadlines.svg, one panel a
-scheduler: attainment of the worst well-behaved client against that of the client that floods, along
-the load, the other schedulers in grey.
+Takes the schedulers of the sweep: another sweep of the same load may name any. Writes
+results/tables/deadlines.csv (means over seeds) and plots/deadlines.svg, one panel per scheduler:
+attainment of the worst well-behaved client against that of the heavy client, along the load, with
+the other schedulers in grey.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BLUE, GREY = "#0072b2", "0.8"  # of Okabe and Ito; every panel has one blue line
 
 
 def name_of(spec: ExperimentSpec) -> str:
-    """The local scheduler, and what is set of it that is not the default."""
+    """Return the local scheduler with its settings that differ from the defaults."""
     within = spec.settings["dlpm-edf.within"] if spec.local == "dlpm-edf" else "client"
     quantum = spec.settings.get("dlpm-hold.quantum") or None  # 0: by its rule
     told = {"within": within if within != "client" else None, "quantum": quantum}
@@ -56,7 +56,7 @@ def name_of(spec: ExperimentSpec) -> str:
 
 
 def numbers(summary: Mapping[str, Any]) -> dict[str, float]:
-    """What is shown of a run."""
+    """Return the numbers that are shown for a run."""
     clients = summary["clients"]
     kept = [one["goodput_ratio"] for one in clients if not one["misbehaving"]]
     return {
@@ -73,12 +73,12 @@ Curves = Mapping[str, Mapping[float, Mapping[str, float]]]
 
 
 def ordered(names: set[str]) -> list[str]:
-    """How schedulers follow each other."""
+    """Return the schedulers in order of display."""
     return [*(name for name in ORDER if name in names), *sorted(names - set(ORDER))]
 
 
 def curves(store: Path, sweep: Path) -> Curves:
-    """The runs of the sweep."""
+    """Return the results of the sweep's runs."""
     specs = {identity(spec): spec for spec in points(read_sweep(str(sweep)))}
     names = ordered({name_of(spec) for spec in specs.values()})
     found: dict[str, dict[float, dict[int, dict[str, float]]]] = {name: {} for name in names}
@@ -103,7 +103,7 @@ def curves(store: Path, sweep: Path) -> Curves:
 
 
 def collapse(curve: Mapping[float, Mapping[str, float]]) -> str:
-    """The load at which the worst well-behaved client falls below ``KEPT``, interpolated."""
+    """Return the load at which the worst well-behaved client falls below ``KEPT``, interpolated."""
     loads = list(curve)
     for before, after in pairwise(loads):
         high, low = curve[before]["kept_worst"], curve[after]["kept_worst"]
@@ -114,7 +114,7 @@ def collapse(curve: Mapping[float, Mapping[str, float]]) -> str:
 
 
 def write(found: Curves) -> None:
-    """A row for each scheduler and number, a column for each load."""
+    """Write a row for each scheduler and number, a column for each load."""
     loads = next(iter(found.values()))
     rows = [
         {
@@ -130,7 +130,7 @@ def write(found: Curves) -> None:
 
 
 def draw(found: Curves) -> None:
-    """A panel for each scheduler."""
+    """Draw a panel for each scheduler."""
     rows = -(-len(found) // COLUMNS)
     size = (11, 2.45 * rows)
     figure, grid = pyplot.subplots(rows, COLUMNS, figsize=size, sharex=True, sharey=True)

@@ -1,4 +1,4 @@
-"""All figures by name: the source of their numbers and the function that draws them.
+"""A list of all figures by name: the source of their numbers and the function that draws them.
 
 To add a figure, write its module and its sweep under its name; no list needs an entry.
 """

@@ -130,8 +130,8 @@ def _marks(
 ) -> Mapping[Key, Mark]:
     """Test each question as its own family, with Holm's correction over rivals and measures.
 
-    A value that is only a lower bound, such as a censored latency, never counts in favour of
-    its scheduler.
+    A value that is only a lower bound, such as a censored latency, never counts in favour of its
+    scheduler.
     """
     pairs = [
         (one, name in bounds[rival][0], name in bounds[rival][1])

@@ -66,7 +66,7 @@ class Frozen(BaseModel):
 
     @property
     def configurations(self) -> list[Configuration]:
-        """All scheduler pairs in every form, pair by pair."""
+        """Return all scheduler pairs in every form, pair by pair."""
         return [Configuration(pair, form) for pair in self.pairs for form in FORMS]
 
     def settings(self, configuration: Configuration) -> Settings:

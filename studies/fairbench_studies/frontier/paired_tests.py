@@ -55,9 +55,9 @@ class Estimate(NamedTuple):
 def estimate(gains: Gains) -> Estimate:
     """Return the mean over cells of the mean over their seeds.
 
-    Cells with a single seed count in the mean but add nothing to the error, which then comes
-    from the other cells. The degrees of freedom are Satterthwaite's, rounded down. The result
-    is NaN, with nothing significant, if a gain is not finite.
+    Cells with a single seed count in the mean but add nothing to the error, which then comes from
+    the other cells. The degrees of freedom are Satterthwaite's, rounded down. The result is NaN,
+    with nothing significant, if a gain is not finite.
     """
     mean = fmean(fmean(of_cell) for of_cell in gains.values())
     if not isfinite(mean):

@@ -1,12 +1,13 @@
-"""How fair finish holds away from the default, and what each of its levers is worth.
+"""The robustness of fair-finish away from the default, and the value of each of its parts.
 
     fairbench sweep results/tables/frontier-robustness.toml
     python studies frontier-robustness results/runs/frontier-robustness
 
-Writes results/frontier-robustness.csv, a row a configuration and cell, and two tables of geometric
-means over the cells: results/tables/frontier-robustness.csv, by what factor fair finish is better
-than each rival at each value of an axis, and results/tables/frontier-levers.csv, by what factor the
-whole is better than itself without a lever. Incomplete stores give what they have.
+Writes results/frontier-robustness.csv, a row per configuration, and two tables of geometric means
+over the configurations. results/tables/frontier-robustness.csv holds the factor by which
+fair-finish is better than each rival at each value of an axis. results/tables/frontier-levers.csv
+holds the factor by which the whole is better than itself without a part. Incomplete stores give
+partial rows.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def ours() -> Configuration:
 
 
 def found(folder: Path) -> Tagged:
-    """What came out, by tag."""
+    """Return the outcomes by tag."""
     stored = SweepStore(Path(folder)).finished()
     by_tag: dict[str, dict[Point, StoredRun]] = {}
     for spec in points(read_sweep(str(SWEEP))):
@@ -63,13 +64,13 @@ def _point(spec: ExperimentSpec) -> Point:
 
 
 def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
-    """Of the first over the second, geometric means, measure by measure."""
+    """Return the first over the second as geometric means, measure by measure."""
     means = [exp(fmean(gain(m, one.mean(m), other.mean(m)) for one, other in pairs)) for m in SHOWN]
     return " / ".join(f"{mean:.2f}" for mean in means)
 
 
 def axis_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """A row of each tag under which a rival ran."""
+    """Return a row of each tag under which a rival ran."""
     for tag, cells in tagged.items():
         pairs = {rival: _pairs(cells, Configuration(rival, PUBLISHED)) for rival in RIVALS}
         if any(pairs.values()):
@@ -85,7 +86,7 @@ def _pairs(cells: Outcomes, rival: Configuration) -> list[tuple[Outcome, Outcome
 
 
 def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """A row of each tag of a lever: published ones against the default, capped against capped."""
+    """Return a row of each part's tag: published against the default, capped against capped."""
     for tag, cells in tagged.items():
         form, _, lever = tag.partition(" ")
         if form not in ("published", "capped") or tag == CAPPED:
@@ -104,7 +105,7 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
 
 
 def run_rows(tagged: Tagged) -> Iterable[dict[str, Any]]:
-    """A row of each tag, cell and configuration."""
+    """Return a row of each tag and configuration."""
     for tag, cells in tagged.items():
         for cell, here in cells.items():
             for configuration, outcome in here.items():

@@ -1,11 +1,12 @@
-"""What the frontier's tuned configurations were chosen from, and by which rule.
+"""The trials from which the frontier's tuned configurations were chosen, and the rule.
 
     fairbench sweep results/tables/frontier-tuning.toml
     python studies frontier-tuning results/runs/frontier-tuning
 
-Writes results/frontier-tuning.csv, a row a trial: geometric means over the development cells
-of the time to 90% of the programs and of the P95 of the well-behaved. Of a pair's trials whose time
-is within the margin of its best the one with the least P95 is chosen; it is what frozen.toml has.
+Writes results/frontier-tuning.csv, a row per trial: geometric means over the development
+configurations of the time to 90% of the programs and of the P95 of the well-behaved. Of a pair's
+trials within the margin of its best time, the one with the lowest P95 is chosen; frozen.toml has
+it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Means(NamedTuple):
 
 
 def trials(folder: Path) -> dict[Trial, Means]:
-    """Of the sweep's grids, each a trial for every value of the running limit."""
+    """Return the trials of the sweep's grids, each for every value of the running limit."""
     sweep, stored = read_sweep(str(SWEEP)), SweepStore(Path(folder)).finished()
     found: dict[Trial, list[Any]] = defaultdict(list)
     for grid in sweep.grid:
@@ -61,7 +62,7 @@ def _means(summaries: list[Any]) -> Means:
 
 
 def chosen(found: dict[Trial, Means], margin: float) -> dict[str, Trial]:
-    """By pair."""
+    """Return the chosen trial by pair."""
     best: dict[str, Trial] = {}
     for pair in dict.fromkeys(trial.pair for trial in found):
         own = {trial: means for trial, means in found.items() if trial.pair == pair}

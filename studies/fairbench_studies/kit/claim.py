@@ -53,8 +53,8 @@ class Claim:
 def verdict(*, shape: bool, quantity: bool = True, opposite: bool = False) -> Verdict:
     """Return the verdict on a claim.
 
-    ``shape`` is true if order or sign hold as claimed, ``quantity`` if the number is in its
-    band, and ``opposite`` if the reverse holds, which excludes ``shape``.
+    ``shape`` is true if order or sign hold as claimed, ``quantity`` if the number is in its band,
+    and ``opposite`` if the reverse holds, which excludes ``shape``.
     """
     assert not (shape and opposite)
     if opposite:

@@ -55,8 +55,8 @@ def fill_store(
 def filling(sweep: Sweep, folder: Path, specs: Sequence[ExperimentSpec] | None = None) -> Filling:
     """Return the runs of a sweep that the folder's store lacks; create a missing store.
 
-    Runs that an earlier form of the sweep completed are reused. ``specs`` are the sweep's
-    points, if the caller has computed them already.
+    Runs that an earlier form of the sweep completed are reused. ``specs`` are the sweep's points,
+    if the caller has computed them already.
     """
     specs = points(sweep) if specs is None else specs
     if not folder.exists():

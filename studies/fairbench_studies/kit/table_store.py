@@ -34,7 +34,9 @@ SWEEP_NUMBERS = ("sharing_incentive_p95", "service_rate_tok_s", "jain_index_actu
 
 
 def kept(summary: Mapping[str, object], of: str) -> dict[str, str]:
-    """A row of a table of runs. ``of`` tells runs of one scheduler apart: a data set, a setting."""
+    """Return a row of a table of runs. ``of`` distinguishes runs of one scheduler, such as a data
+    set.
+    """
     censored = summary["censored"]
     assert isinstance(censored, list)
     return {
@@ -47,7 +49,7 @@ def kept(summary: Mapping[str, object], of: str) -> dict[str, str]:
 
 
 def collect(runs: Iterable[str]) -> list[dict[str, str]]:
-    """Rows of stored runs, ``RUN_DIR`` or ``LABEL::RUN_DIR``, by workload and scheduler."""
+    """Return rows of stored runs, ``RUN_DIR`` or ``LABEL::RUN_DIR``, by workload and scheduler."""
     rows = []
     for run in runs:
         label, _, folder = run.rpartition("::")
@@ -57,7 +59,7 @@ def collect(runs: Iterable[str]) -> list[dict[str, str]]:
 
 
 def collect_sweep(folder: Path) -> list[dict[str, str]]:
-    """Rows of a stored sweep: means over its seeds of what figure 7's table shows."""
+    """Return rows of a stored sweep: means over seeds of the columns of figure 7's table."""
     cells = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))["cells"]
     rows = []
     for cell in cells:
@@ -86,11 +88,11 @@ def _place(row: Row) -> tuple[int, str, int]:
 
 
 def write(name: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """``results/tables/NAME.csv``."""
+    """Write ``results/tables/NAME.csv``."""
     TABLES.mkdir(parents=True, exist_ok=True)
     write_rows(TABLES / f"{name}.csv", rows)
 
 
 def read(name: str) -> list[dict[str, str]]:
-    """The rows of ``results/tables/NAME.csv``."""
+    """Return the rows of ``results/tables/NAME.csv``."""
     return read_rows(TABLES / f"{name}.csv")

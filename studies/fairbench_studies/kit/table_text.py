@@ -1,4 +1,4 @@
-"""How a number of a run is written in a table of Markdown."""
+"""Numbers of runs as text in Markdown tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench_studies.kit.rows import Row
 
 
 def as_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table. A column is aligned to the right if all that it says are numbers."""
+    """Return a Markdown table. A column of numbers is aligned to the right."""
     body = [list(row) for row in rows]
     marks = [
         "--:" if all(map(is_number, column)) and any(column) else "---"
@@ -27,12 +27,12 @@ def as_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def is_number(cell: str) -> bool:
-    """A number as the tables print them, ``> 739`` and ``0.99 / 1.00 (s1)`` too; or nothing."""
+    """Return whether a cell is a number as printed, such as ``> 739`` or ``0.99 / 1.00 (s1)``."""
     return not cell or (len(cell) < 30 and re.match(r"[*>~<+ -]*\d|-$", cell) is not None)
 
 
 def bounded(row: Row, name: str) -> str:
-    """Seconds, ``> `` before a lower bound."""
+    """Return seconds, with ``> `` before a lower bound."""
     if not row[name]:
         return "-"
     value, at_least = float(row[name]), name in row["at_least"].split()
@@ -43,19 +43,19 @@ def bounded(row: Row, name: str) -> str:
 
 
 def tail_of(rows: Iterable[Row]) -> str:
-    """The latency that all of them show: P99 where each has enough latencies, else P95."""
+    """Return the percentile that all rows support: P99 if each has enough latencies, else P95."""
     known = ({"victim_n": int(n), "victim_p95_s": ""} if n else {} for n in map(_number_of, rows))
     tail = shown_tail(known)
     return f"victim_p{tail}_s"
 
 
 def _number_of(row: Row) -> str | None:
-    """Of how many latencies a row is; runs collected before it was kept do not say."""
+    """Return the number of latencies of a row; None for older runs."""
     return row.get("victim_n")
 
 
 def percentile_of(name: str) -> str:
-    """What a column of that latency is called."""
+    """Return the heading of a column of that latency."""
     return name.removeprefix("victim_").removesuffix("_s").upper()
 
 
@@ -68,14 +68,14 @@ def percent(row: Row, name: str) -> str:
 
 
 def min_share(row: Row) -> str:
-    """The worst client's part of its fair share, if anyone was short of service."""
+    """Return the minimum fair share of own total, if any client was short of service."""
     return (
         percent(row, "min_entitlement_ratio") if row["min_entitlement_ratio"] else "not contended"
     )
 
 
 def limited(row: Row) -> str:
-    """How much of the window queues were empty, if so much that rates compare loads."""
+    """Return the share of the window with empty queues, if it is large enough to matter."""
     return percent(row, "queue_empty_share") if row["demand_limited"] == "True" else "no"
 
 

@@ -67,7 +67,7 @@ Values = dict[str, dict[str, float]]  # row -> place -> mean over seeds
 
 
 def values(name: str) -> Values:
-    """A metric of each row at each place, the mean over its seeds; without what is undefined."""
+    """Return a metric of each row and configuration, the mean over seeds, where defined."""
     found: defaultdict[str, defaultdict[str, list[float]]]
     found = defaultdict(lambda: defaultdict(list))
     for row in read_rows(TABLE):
@@ -81,7 +81,7 @@ def values(name: str) -> Values:
 
 
 def kind(row: str) -> str:
-    """Which of ``KINDS`` a row is."""
+    """Return the kind of a row, one of ``KINDS``."""
     if " behind " in row:
         return "queue before the cluster"
     if row.rpartition("+")[2].removesuffix("-predict").removesuffix("-upstream") in FAIR:
@@ -139,14 +139,14 @@ def by_place(shares: Values, services: Values, latencies: Values) -> str:
 
 
 def ranks() -> str:
-    """What ``fairbench leaderboard`` says of the file, as a table."""
+    """Return the output of ``fairbench leaderboard`` for the file, as a table."""
     command = [sys.executable, "-m", "fairbench", "leaderboard", str(TABLE), "--format", "md"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return "\n".join(line for line in done.stdout.splitlines() if line.startswith("|"))
 
 
 def put(page: str, tables: Mapping[str, str]) -> str:
-    """The page with each table in its place."""
+    """Return the page with each table replaced."""
     for name, table in tables.items():
         page = put_table(page, name, table)
     return page

@@ -23,7 +23,7 @@ def claims() -> str:
 
 
 def claims_on_cells() -> str:
-    """The paper's claims that one cell each can tell."""
+    """Return the paper's claims that single configurations can decide."""
     cells = {(row["workload"], row["scenario"], row["scheduler"]): row for row in read("cells")}
 
     def tot(scheduler: str) -> Row:

@@ -21,9 +21,9 @@ from fairbench_studies.kit.table_text import (
 
 
 def runs_table(rows: Iterable[Row]) -> str:
-    """Every number of some runs, one scheduler a row.
+    """Return every number of some runs, a row per scheduler.
 
-    Runs collected before it was kept do not say whether they were limited by demand.
+    Runs collected before it was kept do not say whether they were below saturation.
     """
     rows = list(rows)
     kept_limits = all("demand_limited" in row for row in rows)
@@ -63,7 +63,7 @@ def runs_table(rows: Iterable[Row]) -> str:
 
 
 def headline() -> str:
-    """The README's first table: who gets what, in two of the cells."""
+    """Return the README's first table: the shares of clients in two configurations."""
     chosen = {("tot", "s1"), ("long-qa", "s2")}
     rows = [
         row
@@ -139,7 +139,7 @@ def gaps() -> str:
 
 
 def incentive(row: Row) -> str:
-    """The sharing incentive to three digits, ``> `` before a lower bound."""
+    """Return the sharing incentive to three digits, with ``> `` before a lower bound."""
     value, name = float(row["sharing_incentive_p95"]), "sharing_incentive_p95"
     at_least, digits = name in row["at_least"].split(), 2 if value < 10 else 1
     if at_least:
@@ -180,7 +180,7 @@ def fig7() -> str:
 
 
 def fig4() -> str:
-    """What a centralised DLPM costs, of the figure's own CSV."""
+    """Return the cost of a centralised DLPM from the figure's CSV."""
     rows = read_rows(ROOT / "plots" / "fig4.csv")
     parts = ("synchronisation_ms", "update_ms", "match_ms", "dispatch_ms")
     return as_markdown(
@@ -206,7 +206,7 @@ def fig4() -> str:
 
 
 def default_loads(name: str) -> str:
-    """How the default loads follow from capacities, of ``python studies loads``."""
+    """Return how default loads follow from capacities, by ``python studies loads``."""
     header = ("cell", "capacity under lpm", "under vtc", "multiple", "rate", "P99 under vtc",
               "window")  # fmt: skip
     return as_markdown(

@@ -14,7 +14,7 @@ from fairbench.results.sweep_store import SWEEP_FILE
 
 
 def shown(folder: Path) -> RenderableType:
-    """The comparison of a sweep, the summary of a run."""
+    """Return the comparison of a sweep, or the summary of a run."""
     if (folder / SWEEP_FILE).exists():
         return comparison_table.render(compare_sweep(folder), table.MAX_WIDTH)
     return table.render(read_run(folder).summary, path=Path("results/runs") / folder.name)

@@ -72,7 +72,7 @@ def render(name: str) -> str:
 
 
 def rendered(text: str) -> str:
-    """A document with every marked block written anew."""
+    """Return a document with every marked block written anew."""
     return BLOCK.sub(lambda block: block[1] + render(block[2]) + block[4], text)
 
 

@@ -11,7 +11,9 @@ from fairbench_studies.kit.table_text import as_markdown
 
 
 def measured(fitted: str) -> str:
-    """The validation's runs, one a row: errors now, and before the prefill law was fitted anew."""
+    """Return the validation's runs, one per row: errors now, and before the prefill law was
+    refitted.
+    """
     now, before = (_validation(name, fitted) for name in ("validation", "before"))
     header = (
         "run",
@@ -36,7 +38,7 @@ def _validation(name: str, fitted: str) -> dict[str, dict[str, Row]]:
 
 
 def _validated(run: str, now: Mapping[str, Row], before: Mapping[str, Row]) -> tuple[str, ...]:
-    """A run's row; two errors are before and now."""
+    """Return a run's row; two errors are before and now."""
 
     def worst(start: str) -> str:
         sides = []
@@ -60,17 +62,17 @@ def _validated(run: str, now: Mapping[str, Row], before: Mapping[str, Row]) -> t
 
 
 def serving() -> str:
-    """Runs of real serving engines that nothing was fitted to: errors under two profiles."""
+    """Return the runs of real engines that were not fitted: errors under two profiles."""
     return _serving("false")
 
 
 def serving_fitted() -> str:
-    """The runs that the measured profile was fitted to."""
+    """Return the runs to which the measured profile was fitted."""
     return _serving("true")
 
 
 def _serving(fitted: str) -> str:
-    """Errors with the measured profile, and on an A100 with the operator profile beside them."""
+    """Return errors with the measured profile, and on an A100 also with the operator profile."""
     columns = {}
     for name in ("validation", "operator-profile"):
         for row in read_rows(ROOT / "results" / "serving" / f"{name}.csv"):

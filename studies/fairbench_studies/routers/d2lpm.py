@@ -1,4 +1,4 @@
-"""What several D2LPM routers cost: locality, fairness, and how far charges drift apart.
+"""The cost of several D2LPM routers: locality, fairness, and the drift of charges.
 
     python studies routers-d2lpm
 
@@ -50,10 +50,10 @@ SEEDS = range(5)
 
 
 class Drift(NamedTuple):
-    """What became of the well-behaved clients, and of charges at workers; no bound is None.
+    """The results of the well-behaved clients, and of charges at workers; no bound is None.
 
-    ``shares`` by seed. Means of the seeds, but the largest that charges were apart and unheard, and
-    the smallest bound.
+    ``shares`` is by seed. Other values are means over seeds, but the drift and unheard charges are
+    maxima and the bound is the minimum.
     """
 
     shares: tuple[float, ...]
@@ -64,12 +64,12 @@ class Drift(NamedTuple):
     unheard: float
 
     def changes(self, alone: Drift) -> NDArray[Any]:
-        """By how many percentage points the share is another than alone, by seed."""
+        """Return the change of the share against one router, in percentage points by seed."""
         return np.asarray(100 * (np.array(self.shares) - np.array(alone.shares)))
 
 
 def simulated(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[RunResult, float]:
-    """A result, and the most of any client at a worker of which a router had not heard."""
+    """Return a result, and the largest charge at a worker of which a router had not heard."""
     spec = resolve(dict(flags), dict(settings))
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()
@@ -80,7 +80,7 @@ def simulated(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Ru
 
 
 def scaling() -> Iterator[list[str]]:
-    """A row for each fleet, number and form."""
+    """Yield a row for each fleet, number and form."""
     for workload, dp, numbers in FLEETS:
         for number, form in [(1, ""), *((n, form) for n in numbers for form in FORMS)]:
             flags = SCALE | {"workload": workload, "dp": dp, "routers": number}
@@ -148,7 +148,7 @@ def _drift(one: Case, seed: int) -> Drift:
 
 
 def charges(result: RunResult) -> tuple[float, float]:
-    """By how much what one client was charged differed between workers, and L + w_q O."""
+    """Return the largest difference of one client's charges between workers, and L + w_q O."""
     table = result.requests
     column = {key: np.asarray(table[key]) for key in ("worker", "arrival_s", "finish_s")}
     inputs = np.asarray(table["input_tokens"])
@@ -173,7 +173,7 @@ def charges(result: RunResult) -> tuple[float, float]:
 
 
 def peaks(events: Sequence[tuple[float, int, float]], *, difference: bool) -> float:
-    """The most that sums by worker ever differ, or that one of them ever is."""
+    """Return the largest sum by worker, or the largest difference between workers."""
     sums, peak = dict.fromkeys(range(REPLICAS), 0.0), 0.0
     for _, worker, tokens in sorted(events):
         sums[worker] += tokens
@@ -183,14 +183,14 @@ def peaks(events: Sequence[tuple[float, int, float]], *, difference: bool) -> fl
 
 
 def name_of(one: Case) -> str:
-    """The form, and what is set beside the skew."""
+    """Return the form, and the settings beside the skew."""
     rest = {key: value for key, value in one if key not in ("form", "skew")}
     form = dict(one).get("form", "one router")
     return " ".join([form, *(f"{key}={value:g}" for key, value in rest.items())])
 
 
 def rows_of(found: Mapping[Case, Drift]) -> Iterator[list[str]]:
-    """A row for each case."""
+    """Yield a row for each case."""
     alone = next(iter(found.values()))
     for one, outcome in found.items():
         skew = dict(one).get("skew")
@@ -203,12 +203,12 @@ def rows_of(found: Mapping[Case, Drift]) -> Iterator[list[str]]:
 
 
 def points(changes: NDArray[Any]) -> str:
-    """Their mean and standard deviation."""
+    """Return the mean and standard deviation as text."""
     return f"{changes.mean():+.1f} ± {changes.std(ddof=1):.1f}"
 
 
 def draw(found: Mapping[Case, Drift]) -> None:
-    """The share's error, and how far charges are apart with the bound, over the interval."""
+    """Draw the share's error and the drift of charges with its bound, over the interval."""
     alone = next(iter(found.values()))
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.8))
     for skew, colour in zip(SKEWS, COLOURS, strict=True):

@@ -1,4 +1,4 @@
-"""What several routers cost the fair share, and what it helps to let them hear of each other.
+"""The cost of several routers for the fair share, and the benefit of exchanging charges.
 
     python studies routers
 
@@ -43,14 +43,14 @@ def case(**settings: Any) -> Case:
 
 
 def name_of(case: Case) -> str:
-    """The form, and what is set beside the skew."""
+    """Return the form, and the settings beside the skew."""
     rest = {key: value for key, value in case if key not in ("form", "skew")}
     form = dict(case).get("form", "one router")
     return " ".join([form, *(f"{key}={value:g}" for key, value in rest.items())])
 
 
 class Outcome(NamedTuple):
-    """What became of the two clients. Tokens are of charges over weights; None: no bound."""
+    """The results of the two clients. Tokens are charges over weights; None: no bound."""
 
     share: float
     service_tok_s: float
@@ -86,7 +86,7 @@ def exchange(skew: float, every_s: float, **settings: float) -> Case:
 
 
 def spec_of(case: Case) -> ExperimentSpec:
-    """The experiment of the example with these routers."""
+    """Return the experiment of the example with these routers."""
     settings = {f"routers.{key}": value for key, value in case}
     return resolve({} if case else {"routers": 1}, settings, read_experiment(CASE))
 
@@ -114,9 +114,9 @@ def outcome(case: Case) -> Outcome:
 
 
 def gaps(spec: ExperimentSpec, result: RunResult) -> tuple[float, float]:
-    """By how much the clients' charges over weights drifted apart, and U of the theorem.
+    """Return the drift of the clients' charges over weights, and U of the theorem.
 
-    A prompt is charged when its request is sent, outputs when it is over.
+    A prompt is charged when its request is sent, outputs when the request is over.
     """
     table = result.requests
     column = {name: np.asarray(table[name]) for name in ("routed_s", "finish_s")}
@@ -144,7 +144,7 @@ def gaps(spec: ExperimentSpec, result: RunResult) -> tuple[float, float]:
 
 
 def write(found: Mapping[Case, Outcome]) -> None:
-    """A row for each case."""
+    """Write a row for each case."""
     alone = next(iter(found.values())).share
     rows = [
         {

@@ -1,4 +1,4 @@
-"""Who pays for a shared prefix: what each rule does to the shares and to the incentive to share.
+"""Payers of a shared prefix: the effect of each rule on shares and on the incentive to share.
 
     fairbench sweep results/tables/sharing.toml
     python studies sharing results/runs/sharing
@@ -30,7 +30,7 @@ Seeds = Sequence[Summary]
 
 
 def rule_of(run: StoredRun) -> str:
-    """Who pays under the settings of a run."""
+    """Return who pays under the settings of a run."""
     settings = tomllib.loads((run.path / "experiment.toml").read_text(encoding="utf-8"))["settings"]
     match run.summary["scheduler"]:
         case "lpm":
@@ -47,7 +47,7 @@ def rates(summary: Summary) -> list[float]:
 
 
 def row(scheduler: str, rule: str, shared: Seeds, alone: Seeds) -> dict[str, str]:
-    """One line: all share, the last one does not, and what that is worth to it."""
+    """Return a row: all clients share, the last does not, and the value of sharing for it."""
     last = [rates(summary)[-1] for summary in shared]
     own = [rates(summary)[-1] for summary in alone]
     others = [mean(rates(a)[:-1]) / mean(rates(s)[:-1]) for s, a in zip(shared, alone, strict=True)]
@@ -71,7 +71,7 @@ def _range(values: Sequence[float], digits: int = 1) -> str:
 
 
 def table(runs: Iterable[StoredRun]) -> list[dict[str, str]]:
-    """A row for each scheduler and rule."""
+    """Return a row for each scheduler and rule."""
     found: dict[tuple[str, str], dict[str, dict[int, Summary]]] = {}
     for run in runs:
         of = found.setdefault((run.summary["scheduler"], rule_of(run)), {})

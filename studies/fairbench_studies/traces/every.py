@@ -20,7 +20,7 @@ from fairbench_studies.traces.table import TRACES
 
 
 def cell(summary: Summary) -> str:
-    """What one trace comes to."""
+    """Return the results of one trace."""
     share, on_time = summary["min_entitlement_ratio"], summary.get("goodput_ratio")
     parts = [
         f"{summary['service_rate_tok_s'] / 1000:.1f}",
@@ -33,13 +33,13 @@ def cell(summary: Summary) -> str:
 
 
 def name(summary: Summary) -> str:
-    """What had a say: a router and a local scheduler, behind a gateway."""
+    """Return the schedulers involved: a router and a local scheduler, behind a gateway."""
     gateway = summary.get("gateway")
     return f"gateway {gateway}" if gateway else str(summary["scheduler"])
 
 
 def table(summaries: Iterable[Summary], order: Iterable[str]) -> list[dict[str, str]]:
-    """A line for each, in this order."""
+    """Return a row for each summary, in this order."""
     cells: dict[str, dict[str, str]] = defaultdict(dict)
     for summary in summaries:
         cells[name(summary)][str(summary["workload"])] = cell(summary)

@@ -20,7 +20,7 @@ SCHEDULERS = ("fcfs", "lpm", "vtc", "dlpm", "d2lpm", "preble")
 
 
 def row(summary: Summary) -> dict[str, str]:
-    """One line."""
+    """Return one row."""
     shares = [one["entitlement_ratio"] for one in summary["clients"]]
     judged = [share for share in shares if share is not None]
     below = sum(share < 0.5 for share in judged)
@@ -45,7 +45,7 @@ def _percent(value: float | None) -> str:
 
 
 def table(runs: Iterable[StoredRun]) -> list[dict[str, str]]:
-    """A row for each trace and scheduler."""
+    """Return a row for each trace and scheduler."""
     rows = [row(run.summary) for run in runs]
     return sorted(
         rows,

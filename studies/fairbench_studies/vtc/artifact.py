@@ -84,8 +84,8 @@ def windowed_difference(
     """Return the summed deficit of clients in the window around each point.
 
     A client's deficit is its distance to the most served client. The deficit is capped by the
-    difference between the client's own service and its demand. A client with little demand is
-    owed no more, and a client served late is owed no less.
+    difference between the client's own service and its demand. A client with little demand is owed
+    no more, and a client served late is owed no less.
     """
     service = service_rates(trace, points_s, window_s, weights)
     demand = demand_rates(trace, points_s, window_s, weights)

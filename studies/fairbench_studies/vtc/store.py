@@ -86,6 +86,6 @@ def as_trace(requests: Requests) -> Trace:
 
 
 def _stored(folder: Path) -> dict[str, StoredRun]:
-    """The complete runs of a folder by the identity of their specs."""
+    """Return the complete runs of a folder by the identity of their specs."""
     runs = runs_in(folder) if folder.is_dir() else []
     return {run.manifest["spec_identity"]: run for run in runs if run.manifest["complete"]}

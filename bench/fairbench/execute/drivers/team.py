@@ -93,8 +93,8 @@ class Team:
     def results(self) -> list[DriveResult]:
         """Return the result of each driver. An interruption or a failed driver stops all drivers.
 
-        Raises RunFailed for a driver that disappears before it has sent its result. A driver
-        may disappear afterwards.
+        Raises RunFailed for a driver that disappears before it has sent its result. A driver may
+        disappear afterwards.
         """
         told: dict[int, DriveProgress] = {}
         ended: dict[int, DriveResult] = {}

@@ -23,11 +23,11 @@ IDLE, FLOODED = 0.7, 2.0  # of what the cluster can do
 
 
 def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
-    """The facts of an experiment's workload, by JSON types. Nothing is run.
+    """Return the facts of an experiment's workload as JSON types. Nothing is run.
 
-    ``load`` is the GPU time asked for over what there is, with a cache that never forgets and
-    without one; ``peak_load`` is the load of the busiest minute, without a cache, and ``peak`` that
-    over the mean. Rates are per second and on average over the seeds, of the whole group.
+    ``load`` is the requested GPU time over the available time, with an unlimited cache and without
+    a cache. ``peak_load`` is the load of the busiest minute, without a cache, and ``peak`` its
+    ratio to the mean. Rates are per second, on average over the seeds, of the whole group.
     """
     plans = spec.client_plans()
     groups = groups_of(plans)

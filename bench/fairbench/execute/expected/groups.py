@@ -89,8 +89,8 @@ def sampled(group: Group, seed: int) -> Iterator[tuple[str, Job]]:
 def calls_of_groups(groups: Sequence[Group], seed: int) -> list[list[Asked]]:
     """Return for each group some of its programs, all of them with one endless cache.
 
-    The first half of a client's programs warms the cache up, so that what all programs share is
-    not counted as missed.
+    The first half of a client's programs warms the cache up, so that what all programs share is not
+    counted as missed.
     """
     cache = EndlessCache()
     found = []

@@ -25,9 +25,9 @@ class Luggage:
     """The content that is sent to each node once.
 
     ``files`` are the files that tasks read, by names relative to the working directory of
-    fairbench. ``fixed`` holds the digests of files with absolute names, which every node must
-    have. ``code`` holds the files of ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS``: name
-    and content, by variable.
+    fairbench. ``fixed`` holds the digests of files with absolute names, which every node must have.
+    ``code`` holds the files of ``FAIRBENCH_SCHEDULERS`` and ``FAIRBENCH_PROGRAMS``: name and
+    content, by variable.
     """
 
     environment: Mapping[str, str]

@@ -18,8 +18,8 @@ CPU, GPU = "CPU", "GPU"
 class Bundles(NamedTuple):
     """A request for replicas, each on a single node with ``gpus`` GPUs (none without any there).
 
-    ``spread`` distributes the replicas over as many nodes as possible. Spread replicas get
-    places together or not at all.
+    ``spread`` distributes the replicas over as many nodes as possible. Spread replicas get places
+    together or not at all.
     """
 
     replicas: int

@@ -90,8 +90,8 @@ def running_workers(
 ) -> Iterator[Workers]:
     """Start and verify the spec's workers, which end with the block.
 
-    A worker that ends earlier is restarted (see ``processes/supervisor.py``). Raises UsageError
-    if there is no place for the workers, RunFailed if a worker does not start or runs another
+    A worker that ends earlier is restarted (see ``processes/supervisor.py``). Raises UsageError if
+    there is no place for the workers, RunFailed if a worker does not start or runs another
     scheduler, KeyboardInterrupt if ``interrupted`` meanwhile.
     """
     backend = live_backend(spec)

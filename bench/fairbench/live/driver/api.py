@@ -81,8 +81,8 @@ def error_text(error: Any) -> str:
 class Question:
     """A call independent of any API.
 
-    ``outputs`` are the answers contained in the prompt, by segment key, as rendered by the
-    target's API. ``min_tokens`` is None if the server has no such parameter.
+    ``outputs`` are the answers contained in the prompt, by segment key, as rendered by the target's
+    API. ``min_tokens`` is None if the server has no such parameter.
     """
 
     prompt: Prompt

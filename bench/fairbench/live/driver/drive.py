@@ -95,9 +95,8 @@ async def drive(
 class _Stream:
     """A client's programs with their arrival times; ``room`` is held while a program runs.
 
-    If the client has ``users``, they decide the times instead and start no program from
-    ``until_s`` on. Programs that are ``recorded`` start in the trace's order, even if several
-    have equal times.
+    If the client has ``users``, they decide the times instead and start no program from ``until_s``
+    on. Programs that are ``recorded`` start in the trace's order, even if several have equal times.
     """
 
     programs: Iterator[tuple[float, Job]]

@@ -40,8 +40,8 @@ class Ending:
 def ending_of(ids: Sequence[int], most: int, stops: Stops, text: Text) -> Ending:
     """Return how an output of these tokens ends, if the request allows ``most`` tokens.
 
-    As in SGLang, after each token the length is checked first, then stop tokens, then stop
-    texts in order.
+    As in SGLang, after each token the length is checked first, then stop tokens, then stop texts in
+    order.
     """
     is_full = len(ids) >= most
     found = [Ending(most, LENGTH)] if is_full else []

@@ -77,8 +77,8 @@ class Generation:
     def steps(self) -> Iterator[tuple[int, int, bool]]:
         """Yield (start, end, last) of the next events of a stream, in output tokens.
 
-        With an interval, each event covers exactly that many tokens, even if the engine is
-        further ahead.
+        With an interval, each event covers exactly that many tokens, even if the engine is further
+        ahead.
         """
         every = self.call.stream_interval
         while every is not None and self._sent + (step := every if self._sent else 1) < (

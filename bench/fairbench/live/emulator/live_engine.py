@@ -28,9 +28,9 @@ MAX_STREAM_TOKENS = 2**22  # kept in memory before those are forgotten that noth
 class LiveEngine:
     """Takes calls and delivers tokens. To be used from the event loop's thread only.
 
-    The first token of a request is delivered at once, later ones every ``stream_interval`` steps
-    of the batch. Nothing wakes for the steps in between: their times follow from the run's.
-    An error of the scheduler is its end: ``failure``, and ``on_failure`` is called.
+    The first token of a request is delivered at once, later ones every ``stream_interval`` steps of
+    the batch. Nothing wakes for the steps in between: their times follow from the run's. An error
+    of the scheduler is its end: ``failure``, and ``on_failure`` is called.
     """
 
     def __init__(

@@ -66,9 +66,8 @@ class TokenStreams:
     def output_at(self, place: Place, draw: Callable[[], Ids]) -> tuple[Segment, Ids]:
         """Draw a new output after the prompt that ends at ``place``; return its segment and tokens.
 
-        Its first token differs from all known continuations there. (If every draw fails to
-        differ, the output replaces another one, for which later prompts then find nothing
-        cached.)
+        Its first token differs from all known continuations there. (If every draw fails to differ,
+        the output replaces another one, for which later prompts then find nothing cached.)
         """
         stream, offset = place
         follows = int(stream.ids[offset]) if offset < len(stream.ids) else None

@@ -122,8 +122,8 @@ def encode(seq: int, batch: EventBatch, topic: bytes = b"") -> tuple[bytes, byte
 def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
     """Decode the message in these frames, or None for the end of a replay.
 
-    Events of unknown kinds are left out. Raises ValueError if the frames are no message, or if
-    all events are unknown.
+    Events of unknown kinds are left out. Raises ValueError if the frames are no message, or if all
+    events are unknown.
     """
     if len(frames) not in (2, 3) or len(frames[-2]) != SEQ_BYTES:
         raise ValueError("a message has three frames: topic, sequence number, batch")

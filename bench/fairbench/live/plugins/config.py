@@ -26,8 +26,8 @@ LOAD_CAP = "engine.load_cap"  # the one setting of engines that a plugin obeys
 class PluginConfig:
     """A local scheduler and all its parameters, defaults included, as ``NAME.PARAM``.
 
-    Among them is ``LOAD_CAP`` if there is one, which no server has of its own.
-    ``weights`` are what clients are entitled to, 1 where there is none.
+    Among them is ``LOAD_CAP`` if there is one, which no server has of its own. ``weights`` are what
+    clients are entitled to, 1 where there is none.
     """
 
     local: str

@@ -28,9 +28,8 @@ def visible_gpus() -> list[str]:
 def found_gpus() -> Gpus:
     """Return the GPUs that this process may use, NVIDIA's or else AMD's, and their variables.
 
-    Variables that are set already are set for servers too, because vLLM refuses to start if two
-    of them differ. ``ROCR_VISIBLE_DEVICES`` applies before HIP, which numbers the remaining
-    GPUs.
+    Variables that are set already are set for servers too, because vLLM refuses to start if two of
+    them differ. ``ROCR_VISIBLE_DEVICES`` applies before HIP, which numbers the remaining GPUs.
     """
     cuda, hip = _named(VISIBLE), _named(HIP)
     if cuda is not None and hip is None:

@@ -12,8 +12,7 @@ def rocm_gpus(root: Path | None = None) -> list[str]:
     """Return HIP's numbers of the GPUs that may be used here, in the order of KFD's nodes.
 
     KFD lists every node of the machine, even in containers, and processors too (which have no
-    SIMDs). A GPU that was not passed to this container has no render device here, and HIP skips
-    it.
+    SIMDs). A GPU that was not passed to this container has no render device here, and HIP skips it.
     """
     base = root or ROOT
     try:

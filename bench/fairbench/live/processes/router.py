@@ -37,8 +37,8 @@ def router_recipe(
 ) -> Recipe:
     """Return a recipe for ``fairbench serve`` with the spec's router and its parameters.
 
-    If the spec's backend has an external router, the recipe starts its command instead. The
-    router listens at ``listen``.
+    If the spec's backend has an external router, the recipe starts its command instead. The router
+    listens at ``listen``.
     """
     place = LocalPlace(host=listen, listen=listen)
     theirs = None if spec.backend is None else spec.backend.external_router

@@ -31,12 +31,12 @@ except UsageError as error:
 
 @dataclass(frozen=True, slots=True)
 class ServerPython:
-    """What a Python must have to start some kind of server; by default it is this very one.
+    """The requirements on a Python that starts some kind of server; by default this Python.
 
-    ``variable`` of the environment names it where nobody chose one, ``install`` is what provides
-    the first of ``modules``. ``for_cpu`` is a program that prints True where no GPU is needed.
-    ``release`` is a module of ours whose ``check_version`` refuses releases of the engine that the
-    plugin does not fit.
+    The environment's ``variable`` names the Python where nobody chose one; ``install`` provides the
+    first of ``modules``. ``for_cpu`` is a program that prints True where no GPU is needed.
+    ``release`` is a module of ours whose ``check_version`` refuses releases that the plugin does
+    not fit.
     """
 
     modules: tuple[str, ...] = ()

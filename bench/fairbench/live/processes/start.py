@@ -26,9 +26,8 @@ log = logging.getLogger(__name__)
 class Recipe:
     """A recipe for starting a server. ``command`` gets ``ports`` free ports, the HTTP port first.
 
-    The server is ready once ``health`` answers with success, or once ``ready`` returns True for
-    its HTTP root. ``kv_events`` is the address of its KV events, with ``host`` and the second
-    port.
+    The server is ready once ``health`` answers with success, or once ``ready`` returns True for its
+    HTTP root. ``kv_events`` is the address of its KV events, with ``host`` and the second port.
     """
 
     name: str
@@ -140,8 +139,8 @@ def start_all(
 ) -> list[Server]:
     """Start servers and wait until all are ready; ``on_ready(ready, total)`` is told how many are.
 
-    Raises RunFailed if one ends or is not ready in time, KeyboardInterrupt if ``interrupted``;
-    none runs then.
+    Raises RunFailed if one ends or is not ready in time, KeyboardInterrupt if ``interrupted``; none
+    runs then.
     """
     servers: list[Server] = []
     try:

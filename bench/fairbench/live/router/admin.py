@@ -33,9 +33,9 @@ def admin_app(
 ) -> web.Application:
     """Return the admin application. With ``key``, callers must present it.
 
-    ``worker_keys`` are the keys of workers to be added. Web pages in a browser on this machine
-    can reach the endpoint but have no effect: another site cannot send JSON, nor use a name of
-    this machine.
+    ``worker_keys`` are the keys of workers to be added. Web pages in a browser on this machine can
+    reach the endpoint but have no effect: another site cannot send JSON, nor use a name of this
+    machine.
     """
 
     @web.middleware

@@ -97,10 +97,10 @@ class Attempts:
     async def serve(self, asking: Asking) -> web.StreamResponse:
         """Return the answer of a worker. Raises Problem if no worker has answered.
 
-        A request is retried if its worker never saw it: an unreachable worker (up to one
-        attempt per worker), or a closed idle connection. Any other failure is retried at most
-        once. A request whose worker died is not retried. A worker's error answer is retried
-        only if another worker is up.
+        A request is retried if its worker never saw it: an unreachable worker (up to one attempt
+        per worker), or a closed idle connection. Any other failure is retried at most once. A
+        request whose worker died is not retried. A worker's error answer is retried only if another
+        worker is up.
         """
         probe = self._breakers.probe()
         try:

@@ -23,9 +23,9 @@ def usual_bytes() -> int:
 class BodyMemory:
     """A limit of ``most`` bytes on long bodies, which no single client can exhaust.
 
-    A client may hold at most as much as remains free: half of the total if alone; the next
-    client then gets half of the rest. Short bodies are neither refused nor counted here, since
-    the limit on requests bounds them.
+    A client may hold at most as much as remains free: half of the total if alone; the next client
+    then gets half of the rest. Short bodies are neither refused nor counted here, since the limit
+    on requests bounds them.
     """
 
     def __init__(self, most: int) -> None:

@@ -91,8 +91,8 @@ class Exchange:
     ) -> web.StreamResponse:
         """Send the call with the headers ``sent``; returns what the client was answered.
 
-        Cancelled or with a client that reads no more, it closes the connection to the worker,
-        which is how workers learn that a request is not wanted any longer. Raises WorkerFailed and
+        Cancelled or with a client that reads no more, it closes the connection to the worker, which
+        is how workers learn that a request is not wanted any longer. Raises WorkerFailed and
         ClientLeft.
         """
         try:

@@ -75,8 +75,8 @@ _fields = msgspec.json.Decoder(Fields)
 def read_fields(raw: bytes) -> tuple[bytes, Fields]:
     """Return a JSON object and its fields, each once.
 
-    Both are as written, except for integers written as floats. Raises msgspec's errors if the
-    text is not an object.
+    Both are as written, except for integers written as floats. Raises msgspec's errors if the text
+    is not an object.
     """
     found = _fields.decode(raw)
     integers = {

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 class Health:
     """Takes workers out of rotation and back in; ``on_return(worker)`` comes before the latter.
 
-    A worker that has stalled is back when it has produced a token for the router itself, or when
-    it was down by its own account, since what comes back then is another process.
+    A worker that has stalled is back when it has produced a token for the router itself, or when it
+    was down by its own account, since what comes back then is another process.
     """
 
     def __init__(

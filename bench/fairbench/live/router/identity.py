@@ -42,8 +42,8 @@ class Keyring:
 def client_of(sent: Mapping[str, str], said: str | None, keys: Owners | None) -> str:
     """Return the client of a request, by its headers and the body's field ``said``.
 
-    With ``keys``, only the key decides, so that no client can impersonate another. Raises
-    Problem for an unknown key and for an invalid name.
+    With ``keys``, only the key decides, so that no client can impersonate another. Raises Problem
+    for an unknown key and for an invalid name.
     """
     if keys is not None:
         return _owner(sent.get("Authorization", ""), keys)

@@ -66,8 +66,8 @@ def admin_key_of(
 ) -> str | None:
     """Return the admin endpoint's key, None for none. Raises UsageError or DataError.
 
-    If clients have keys, the endpoint needs a key of its own that no client has. The endpoint
-    also needs a key if workers have keys, since an added worker is shown its key.
+    If clients have keys, the endpoint needs a key of its own that no client has. The endpoint also
+    needs a key if workers have keys, since an added worker is shown its key.
     """
     if file is None:
         keys = "--keys" if clients is not None else "keys of workers"

@@ -89,8 +89,8 @@ class Membership:
     def drain(self, worker: int) -> None:
         """Stop sending requests to a worker, and remove it once its requests have finished.
 
-        A second call has no effect. Fails with 404 for an unknown worker. Fails with 409 for
-        the only worker that is up, or if the router needs it.
+        A second call has no effect. Fails with 404 for an unknown worker. Fails with 409 for the
+        only worker that is up, or if the router needs it.
         """
         if worker not in self._dispatcher.flights:
             raise Problem(HTTPStatus.NOT_FOUND, f"there is no worker {worker}")

@@ -32,9 +32,9 @@ class Place:
 class Places:
     """A limit of ``most`` requests in flight, and of ``most_each`` per client.
 
-    When all places are taken, a client with fewer places (by weight) than another takes one
-    from it. The victim is the youngest request without any answer yet, of the client with the
-    most places.
+    When all places are taken, a client with fewer places (by weight) than another takes one from
+    it. The victim is the youngest request without any answer yet, of the client with the most
+    places.
     """
 
     def __init__(self, most: int, most_each: int, weights: Mapping[str, float]) -> None:

@@ -67,8 +67,8 @@ class Promises:
 def promises(given: Mapping[str, str] | None) -> Promises:
     """Parse ``--goodput`` flags: ``ttft`` for every request, ``NAME.ttft`` for an objective.
 
-    Raises UsageError for another latency or time, and for multiples of the unloaded latency,
-    which is unknown here.
+    Raises UsageError for another latency or time, and for multiples of the unloaded latency, which
+    is unknown here.
     """
     texts: dict[str, dict[str, str]] = {"": {}}
     for key, text in (given or {}).items():

@@ -23,8 +23,8 @@ class PromptLimits:
     """``most_tokens`` is the largest pool of a worker, ``vocab_size`` the model's number of tokens.
 
     None is not known. ``patterns`` says that the operator allows regular expressions and grammars.
-    To decode JSON holds up everyone: milliseconds for a megabyte of text, but
-    a second for many small values. Those are told by signs that are counted in no time.
+    To decode JSON holds up everyone: milliseconds for a megabyte of text, but a second for many
+    small values. Those are told by signs that are counted in no time.
     """
 
     most_tokens: int = UNKNOWN_POOL_TOKENS

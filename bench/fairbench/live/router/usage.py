@@ -152,8 +152,8 @@ class StreamReader:
     def usage(self) -> Usage:
         """Return the tokens so far.
 
-        If the worker has not reported any, four bytes of text count as a token, and an event as
-        at least one.
+        If the worker has not reported any, four bytes of text count as a token, and an event as at
+        least one.
         """
         told = _usage_of(_decoded(self._last), whole=False)
         if self._aborted:

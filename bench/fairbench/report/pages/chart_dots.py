@@ -47,8 +47,8 @@ def dot_chart(
 ) -> str:
     """Draw marks by row, and a line at ``reference``. A bound is an open mark with an arrow.
 
-    ``series`` maps legend labels to numbers in ``palette.SERIES``. Precondition: there is at
-    least one dot.
+    ``series`` maps legend labels to numbers in ``palette.SERIES``. Precondition: there is at least
+    one dot.
     """
     top = LEGEND_PX * -(-len(series) // KEYS_PER_ROW) + 14
     bottom = top + ROW_PX * len(rows)

@@ -47,8 +47,8 @@ def line_chart(
 ) -> str:
     """Draw lines over a common x, from y = 0 up.
 
-    ``percent`` means that y is a share. ``shaded`` is a range of x. Precondition: there is a
-    point, and with ``log_x`` all x are positive.
+    ``percent`` means that y is a share. ``shaded`` is a range of x. Precondition: there is a point,
+    and with ``log_x`` all x are positive.
     """
     long = any(len(one.label) > LABEL_CHARACTERS for one in series)
     per_row = LONG_PER_ROW if long else PER_ROW

@@ -1,4 +1,4 @@
-"""Which scheduler, on what trade-off: latency of the well-behaved against throughput."""
+"""The choice of a scheduler by its trade-off: latency of the well-behaved against throughput."""
 
 from __future__ import annotations
 

@@ -96,10 +96,10 @@ def make_board(
     sort: str | None = None,
     baseline: str | None = None,
 ) -> Board:
-    """The board of some lines, sorted by a metric, against a baseline: the first whole row.
+    """Return the board of some lines, sorted by a metric, against a baseline: the first whole row.
 
-    Without ``sort`` it is the minimum fair share of the best total. Raises UsageError for an
-    unknown metric or baseline, DataError if no row is whole, or for one run twice.
+    Without ``sort`` the metric is the minimum fair share of the best total. Raises UsageError for
+    an unknown metric or baseline, DataError if no row is whole, or for a run given twice.
     """
     table = _table(lines)
     places = tuple(dict.fromkeys(line.place for line in lines))

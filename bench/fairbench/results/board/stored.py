@@ -33,9 +33,8 @@ class Stored(NamedTuple):
 def read_stored(paths: Sequence[Path]) -> Stored:
     """Read sweep directories, compared as if they were one, or CSV files.
 
-    Raises DataError if a path is neither or is unreadable. Raises DataError if two directories
-    hold different runs of an experiment and seed, or if two files have the same seed of a
-    configuration.
+    Raises DataError if a path is neither or is unreadable. Raises DataError if two directories hold
+    different runs of an experiment and seed, or if two files have the same seed of a configuration.
     """
     files = [path for path in paths if path.suffix == ".csv"]
     if files and len(files) < len(paths):

@@ -69,9 +69,9 @@ class WorkerCredit(MutableMapping[int, float]):
     def refill(self, quantum: float, available: int) -> float:
         """Grant all workers in debt quanta until an available one has credit.
 
-        This is [DLPM] Alg. 2 lines 5-6, with all rounds in a single step. Precondition: at
-        least one worker is available (bits), and none of those is in credit. Returns how many
-        quanta the first of them was granted.
+        This is [DLPM] Alg. 2 lines 5-6, with all rounds in a single step. Precondition: at least
+        one worker is available (bits), and none of those is in credit. Returns how many quanta the
+        first of them was granted.
         """
         tried = [left for worker, left in self._apart.items() if available >> worker & 1]
         if available & self._untouched:

@@ -17,8 +17,8 @@ class Leaf(NamedTuple):
     """A cached stretch that nothing cached continues.
 
     ``access`` orders the last uses, ``uses`` counts the finished requests that ended in or below
-    the stretch, and ``keep_s`` is until when the policy wanted to keep it, in seconds.
-    ``awaited`` says that the prompt of a waiting request ends its match there.
+    the stretch, and ``keep_s`` is until when the policy wanted to keep it, in seconds. ``awaited``
+    says that the prompt of a waiting request ends its match there.
     """
 
     access: Access

@@ -11,8 +11,8 @@ from fairbench.schedulers.queue_view import QueueView
 class FlowView(QueueView):
     """A ``QueueView`` in which each client's requests, its flow, are in ``order``.
 
-    What is cached is what the best worker has; a scheduler that asks for match order gets that
-    over all flows, without the engine's deprioritisation of equal prompts.
+    What is cached is what the best worker has; a scheduler that asks for match order gets that over
+    all flows, without the engine's deprioritisation of equal prompts.
     """
 
     def __init__(self, order: Order) -> None:

@@ -67,8 +67,8 @@ class HoldsRequests(Protocol):
     ) -> None:
         """Handle the end of a sent request, with its output tokens.
 
-        ``now_s`` is for policies that count time; None means the time of the latest event.
-        ``read`` corrects the charge for its prompt, None for no correction.
+        ``now_s`` is for policies that count time; None means the time of the latest event. ``read``
+        corrects the charge for its prompt, None for no correction.
         """
         ...
 

@@ -57,8 +57,8 @@ class Autellix(LocalScheduler):
 
     Open, and chosen here: queue i ends at ``first_s`` x 2^i of service, which is its quantum too,
     and there are ``queues``; ``beta``; a run time is ``step_s`` a token and ``prefill_token_s`` an
-    uncached prompt token. Autellix swaps what it preempts to the host's memory and looks every
-    few steps; here it is computed again, and ``preempt_every_s`` is how often.
+    uncached prompt token. Autellix swaps what it preempts to the host's memory and looks every few
+    steps; here it is computed again, and ``preempt_every_s`` is how often.
     """
 
     name = "autellix"

@@ -27,9 +27,9 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
     class Params(UrgentDLPM.Params):
         """The parameters of DLPM, and the scope of deadlines; ``aging_s`` as in ``Urgency``.
 
-        ``within`` is ``client`` as above, or ``credit``, which orders the requests of all
-        clients in credit by deadline. Deadlines then decide between clients too, though not
-        about their shares.
+        ``within`` is ``client`` as above, or ``credit``, which orders the requests of all clients
+        in credit by deadline. Deadlines then decide between clients too, though not about their
+        shares.
         """
 
         within: Literal["client", "credit"] = "client"

@@ -26,9 +26,9 @@ class UpstreamDLPM(ReorderedDLPM):
     class Params(DLPM.Params):
         """The parameters of DLPM, and the meaning of upstream.
 
-        ``calls_left`` prefers the program with the most calls yet to make. ``depth`` prefers
-        the call with the shortest chain of calls before it. If the number of calls left is
-        unknown, as at a real server, only depth is available.
+        ``calls_left`` prefers the program with the most calls yet to make. ``depth`` prefers the
+        call with the shortest chain of calls before it. If the number of calls left is unknown, as
+        at a real server, only depth is available.
         """
 
         upstream: Literal["calls_left", "depth"] = "calls_left"

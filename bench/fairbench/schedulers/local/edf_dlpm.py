@@ -14,11 +14,11 @@ class EDFThenDLPM(UrgentDLPM):
     """A scheduler that runs requests which can still be in time by deadline, others by DLPM.
 
     All requests are charged in full, so a client that received much through its deadlines waits
-    longer once it is late. On equal deadlines, clients in credit go first, then the longest
-    cached prefix. Of the other requests, one that has waited for ``aging_s`` goes before all
-    deadlines while its client is in credit. Without aging, a flood of deadlines would starve
-    requests without deadlines. Without the credit condition, a flood would only have to age.
-    Shares are unbounded: a client that claims tighter deadlines gets more.
+    longer once it is late. On equal deadlines, clients in credit go first, then the longest cached
+    prefix. Of the other requests, one that has waited for ``aging_s`` goes before all deadlines
+    while its client is in credit. Without aging, a flood of deadlines would starve requests without
+    deadlines. Without the credit condition, a flood would only have to age. Shares are unbounded: a
+    client that claims tighter deadlines gets more.
     """
 
     name = "edf-dlpm"

@@ -39,9 +39,9 @@ class FairServe(LeastCounter):
     is over its requests a minute, later calls of an interaction never are.
 
     Open, and chosen here: an interaction is a program, and its first call the one of depth 0; an
-    application is what ``applications`` says of a client, or else the client is one by itself;
-    what it needs is the mean of its requests so far; overloaded is a worker with so many waiting
-    or so full a pool. A client that comes back is lifted, as in VTC.
+    application is what ``applications`` says of a client, or else the client is one by itself; what
+    it needs is the mean of its requests so far; overloaded is a worker with so many waiting or so
+    full a pool. A client that comes back is lifted, as in VTC.
     """
 
     name = "fairserve"

@@ -20,8 +20,8 @@ class LPM(LocalScheduler):
     class Params:
         """``queue_limit``: above so many waiting requests nothing is matched or sorted.
 
-        SGLang's own limit is 128 (since PR #1896), which makes LPM near FCFS under load. 0 means
-        no limit, which is the LPM of the papers.
+        SGLang's own limit is 128 (since PR #1896), which makes LPM near FCFS under load. 0 means no
+        limit, which is the LPM of the papers.
         """
 
         queue_limit: Annotated[int, Ge(0)] = 0

@@ -28,8 +28,8 @@ class ClientCappedLPM(LPM):
     class Params(LPM.Params):
         """The parameters of LPM, and ``max_running`` requests per client and worker.
 
-        The limit is for weight 1. A client of weight 2 may run twice as many, and every client
-        at least 1.
+        The limit is for weight 1. A client of weight 2 may run twice as many, and every client at
+        least 1.
         """
 
         max_running: Annotated[int, Gt(0)] = 16

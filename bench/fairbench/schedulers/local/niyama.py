@@ -19,8 +19,8 @@ from fairbench.schedulers.local.slack import MAX_CLIENTS, Slack
 class Niyama(LocalScheduler):
     """The earliest of first token due + ``alpha_s`` x prompt tokens; the relegated go last.
 
-    Niyama (arXiv 2503.22562, later QoServe): of the paper its abstract was read, the rules
-    are those of its code (microsoft/sarathi-serve @72339db, branch niyama_asplos2026,
+    Niyama (arXiv 2503.22562, later QoServe): of the paper its abstract was read, the rules are
+    those of its code (microsoft/sarathi-serve @72339db, branch niyama_asplos2026,
     deadline_scheduler.py and sequence.py). The mix of a deadline and of remaining prefill is its
     hybrid prioritization: ``alpha_s=0`` is EDF, a large one the shortest prompt first, and the
     code's 8 ms a token are 5 s for 650 tokens, more than its interactive deadlines differ. Eager

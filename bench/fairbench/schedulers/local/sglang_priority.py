@@ -27,8 +27,8 @@ class SGLangPriority(LocalScheduler):
 
     SGLang 0.5.23, schedule_policy.py. A request that does not fit preempts running ones whose
     number is lower by more than ``threshold``, lowest number and latest arrival first, if together
-    they hold enough; they are computed again later. SGLang does so in the pass after the one
-    that found no room, here it is the same pass. Low numbers starve.
+    they hold enough; they are computed again later. SGLang does so in the pass after the one that
+    found no room, here it is the same pass. Low numbers starve.
     """
 
     name = "sglang-priority"

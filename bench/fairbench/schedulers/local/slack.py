@@ -35,9 +35,8 @@ class Lengths:
 class State:
     """The state of a request that is not over.
 
-    ``prefill_s`` is the time that its next admission computes or copies back. ``first_s`` is
-    about when its first token came. The request is spared until it has produced ``spared``
-    tokens.
+    ``prefill_s`` is the time that its next admission computes or copies back. ``first_s`` is about
+    when its first token came. The request is spared until it has produced ``spared`` tokens.
     """
 
     prefill_s: float

@@ -27,8 +27,8 @@ class D2LPM(CreditExchange, Router):
     """Each client has a credit at each worker; a request follows its longest prefix while it lasts.
 
     Of the workers where the client is in credit, those that hold the longest match are preferred,
-    then the shortest queue wins, ties in rotation. Out of credit everywhere, the client gets
-    quanta until it is in credit somewhere.
+    then the shortest queue wins, ties in rotation. Out of credit everywhere, the client gets quanta
+    until it is in credit somewhere.
     """
 
     name = "d2lpm"

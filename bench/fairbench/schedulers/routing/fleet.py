@@ -13,8 +13,8 @@ class Fleet:
     """The live workers in ascending order, and the number of requests in flight at each.
 
     A worker that leaves takes its requests out of the count: a later finish of one of them is
-    recognised as stale, even when the worker has come back meanwhile. Whoever routes needs at
-    least one live worker. ``everyone`` is the set of them, as bits.
+    recognised as stale, even when the worker has come back meanwhile. Whoever routes needs at least
+    one live worker. ``everyone`` is the set of them, as bits.
     """
 
     def __init__(self, workers: int) -> None:

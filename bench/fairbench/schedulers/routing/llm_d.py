@@ -23,8 +23,8 @@ class LlmD(CountingRouter):
     prefix scorer (matched blocks of all blocks of the prompt, by what was sent where: the index is
     an LRU list of blocks a worker, as long as its pool) and a load-aware scorer (0.5 if nothing
     waits at the worker, down to 0 at ``queue_threshold``). The other shipped configuration, with
-    precise prefixes, is prefix_weight=2, load_weight=0, queue_weight=1, kv_weight=1: queue is
-    (most - waiting) / (most - least), kv 1 - usage. Clients are not seen by the scheduler, only by
+    precise prefixes, is prefix_weight=2, load_weight=0, queue_weight=1, kv_weight=1: queue is (most
+    - waiting) / (most - least), kv 1 - usage. Clients are not seen by the scheduler, only by
     llm-d's queue in front of it.
 
     Known defect, kept: only the first 256 blocks count, so prompts that share 4,096 tokens look the

@@ -38,8 +38,8 @@ class PrebleE2Code(Router):
     loads are too far apart, key nodes move from the heaviest GPU to the lightest, cheapest first;
     if there is only one, it gets the second GPU as well once its time to first token has doubled.
 
-    Not copied: a list of candidates of which the code returns the position and not the GPU;
-    prefill times of attention; ties to the lowest index (they rotate).
+    Not copied: a list of candidates of which the code returns the position and not the GPU; prefill
+    times of attention; ties to the lowest index (they rotate).
     """
 
     name = "preble-e2-code"

@@ -34,12 +34,12 @@ class PrebleE2(Router):
 
     With more tokens cached than missed, the request exploits: it goes to the GPU of lowest cost
     among those that hold its longest match. Otherwise it explores: to the GPU that mostly decodes,
-    if one does far more of it than the others, else to the GPU of lowest cost of all. Cost is
-    L + M + P: load of the window, recomputation of what would be evicted, and prefill of what is
-    missed there. Requests that would exploit the most loaded GPU go to the least loaded one while
-    the loads (L) are further apart than the threshold. If they are not, and a prefix waits
-    longer and longer on its GPU all the same, the request takes it to the lightest GPU that does
-    not have it, with half of the load below. Ties in rotation.
+    if one does far more of it than the others, else to the GPU of lowest cost of all. Cost is L + M
+    + P: load of the window, recomputation of what would be evicted, and prefill of what is missed
+    there. Requests that would exploit the most loaded GPU go to the least loaded one while the
+    loads (L) are further apart than the threshold. If they are not, and a prefix waits longer and
+    longer on its GPU all the same, the request takes it to the lightest GPU that does not have it,
+    with half of the load below. Ties in rotation.
     """
 
     name = "preble-e2"
@@ -58,11 +58,11 @@ class PrebleE2(Router):
         ``capacity_tokens`` is a worker's KV pool, with which M is computed; 0 means what the home
         tells (``Setup.pool_tokens``), and M is 0 if it does not. The router knows which prompts a
         worker holds, not which outputs, so it sees a pool as full somewhat late.
-        ``default_output_tokens`` stands for the average output until something has finished on
-        the GPU. The prefill times are Preble's for
-        Mistral 7B on an A100: linear from ``prefill_linear_from_tokens`` on, below that
-        ``prefill_short_ms``, and ``prefill_tiny_ms`` under 64 tokens. ``decode_ms_per_token`` is
-        that of an 8B model on an A100, one request at a time.
+        ``default_output_tokens`` stands for the average output until something has finished on the
+        GPU. The prefill times are Preble's for Mistral 7B on an A100: linear from
+        ``prefill_linear_from_tokens`` on, below that ``prefill_short_ms``, and ``prefill_tiny_ms``
+        under 64 tokens. ``decode_ms_per_token`` is that of an 8B model on an A100, one request at a
+        time.
         """
 
         window_s: Annotated[FiniteFloat, Gt(0)] = 180.0

@@ -21,11 +21,11 @@ class Sent(NamedTuple):
 class Autoscaler:
     """Watches the queueing time of each prefix on each GPU that serves it ([Preble] §3.2).
 
-    A prefix is a key portion: the deepest node of a path that is longer than all above it
-    ([Preble] §A). It is overloaded on a GPU when the mean queueing time of its requests in the
-    newer half of the window is ``factor`` times that in the older half, as Preble's code compares
-    them, and longer than the prefix takes to compute, or a copy would not pay. Queueing time is
-    the time to the first token without the prefill, as estimated at dispatch.
+    A prefix is a key portion: the deepest node of a path that is longer than all above it ([Preble]
+    §A). It is overloaded on a GPU when the mean queueing time of its requests in the newer half of
+    the window is ``factor`` times that in the older half, as Preble's code compares them, and
+    longer than the prefix takes to compute, or a copy would not pay. Queueing time is the time to
+    the first token without the prefill, as estimated at dispatch.
     """
 
     def __init__(self, factor: float, window_s: float, times: TimeModel) -> None:
@@ -77,8 +77,8 @@ def split_subtree(key: PrebleNode, window: GpuWindow, to: int, tree: PrebleTree)
     """Send half of what hangs below ``key`` to the GPU ``to`` from now on, by load.
 
     The load of a child is that of its requests in the window ([Preble] Alg. 2). Children of one
-    request are left alone: nothing more may come there. What comes for the prefix itself finds
-    both GPUs, and takes the lighter one.
+    request are left alone: nothing more may come there. What comes for the prefix itself finds both
+    GPUs, and takes the lighter one.
     """
     shared = {c: load for c, (requests, load) in window.loads_below(key).items() if requests > 1}
     stays = goes = 0

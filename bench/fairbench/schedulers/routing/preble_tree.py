@@ -36,8 +36,8 @@ class PrebleTree(LocationTree[PrebleNode]):
     """A location tree that also knows what each worker would evict next.
 
     Dispatches are numbered, and a dispatch touches its whole path. So the nodes whose last touch
-    was dispatch n form one path, found from its deepest node: ``_ends[worker]`` lists those
-    in order of n, and following them upwards in turn gives the LRU order, leaves first, at no cost
+    was dispatch n form one path, found from its deepest node: ``_ends[worker]`` lists those in
+    order of n, and following them upwards in turn gives the LRU order, leaves first, at no cost
     beyond the walk that a dispatch takes anyway.
     """
 
@@ -81,9 +81,9 @@ class PrebleTree(LocationTree[PrebleNode]):
     ) -> Iterator[tuple[PrebleNode, int]]:
         """What the worker would evict to free ``tokens``: nodes and how many tokens of each.
 
-        Least recently used first, leaves before their parents, the last node only in part. Nodes
-        in ``keep`` stay: it is the path of the new request, closed upwards. Ends early if there
-        is nothing left. The tree must not change meanwhile.
+        Least recently used first, leaves before their parents, the last node only in part. Nodes in
+        ``keep`` stay: it is the path of the new request, closed upwards. Ends early if there is
+        nothing left. The tree must not change meanwhile.
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):

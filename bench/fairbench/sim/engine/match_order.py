@@ -11,9 +11,9 @@ from fairbench.sim.engine.waiting_entry import Order
 class MatchOrder:
     """The clients' sorted lists, and of them the heads, sorted.
 
-    So nobody has to look at a thousand clients to find the first few requests of all. The lists
-    are plain: moving what is behind a place is one copy in C, at ten thousand waiting 2 us, and
-    cheaper than the calls of any structure that avoids it.
+    So nobody has to look at a thousand clients to find the first few requests of all. The lists are
+    plain: moving what is behind a place is one copy in C, at ten thousand waiting 2 us, and cheaper
+    than the calls of any structure that avoids it.
     """
 
     def __init__(self) -> None:

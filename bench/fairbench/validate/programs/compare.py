@@ -22,7 +22,7 @@ ALONE_INDEX, UNEQUAL = 0.9995, 2.0
 
 @dataclass(frozen=True, slots=True)
 class ProgramComparison:
-    """One run, simulated and measured. Service is in input + 2 x output tokens/s."""
+    """A run, simulated and measured. Service is in input + 2 x output tokens/s."""
 
     name: str
     policy: str

@@ -24,7 +24,7 @@ _TOKENS = re.compile(r"average ([\d,]+) tokens")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramRun:
-    """One run: the settings of server and client, and the measurements.
+    """A run: the settings of server and client, and the measurements.
 
     ``policy`` is the server's name of its scheduler. User i sends ``programs`` programs of
     ``branches[i]`` judgements, one every ``intervals_s[i]`` seconds; all users but the first begin

@@ -25,7 +25,7 @@ REFUSED_TARGET = 0.01  # of all requests
 
 @dataclass(frozen=True, slots=True)
 class ServingComparison:
-    """One run, simulated with a timing ``profile`` and measured."""
+    """A run, simulated with a timing ``profile`` and measured."""
 
     name: str
     engine: str

@@ -40,17 +40,14 @@ MEASURED = ("ttft_s", "latency_s", "error")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServingRun:
-    """One run. Times are seconds from its start; ``ttft_s`` and ``latency_s`` are NaN if refused.
+    """A run. Times are seconds from its start; ``ttft_s`` and ``latency_s`` are NaN if refused.
 
-    ``output_tokens`` is 0 for refused requests. A closed loop has at most ``concurrency``
-    requests in
-    flight, of which ``connection_limit`` reach the server; ``warm`` means that the same prompts had
-    been sent to the same server before. ``pool_tokens`` is the KV pool, 0 if unknown. ``kind``
-    names
-    the kind of each request, if any. ``policy`` and ``quantum`` are the server's scheduler, ""
-    for its
-    default; ``max_num_seqs`` and ``max_num_batched_tokens`` are vLLM's limits, 0 for its defaults.
-    ``predicted`` is the prediction of another simulator (BLIS).
+    ``output_tokens`` is 0 for refused requests. A closed loop has at most ``concurrency`` requests
+    in flight, of which ``connection_limit`` reach the server; ``warm`` means that the same prompts
+    had been sent to the same server before. ``pool_tokens`` is the KV pool, 0 if unknown. ``kind``
+    names the kind of each request, if any. ``policy`` and ``quantum`` are the server's scheduler,
+    "" for its default; ``max_num_seqs`` and ``max_num_batched_tokens`` are vLLM's limits, 0 for its
+    defaults. ``predicted`` is the prediction of another simulator (BLIS).
     """
 
     name: str

@@ -46,10 +46,9 @@ def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
     own.
 
     The A100's measured profile serves both engines, the H100's only SGLang. Time in HTTP and
-    tokenizer
-    is a property of the engine, not of the GPU: an operator profile takes the measured time, and
-    vLLM's server is busy for ``VLLM_REQUEST_MS`` with each request.
-    Raises DataError for a GPU or model without a profile.
+    tokenizer is a property of the engine, not of the GPU: an operator profile takes the measured
+    time, and vLLM's server is busy for ``VLLM_REQUEST_MS`` with each request. Raises DataError for
+    a GPU or model without a profile.
     """
     place = f"{_GPUS.get(gpu.lower(), gpu.lower())}/{canonical_model(model, model_names())}/tp{tp}/"
     measured = load_profile(MEASURED)

@@ -36,11 +36,11 @@ class TenantLatency:
 
 @dataclass(frozen=True, slots=True)
 class TenantComparison:
-    """One run, simulated and measured.
+    """A run, simulated and measured.
 
     ``share_off`` is the largest difference in a tenant's (or kind's) share of service, over the
-    whole
-    run and over windows of a minute; ``jain_off`` is the difference in Jain's index of clients.
+    whole run and over windows of a minute; ``jain_off`` is the difference in Jain's index of
+    clients.
     """
 
     name: str

@@ -12,7 +12,7 @@ from fairbench.workloads.items import Item
 
 
 class Job(ABC):
-    """One client's unit of work: LLM calls with dependencies between them, and their demand.
+    """A client's unit of work: LLM calls with dependencies between them, and their demand.
 
     ``turn`` is its position among the jobs that arrive at the same instant, in the order of a trace
     file; None means the position of its client.

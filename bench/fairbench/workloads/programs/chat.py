@@ -16,7 +16,7 @@ from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, s
 
 
 class Turn(NamedTuple):
-    """One turn of a conversation: the think time before it (s) and its lengths in tokens."""
+    """A turn of a conversation: the think time before it (s) and its lengths in tokens."""
 
     think_s: float
     user_tokens: int

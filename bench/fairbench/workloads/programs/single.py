@@ -17,7 +17,7 @@ InputTokens = Annotated[int, Ge(1), Le(10**7)]
 
 
 class Single(Program):
-    """One request with a prompt of its own; the output reserve is its true length."""
+    """A request with a prompt of its own; the output reserve is its true length."""
 
     kind = "single"
 

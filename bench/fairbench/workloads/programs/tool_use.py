@@ -30,11 +30,10 @@ class _Tools(NamedTuple):
 
 
 class ToolUse(Program):
-    """One call: a system prompt for all, the description of one tool, and a question.
+    """A call: a system prompt for all, the description of one tool, and a question.
 
-    The tools are the same for all seeds, and for all clients unless ``private``. Zipf's law
-    gives the
-    tool that a program uses.
+    The tools are the same for all seeds, and for all clients unless ``private``. Zipf's law gives
+    the tool that a program uses.
     """
 
     kind = "tool-use"

@@ -26,8 +26,7 @@ def runs_of(table: Table) -> Runs:
     """Return the runs of blocks of all prompts.
 
     A block belongs to the run of the block before it if it always follows that block, and that
-    block is
-    always followed by it.
+    block is always followed by it.
     """
     ids = table.blocks
     if not len(ids):

@@ -77,9 +77,8 @@ def scaled(table: Table, rate: float) -> Table:
 def combined(senders: Table, prompts: Table) -> Table:
     """Return the times and clients of one trace with the requests of another, both in order.
 
-    The result is as long as the shorter trace. Sessions and end times are dropped, and the
-    result is
-    marked as synthetic.
+    The result is as long as the shorter trace. Sessions and end times are dropped, and the result
+    is marked as synthetic.
     """
     rows = np.arange(min(len(senders), len(prompts)))
     who, what = senders.taken(rows), prompts.taken(rows)
@@ -99,9 +98,8 @@ def combined(senders: Table, prompts: Table) -> Table:
 def anonymized(table: Table, key: bytes) -> Table:
     """Return the table with clients and blocks renamed by a keyed hash.
 
-    The same key gives the same labels, in other files too. Without the key nobody can test
-    whether a
-    name occurs. Sessions are already numbers.
+    The same key gives the same labels, in other files too. Without the key nobody can test whether
+    a name occurs. Sessions are already numbers.
     """
     labels = tuple(
         f"c-{_hash(b'client', name.encode(), key).hex()[: 2 * LABEL_BYTES]}"

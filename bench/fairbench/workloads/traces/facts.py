@@ -83,9 +83,8 @@ def shared(table: Table) -> dict[str, float]:
     """Return how much prompts share, as fractions of all input tokens; 0 for a trace without
     blocks.
 
-    ``shared_ratio`` counts blocks that several requests have. ``infinite_hit_rate`` counts
-    tokens that
-    an unlimited cache has seen as the beginning of an earlier prompt.
+    ``shared_ratio`` counts blocks that several requests have. ``infinite_hit_rate`` counts tokens
+    that an unlimited cache has seen as the beginning of an earlier prompt.
     """
     total = int(table.input_tokens.sum())
     counts = np.diff(table.first_block)

@@ -17,9 +17,8 @@ Record = Mapping[str, Any]
 class Asked:
     """The user's options for a file: ``names`` gives the columns, ``line`` selects a run.
 
-    ``block_size`` is the number of tokens of a block, 0 if the file or format gives it.
-    ``notes`` are
-    findings while reading: ``unit`` is the unit of the file's times.
+    ``block_size`` is the number of tokens of a block, 0 if the file or format gives it. ``notes``
+    are findings while reading: ``unit`` is the unit of the file's times.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)

@@ -26,18 +26,15 @@ MAX_SCALE = 1e9
 
 @dataclass(frozen=True)
 class TraceParams:
-    """How to read a trace file; also the parameters of ``arrivals`` in a workload file.
+    """The options for reading a trace file; also the parameters of ``arrivals`` in a workload file.
 
     ``file`` is a path, or a name in a folder of ``FAIRBENCH_DATA``. ``format`` is one of
-    ``FORMATS``,
-    or detected. ``columns`` names columns as comma-separated ``FIELD=COLUMN``. ``line`` selects
-    one of
-    several runs in a file. ``clients`` above 0 assigns the programs to that many made-up clients.
-    ``spread`` separates requests that were recorded at the same time. ``sha256``, if given,
-    must be the
-    file's digest. ``time_scale`` seconds of the trace pass in one second. ``block_size`` above
-    0 is the
-    number of tokens of each block in ``hash_ids`` and overrides file and format.
+    ``FORMATS``, or detected. ``columns`` names columns as comma-separated ``FIELD=COLUMN``.
+    ``line`` selects one of several runs in a file. ``clients`` above 0 assigns the programs to that
+    many made-up clients. ``spread`` separates requests that were recorded at the same time.
+    ``sha256``, if given, must be the file's digest. ``time_scale`` seconds of the trace pass in one
+    second. ``block_size`` above 0 is the number of tokens of each block in ``hash_ids`` and
+    overrides file and format.
     """
 
     file: str

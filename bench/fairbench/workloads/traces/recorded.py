@@ -74,9 +74,8 @@ class RecordedTrace:
     def _branch(self, own: list[int], rows: list[int], speed: float) -> tuple[int, Branch]:
         """Return the sub-agent of these rows, and the call of its session after which it begins.
 
-        The session's next call that was recorded to begin after the sub-agent's end waits for
-        it. Recorded
-        times may be whole seconds.
+        The session's next call that was recorded to begin after the sub-agent's end waits for it.
+        Recorded times may be whole seconds.
         """
         table = self._table
         began_s, end_s = float(table.arrival_s[rows[0]]), float(_ends(table, rows).max())

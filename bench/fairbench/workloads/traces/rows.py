@@ -1,4 +1,4 @@
-"""One recorded request, into which every trace format is read."""
+"""A recorded request, into which every trace format is read."""
 
 from __future__ import annotations
 

@@ -76,9 +76,8 @@ def fitted(counts: Ints, ids: Ints, tokens: Ints, estimated: Ints) -> tuple[Ints
 def _covering(ids: list[int], wanted: int) -> list[int]:
     """Return ``wanted`` blocks, such that equal texts of equal length are shared as a whole.
 
-    The last block stands for a cut-off rest, or further blocks follow from it. A log with far
-    less text
-    than tokens was shortened: nothing is known of the rest.
+    The last block stands for a cut-off rest, or further blocks follow from it. A log with far less
+    text than tokens was shortened: nothing is known of the rest.
     """
     if wanted > 2 * len(ids):
         return ids

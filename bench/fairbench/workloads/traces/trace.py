@@ -21,9 +21,9 @@ class TracedProgram(NamedTuple):
 class Trace(Protocol):
     """The traffic of a file, by client.
 
-    ``synthetic``: what of it nobody recorded, as the file says itself.
-    ``drawn``: its times and lengths are drawn anew for each seed, from what was measured.
-    ``pauses``: whether a program has several calls, with time between them.
+    ``synthetic``: what of it nobody recorded, as the file says itself. ``drawn``: its times and
+    lengths are drawn anew for each seed, from what was measured. ``pauses``: whether a program has
+    several calls, with time between them.
     """
 
     @property

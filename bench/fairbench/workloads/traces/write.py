@@ -19,7 +19,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class TraceLine(BaseModel):
-    """One request of a written trace. Times are in seconds by any clock, lengths in tokens."""
+    """A request of a written trace. Times are in seconds by any clock, lengths in tokens."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -17,8 +17,8 @@ PIECES = 24  # straight ones in a period; their mean is exactly that of the wave
 class Diurnal(PlannedKind):
     """The kind ``diurnal``. The client's rate is the mean over a period.
 
-    The rate is 1 + ``swing`` times its mean at ``peak_s``, and 1 - ``swing`` half a period later:
-    a cosine, drawn as a line from hour to hour (a 24th of the period).
+    The rate is 1 + ``swing`` times its mean at ``peak_s``, and 1 - ``swing`` half a period later: a
+    cosine, drawn as a line from hour to hour (a 24th of the period).
     """
 
     @dataclass(frozen=True)

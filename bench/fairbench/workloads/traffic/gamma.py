@@ -21,7 +21,7 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GammaArrivals:
-    """One client's arrivals: an ``ArrivalSource``.
+    """A client's arrivals: an ``ArrivalSource``.
 
     Arrivals end after ``num_programs`` programs (None: no limit) or at ``until_s``, whichever comes
     first. ``burstiness`` is the shape of the gamma distribution of gaps.

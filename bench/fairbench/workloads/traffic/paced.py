@@ -34,7 +34,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PacedArrivals:
-    """One client's arrivals: an ``ArrivalSource``. Even gaps begin at a random phase.
+    """A client's arrivals: an ``ArrivalSource``. Even gaps begin at a random phase.
 
     ``burstiness`` None means even gaps.
     """

@@ -17,8 +17,7 @@ class Phase:
     ``to_multiple``.
 
     With ``on_s`` above 0, the phase alternates ``on_s`` seconds of traffic with ``off_s`` of
-    silence.
-    The last phase continues for ever, at the multiple reached.
+    silence. The last phase continues for ever, at the multiple reached.
     """
 
     for_s: Annotated[float, Gt(0)]

@@ -18,7 +18,7 @@ MAX_PLAYED_S = 100.0 * DAY_S  # 2^63 ps are 106 days, some of which what is not 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replayed:
-    """One client's recorded arrivals: an ``ArrivalSource``."""
+    """A client's recorded arrivals: an ``ArrivalSource``."""
 
     trace: Trace
     client: int

@@ -11,7 +11,7 @@ from fairbench.workloads.items import Item
 
 
 class Arrival(NamedTuple):
-    """One program: its arrival time (s), and its content where the traffic gives it.
+    """A program: its arrival time (s), and its content where the traffic gives it.
 
     Without an ``item`` the program uses the run's data set, or sampled lengths.
     """
@@ -54,11 +54,10 @@ class TrafficKind(Protocol):
 
 
 class ArrivalSource(Protocol):
-    """One client's arrival times. Immutable: other processes may ask again.
+    """A client's arrival times. Immutable: other processes may ask again.
 
     A kind of traffic is one file with such a class. ``rng`` is the client's own stream for
-    arrivals,
-    fresh at each call; equal streams give equal arrivals.
+    arrivals, fresh at each call; equal streams give equal arrivals.
     """
 
     @property

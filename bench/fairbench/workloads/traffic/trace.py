@@ -22,7 +22,7 @@ FIELDS = {"t": 1e10, "client": 2**31 - 1, "prompt_len": 10_000_000, "output_len"
 
 @dataclass(frozen=True, slots=True)
 class TraceArrivals:
-    """One client's arrivals: an ``ArrivalSource``. ``speed`` 2 plays the trace twice as fast."""
+    """A client's arrivals: an ``ArrivalSource``. ``speed`` 2 plays the trace twice as fast."""
 
     recorded: tuple[Arrival, ...]
     speed: float = 1.0

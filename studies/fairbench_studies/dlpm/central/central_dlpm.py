@@ -14,10 +14,10 @@ from fairbench.schedulers.location_tree import LocationNode, LocationTree
 
 
 class TreeDelta(NamedTuple):
-    """What has changed in a worker's cache since its last turn.
+    """The changes of a worker's cache since its last turn.
 
-    ``inserted`` are prompts, ``evicted`` prefixes and how many of their last tokens have left.
-    What was both inserted and evicted since is in neither.
+    ``inserted`` are prompts; ``evicted`` are prefixes and how many of their last tokens were
+    evicted. Content that was inserted and evicted since is in neither.
     """
 
     inserted: tuple[Prompt, ...]
@@ -25,11 +25,11 @@ class TreeDelta(NamedTuple):
 
 
 class CentralDLPM:
-    """One queue, one credit per client and a copy of every worker's tree.
+    """A scheduler with one queue, one credit per client and a copy of every worker's tree.
 
-    A worker that is about to form a batch tells what changed in its cache, and is blocked for its
-    turn: ``update``, ``match``, ``dispatch``. It is no ``Router``, since those answer as soon as a
-    request arrives, while this one holds requests back until a worker asks.
+    A worker that is about to form a batch reports the changes of its cache and is blocked for its
+    turn: ``update``, ``match``, ``dispatch``. The class is no ``Router``: a router answers as soon
+    as a request arrives, while this scheduler queues requests until a worker asks.
     """
 
     def __init__(self, params: DLPM.Params, workers: int) -> None:
@@ -38,16 +38,16 @@ class CentralDLPM:
         self._trees = [LocationTree(LocationNode) for _ in range(workers)]
 
     def on_arrival(self, request: Request) -> None:
-        """The request joins the global queue."""
+        """Add the request to the global queue."""
         self.scheduler.on_arrival(request, _Turn(self.queue, {}), request.arrival_s)
         self.queue.append(request)
 
     def on_tokens(self, client: str, tokens: int) -> None:
-        """Requests of this client produced so many output tokens, at whichever worker."""
+        """Charge a client for output tokens that its requests produced at any worker."""
         self.scheduler.on_tokens(client, tokens)
 
     def on_finish(self, request: Request) -> None:
-        """A dispatched request has produced its last token."""
+        """Note that a dispatched request has produced its last token."""
         self.scheduler.on_finish(request)
 
     def update(self, worker: int, delta: TreeDelta) -> None:
@@ -59,14 +59,16 @@ class CentralDLPM:
             tree.insert(prompt, 0)
 
     def match(self, worker: int) -> dict[Request, int]:
-        """Tokens of every queued request that the worker has cached."""
+        """Return the cached tokens of every queued request at the worker."""
         tree = self._trees[worker]
         return {r: tree.holders(tree.find(r.prompt).node).tokens for r in self.queue}
 
     def dispatch(self, matched: dict[Request, int], free_tokens: int) -> list[Request]:
-        """The requests for a worker with these matches and so much free KV memory, in order.
+        """Return the requests for a worker with these matches and this much free KV memory, in
+        order.
 
-        They leave the queue. Each takes its uncached prompt and all of its ``max_new_tokens``.
+        The requests leave the queue. Each takes its uncached prompt and all of its
+        ``max_new_tokens``.
         """
         turn = _Turn(self.queue, matched)
         dispatched: list[Request] = []

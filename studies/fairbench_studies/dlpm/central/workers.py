@@ -20,9 +20,9 @@ JOIN_TIMEOUT_S = 5.0
 class CentralWorkers:
     """Worker processes, each with a simulated KV cache of ``pool_tokens`` tokens and a pipe.
 
-    Usage, in this order: ``send`` each worker its prompts, which it caches; ``wait`` until all
-    have done so; ``collect`` the changes in their caches. The processes end when the context is
-    left or the parent is gone.
+    Usage, in this order: ``send`` each worker its prompts, which it caches; ``wait`` until all have
+    done so; ``collect`` the changes in their caches. The processes end when the context is left or
+    the parent is gone.
     """
 
     def __init__(self, workers: int, pool_tokens: int) -> None:

@@ -50,9 +50,9 @@ def spec_of(draft: Draft) -> ExperimentSpec:
 def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
     """Return every value of every axis of a cell, axis by axis, including the default.
 
-    The default is the value to which the cell resolves. A default that is not among the values
-    is sorted in by size. An axis is left out if no scheduler has the setting, or if only the
-    default remains.
+    The default is the value to which the cell resolves. A default that is not among the values is
+    sorted in by size. An axis is left out if no scheduler has the setting, or if only the default
+    remains.
     """
     specs = [spec_of({**cell, "scheduler": scheduler}) for scheduler in schedulers]
     spec = specs[0]

@@ -149,8 +149,8 @@ def draw_maps(
 ) -> list[Path]:
     """Draw a picture ``claims-map-N`` of each claim that has readings; return the files.
 
-    ``titles`` and ``bases`` (the hardware of the runs) are by claim number. Raises UsageError
-    if a file cannot be written.
+    ``titles`` and ``bases`` (the hardware of the runs) are by claim number. Raises UsageError if a
+    file cannot be written.
     """
     written = []
     with paper_style():

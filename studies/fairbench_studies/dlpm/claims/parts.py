@@ -22,9 +22,9 @@ COUNTED = (Outcome.HOLDS, Outcome.REVERSED, Outcome.OFF, Outcome.INCONCLUSIVE)
 class Part:
     """A single statement of a claim, with its outcome.
 
-    ``ours`` describes our numbers. ``beside`` holds the outcome by measures other than the
-    paper's, which are reported but not counted. ``elsewhere`` names the configurations in which
-    the statement does not hold.
+    ``ours`` describes our numbers. ``beside`` holds the outcome by measures other than the paper's,
+    which are reported but not counted. ``elsewhere`` names the configurations in which the
+    statement does not hold.
     """
 
     text: str

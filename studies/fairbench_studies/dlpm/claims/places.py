@@ -71,8 +71,8 @@ def mean_over(runs: BySeed, metric: str) -> float:
 def contended(runs: Iterable[BySeed]) -> bool:
     """Return whether clients competed in all runs: work nearly always queued, someone short of it.
 
-    Below saturation a rate equals the demand, and a scheduler has nothing to decide. The time
-    with empty queues varies by chance, and is therefore averaged over the seeds.
+    Below saturation a rate equals the demand, and a scheduler has nothing to decide. The time with
+    empty queues varies by chance, and is therefore averaged over the seeds.
     """
     return all(_competed(list(of.values())) for of in runs)
 

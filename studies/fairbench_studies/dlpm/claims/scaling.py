@@ -68,8 +68,8 @@ def judge_central(timings: Timings) -> list[Part]:
 def _grows(pct: Mapping[tuple[int, int], Any], axis: int) -> bool:
     """Return whether the value rises from start to end of every line along one axis.
 
-    The axes are (workers, waiting). Neighbours are not compared, because they may differ by
-    less than the noise of a measurement.
+    The axes are (workers, waiting). Neighbours are not compared, because they may differ by less
+    than the noise of a measurement.
     """
     lines: dict[int, list[tuple[int, Any]]] = {}
     for key, value in pct.items():

@@ -49,8 +49,8 @@ class Tally:
         """Return what the places say together.
 
         It holds (is reversed) if it does in at least four fifths of the contended places that are
-        decided, and these are at least half of all that are contended. An inconclusive place
-        counts for neither side.
+        decided, and these are at least half of all that are contended. An inconclusive place counts
+        for neither side.
         """
         if not self.counted:
             return Outcome.UNCONTENDED

@@ -68,8 +68,8 @@ class Preemption:
     def would_fit(self, req: Req, without: Iterable[Req]) -> bool:
         """Run SGLang's own test for room (``add_one_req``) as if given requests were released.
 
-        Memory that only those requests protect from eviction is found by unlocking their
-        prefixes temporarily.
+        Memory that only those requests protect from eviction is found by unlocking their prefixes
+        temporarily.
         """
         adder, gone = self._adder, list(without)
         if adder is None:

@@ -71,8 +71,8 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
     def _rank_victims(self) -> None:
         """Set vLLM's priorities to our preemption order before memory may run out.
 
-        vLLM's priority policy preempts the highest number. The number has no other effect,
-        since the queue is ours.
+        vLLM's priority policy preempts the highest number. The number has no other effect, since
+        the queue is ours.
         """
         if not self.home.scheduler.orders_retraction:
             return

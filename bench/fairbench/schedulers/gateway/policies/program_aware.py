@@ -21,9 +21,9 @@ class ProgramAware(FlowPolicy):
     a program is a fairness id, a client here. Attained service is input + 2 x output, counted when
     an answer is over and halved every ``half_life_s``: until then whatever a client has under way
     is free. Both parts are scaled between the least and the most of those that wait, so the client
-    of least service wins unless it has the youngest request by far, and with the weights as
-    shipped one with the most service and the longest wait never beats one with neither: a stream
-    of newcomers can starve it.
+    of least service wins unless it has the youngest request by far, and with the weights as shipped
+    one with the most service and the longest wait never beats one with neither: a stream of
+    newcomers can starve it.
     """
 
     name = "program-aware"

@@ -12,9 +12,9 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 class RoundRobinFlows(FlowPolicy):
     """The waiting clients in order of their names, each in its turn.
 
-    llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). Between two requests
-    of a waiting client each other client gets one at most. Tokens are not counted, so who sends
-    larger requests gets more.
+    llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). Between two requests of a waiting
+    client each other client gets one at most. Tokens are not counted, so who sends larger requests
+    gets more.
     """
 
     name = "round-robin"

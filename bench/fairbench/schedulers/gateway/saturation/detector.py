@@ -13,8 +13,8 @@ from fairbench.schedulers.views import FleetView
 class Detector(ABC):
     """A test of whether the cluster takes one more request. Subclass it, one detector per file.
 
-    A detector is pure, like a scheduler: it is told of sent and finished requests, and is woken
-    to ``look``.
+    A detector is pure, like a scheduler: it is told of sent and finished requests, and is woken to
+    ``look``.
     """
 
     name: ClassVar[str]

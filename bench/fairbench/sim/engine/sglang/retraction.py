@@ -43,8 +43,8 @@ class Retraction:
     def until_a_step_fits(self) -> None:
         """Retract one request after the other until the next decode step has memory.
 
-        SGLang's test for room evicts everything first; after each retraction more is evicted,
-        until those that stay have memory for 20 steps each. One request always stays.
+        SGLang's test for room evicts everything first; after each retraction more is evicted, until
+        those that stay have memory for 20 steps each. One request always stays.
         """
         batch, cache = self._batch, self._cache
         order = self._order()

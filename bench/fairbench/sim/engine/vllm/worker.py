@@ -215,8 +215,8 @@ class VLLMWorker(EngineLoop[BlockNode]):
     def _tail_ps(self) -> int:
         """What the longest sequence adds to a step that only decodes.
 
-        Its context counts as it was when the sequence joined the batch, so that every step of a
-        run takes the same.
+        Its context counts as it was when the sequence joined the batch, so that every step of a run
+        takes the same.
         """
         if self._profile.vllm_attention is None:
             return 0

@@ -43,9 +43,8 @@ FORMATS: dict[str, Format | Measured] = {one.name: one for one in _ALL}
 def format_of(name: str, records: Iterator[Place]) -> tuple[Format | Measured, Iterator[Place]]:
     """Return the format called ``name``, or the first that fits, and all records.
 
-    ``auto`` skips records that no format fits: logs may begin with other events. Raises
-    UsageError for
-    an unknown name.
+    ``auto`` skips records that no format fits: logs may begin with other events. Raises UsageError
+    for an unknown name.
     """
     if name in FORMATS:
         return FORMATS[name], records

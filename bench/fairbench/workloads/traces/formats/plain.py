@@ -1,4 +1,4 @@
-"""Any file with one request a line, CSV or JSON, whose columns are recognized by name."""
+"""A file with one request a line, CSV or JSON, whose columns are recognized by name."""
 
 from __future__ import annotations
 

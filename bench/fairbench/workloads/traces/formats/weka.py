@@ -66,7 +66,7 @@ class Weka:
 
 
 class _Session:
-    """One session while it is read."""
+    """A session while it is read."""
 
     def __init__(self, record: Any, where: str, client: str, identities: _Identities) -> None:
         if not isinstance(record, Mapping):
