@@ -141,7 +141,8 @@ def test_the_readme_is_short():
     assert len(" ".join(prose).split()) <= 1_100
 
 
-def test_the_changelog_begins_with_this_version():
-    first = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert first is not None
-    assert first[1] == __version__
+def test_the_changelog_has_this_version_and_what_came_since():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## (\S+)", text, re.MULTILINE)
+    assert versions[:2] == ["Unreleased", __version__]
+    assert len(text.partition(f"## {__version__}")[2].splitlines()) <= 120

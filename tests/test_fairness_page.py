@@ -1,17 +1,14 @@
 """The worked example of docs/concepts/fairness.md is what the metrics compute."""
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fairbench.metrics.fairness import jain
+from fairbench_studies.pages import fairness as plot
 
 ROOT = Path(__file__).resolve().parents[1]
-SPEC = importlib.util.spec_from_file_location("fairness_plot", ROOT / "plots" / "fairness.py")
-plot = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(plot)
 PAGE = (ROOT / "docs" / "concepts" / "fairness.md").read_text(encoding="utf-8")
 
 

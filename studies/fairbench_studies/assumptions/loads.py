@@ -108,7 +108,7 @@ def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
 
 
 def choose(cell: str, machine: Machine) -> Choice:
-    """Return the largest multiple of the capacity at which vtc is in time for well-behaved clients."""
+    """Return the largest multiple of the capacity at which vtc serves the others in time."""
     lpm, vtc = (capacity(cell, machine, scheduler) for scheduler in ("lpm", "vtc"))
     low, high = 0, len(MULTIPLES) - 1
     found: dict[int, tuple[float, float]] = {}
