@@ -21,23 +21,26 @@ def reproduce(
         str,
         typer.Argument(
             metavar="FIGURE",
-            help="Such as fig7, claims (their table), all; vtc, preble or textbook (theirs); or "
-            "frontier (fair finish beside the others).",
+            help="A figure such as fig7, or all; claims (their table); vtc, preble or textbook; "
+            "or frontier (fair finish beside the others).",
         ),
     ],
     quick: Annotated[
-        bool, Option("--quick/--full", help="One seed of each point, or as many as its sweep has.")
+        bool,
+        Option("--quick/--full", help="Run one seed of each point, or all seeds of its sweep."),
     ] = False,
     formats: Annotated[
         str, Option("--format", metavar="A,B", help="Formats: svg, png, pdf.")
     ] = "svg",
-    output_dir: Annotated[Path, Option(help="Where the pictures go.")] = DEFAULT_PLOT_DIR,
-    claims_dir: Annotated[Path, Option(help="Where claims.md and claims.csv go.")] = CLAIMS_DIR,
+    output_dir: Annotated[Path, Option(help="Directory for the pictures.")] = DEFAULT_PLOT_DIR,
+    claims_dir: Annotated[
+        Path, Option(help="Directory for claims.md and claims.csv.")
+    ] = CLAIMS_DIR,
     result_dir: Annotated[
-        Path, Option(help="Where the runs are kept, in FIGURE or FIGURE-quick.")
+        Path, Option(help="Directory that keeps the runs, in FIGURE or FIGURE-quick.")
     ] = DEFAULT_RESULT_DIR,
     on_map: Annotated[
-        bool, Option("--map", help="With claims: only the map of where each of them holds.")
+        bool, Option("--map", help="Draw only the map of where each claim holds (with claims).")
     ] = False,
     preset: Annotated[
         str | None,
@@ -47,7 +50,8 @@ def reproduce(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, Option(min=1, max=5, help="With frontier: how many seeds of each cell.")
+        int | None,
+        Option(min=1, max=5, help="Number of seeds of each configuration (with frontier)."),
     ] = None,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,

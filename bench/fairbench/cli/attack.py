@@ -52,13 +52,18 @@ def attack(
         str | None, Option(metavar="POLICY", help="Queue before the router. [default: none]")
     ] = None,
     saturation: Annotated[
-        str | None, Option(metavar="DETECTOR", help="When --gateway lets requests go.")
+        str | None,
+        Option(metavar="DETECTOR", help="Saturation detector: when --gateway releases requests."),
     ] = None,
     workload: Annotated[
-        str | None, Option(metavar="NAME|FILE.toml", help="What everyone runs. [default: judge]")
+        str | None,
+        Option(metavar="NAME|FILE.toml", help="Workload of all clients. [default: judge]"),
     ] = None,
     scenario: Annotated[
-        str | None, Option(help="Whose load and parameters; nobody misbehaves. [default: none]")
+        str | None,
+        Option(
+            help="Scenario that gives load and parameters, without heavy clients. [default: none]"
+        ),
     ] = None,
     dp: Annotated[int | None, Option(help="Replicas of the model. [default: 2]")] = None,
     victims: Annotated[int | None, Option(min=1, help="Clients beside it. [default: 3]")] = None,
@@ -102,7 +107,7 @@ def attack(
     quick: Annotated[bool, Option("--quick", help="Short simulations, few trials.")] = False,
     rediscovery: Annotated[
         bool,
-        Option("--rediscover", help="Whether the search finds six known attacks by itself."),
+        Option("--rediscover", help="Test whether the search finds six known attacks."),
     ] = False,
     seed: Annotated[int | None, Option(help="First seed. [default: 0]")] = None,
     settings: Annotated[

@@ -40,7 +40,8 @@ def check(
     fail_if: Annotated[
         list[str] | None,
         Option(
-            metavar="METRIC:LOSS", help="As in `fairbench check`; without any, nothing may differ."
+            metavar="METRIC:LOSS",
+            help="A clause as of `fairbench check`. [default: nothing may differ]",
         ),
     ] = None,
     output: FormatOption = Format.TABLE,

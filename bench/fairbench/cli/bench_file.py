@@ -20,7 +20,7 @@ OutputFile = Annotated[
     Option(help="Also add the summary to this file, as a JSON line like sglang.bench_serving's."),
 ]
 OutputDetails = Annotated[
-    bool, Option("--output-details", help="With lists of all requests in that line.")
+    bool, Option("--output-details", help="Add lists of all requests to that line.")
 ]
 
 OnSaved: TypeAlias = "Callable[[StoredRun], None]"

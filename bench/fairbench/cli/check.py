@@ -39,7 +39,7 @@ FormatOption = Annotated[
     Format,
     Option(
         "--format",
-        help="How to print it. `github`: annotations, and the table in the job's summary.",
+        help="Output format. `github`: annotations, and the table in the job's summary.",
     ),
 ]
 
@@ -55,7 +55,8 @@ def check(
         list[str] | None,
         Option(
             metavar="METRIC:LOSS",
-            help="How much worse a metric may get, such as jain_index:-0.02 or victim_p99_s:+10%; "
+            help="Limit on how much worse a metric may get, such as jain_index:-0.02 or "
+            "victim_p99_s:+10%; "
             "may be repeated. Without any, simulated runs must not differ at all.",
         ),
     ] = None,
@@ -72,7 +73,7 @@ def check(
         float, Option(min=1e-6, max=0.5, help="Level of the tests over several seeds or repeats.")
     ] = 0.05,
     cannot_tell: Annotated[
-        CannotTell, Option(help="What becomes of a check that cannot be decided.")
+        CannotTell, Option(help="Result of an inconclusive check.")
     ] = CannotTell.FAIL,
 ) -> None:
     """Compare runs with a baseline; exit 1 if one got worse.

@@ -41,13 +41,13 @@ def compare(
         list[Path] | None,
         typer.Argument(
             metavar="A B [C ...]",
-            help="Each a scheduler, an experiment FILE.toml, or the directory of stored runs; the "
+            help="Schedulers, experiment files (FILE.toml) or directories of stored runs; the "
             "first is the baseline. One directory alone: its schedulers, place by place.",
         ),
     ] = None,
     preset: Preset = None,
     workload: Annotated[
-        str | None, Option(metavar="NAME|FILE.toml", help="What the clients run. [default: tot]")
+        str | None, Option(metavar="NAME|FILE.toml", help="Workload of the clients. [default: tot]")
     ] = None,
     trace: Annotated[
         str | None,
@@ -66,12 +66,13 @@ def compare(
         float | None, Option(help="Seconds of the trace in a second. [default: 1]")
     ] = None,
     scenario: Annotated[
-        str | None, Option(metavar="none|s1|s2", help="Who misbehaves. [default: s1]")
+        str | None,
+        Option(metavar="none|s1|s2", help="Scenario of the heavy clients. [default: s1]"),
     ] = None,
     dp: Annotated[int | None, Option(help="Replicas of the model. [default: 1]")] = None,
     gateway: Gateway = None,
     saturation: Annotated[
-        str | None, Option(metavar="DETECTOR", help="When the gateway lets go.")
+        str | None, Option(metavar="DETECTOR", help="Saturation detector of the gateway.")
     ] = None,
     gpu: Annotated[str | None, Option(help="Timing profile id or a unique prefix.")] = None,
     model: Annotated[str | None, Option(help="Model served.")] = None,
@@ -110,10 +111,13 @@ def compare(
         ),
     ] = None,
     baseline: Annotated[
-        str | None, Option(metavar="SCHEDULER", help="Of one directory alone. [default: the first]")
+        str | None,
+        Option(
+            metavar="SCHEDULER", help="Baseline within a single directory. [default: the first]"
+        ),
     ] = None,
     result_dir: Annotated[
-        Path, Option(help="What is run makes one fresh directory in here, that of a sweep.")
+        Path, Option(help="Parent of the new directory of these runs.")
     ] = DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None,

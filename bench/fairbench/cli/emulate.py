@@ -43,12 +43,12 @@ def emulate(
         str | None,
         Option(
             metavar="NAME=WEIGHT,...",
-            help="What clients are entitled to, relative to those not named, which have 1.",
+            help="Weights: entitlements relative to clients that are not named, which have 1.",
         ),
     ] = None,
     time_scale: Annotated[float, Option(help="Emulated seconds that pass in a real one.")] = 1.0,
     slowdown: Annotated[
-        float, Option(help="Every iteration takes so many times as long: a slow worker.")
+        float, Option(help="Factor on the time of every iteration: a slow worker.")
     ] = 1.0,
     stream_interval: Annotated[
         int, Option(min=1, help="Decode steps between two chunks of a stream.")

@@ -13,13 +13,13 @@ ExecutorName = Annotated[
     Option(
         "--executor",
         metavar="|".join(EXECUTORS),
-        help="Where simulations run: processes of this machine, or a Ray cluster.",
+        help="Place of simulations: processes of this machine, or a Ray cluster.",
     ),
 ]
 RayAddress = Annotated[
     str | None,
     Option(
         metavar="HOST:PORT|auto",
-        help="With --executor ray: the cluster's head. [default: auto, this machine's cluster]",
+        help="Head of the Ray cluster of --executor ray. [default: auto, this machine's cluster]",
     ),
 ]

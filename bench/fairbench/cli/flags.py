@@ -27,7 +27,8 @@ Eviction = Annotated[
     str | None,
     Option(
         metavar="POLICY",
-        help="How simulated replicas free KV memory, see `list evictions`; records who holds it. "
+        help="Eviction policy of simulated replicas, see `list evictions`; records who holds KV "
+        "memory. "
         "[default: lru, without records]",
     ),
 ]

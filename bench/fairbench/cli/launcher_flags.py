@@ -13,33 +13,33 @@ Launcher = Annotated[
     str,
     Option(
         metavar="|".join(LAUNCHERS),
-        help="Where servers start: here, on a Ray cluster's nodes, or on --hosts.",
+        help="Place of servers: here, a Ray cluster's nodes, or --hosts.",
     ),
 ]
 DriverLauncher = Annotated[
     str,
     Option(
         metavar="|".join(DRIVER_LAUNCHERS),
-        help="Where the processes of --drivers are: here, or spread over a Ray cluster's nodes.",
+        help="Place of the processes of --drivers: here, or a Ray cluster's nodes.",
     ),
 ]
 RayAddress = Annotated[
     str | None,
     Option(
         metavar="HOST:PORT|auto",
-        help="With --launcher ray or --driver-launcher ray: the cluster's head. [default: auto, "
+        help="Head of the Ray cluster of --launcher ray or --driver-launcher ray. [default: auto, "
         "this machine's cluster]",
     ),
 ]
 Hosts = Annotated[
     str | None,
-    Option(metavar="A,B,...", help="With --launcher command: where servers start, in turn."),
+    Option(metavar="A,B,...", help="Hosts on which --launcher command starts servers, in turn."),
 ]
 LaunchCommand = Annotated[
     str | None,
     Option(
         metavar="'CMD {host} ...'",
-        help="With --launcher command: runs a shell's line, its last word, on a host. "
+        help="Command of --launcher command that runs a shell line, its last word, on a host. "
         f"[default: {DEFAULT}]",
     ),
 ]

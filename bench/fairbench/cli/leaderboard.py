@@ -37,11 +37,13 @@ def leaderboard(
     ] = None,
     sort: Annotated[
         str | None,
-        Option(metavar="METRIC", help="What to sort by: any metric. [default: min_share_of_best]"),
+        Option(metavar="METRIC", help="Metric to sort by. [default: min_share_of_best]"),
     ] = None,
     baseline: Annotated[
         str | None,
-        Option(metavar="ROW", help="What the others are compared with. [default: the first row]"),
+        Option(
+            metavar="ROW", help="Row with which the others are compared. [default: the first row]"
+        ),
     ] = None,
     place: Annotated[
         list[str] | None,

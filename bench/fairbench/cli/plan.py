@@ -63,7 +63,7 @@ def plan(
     ] = None,
     price: Annotated[
         list[str] | None,
-        Option(metavar="GPU=X", help="What one GPU costs an hour; may be repeated."),
+        Option(metavar="GPU=X", help="Price of a GPU an hour; may be repeated."),
     ] = None,
     loads: Annotated[
         str | None,
@@ -73,7 +73,7 @@ def plan(
         ),
     ] = None,
     workload: Annotated[
-        str | None, Option(metavar="NAME|FILE.toml", help="What the clients run. [default: tot]")
+        str | None, Option(metavar="NAME|FILE.toml", help="Workload of the clients. [default: tot]")
     ] = None,
     trace: Annotated[
         str | None, Option(metavar="FILE", help="Recorded traffic instead of a workload.")
@@ -91,16 +91,19 @@ def plan(
         float | None, Option(help="Seconds of the trace in a second. [default: 1]")
     ] = None,
     scenario: Annotated[
-        str | None, Option(metavar="none|s1|s2", help="Who misbehaves. [default: s1]")
+        str | None,
+        Option(metavar="none|s1|s2", help="Scenario of the heavy clients. [default: s1]"),
     ] = None,
     model: Annotated[str | None, Option(help="Model served. [default: llama-3.1-8b]")] = None,
     engine: Annotated[
         str | None,
-        Option(metavar="|".join(ENGINES), help="What the simulated workers are. [default: sglang]"),
+        Option(
+            metavar="|".join(ENGINES), help="Engine of the simulated workers. [default: sglang]"
+        ),
     ] = None,
     gateway: Gateway = None,
     saturation: Annotated[
-        str | None, Option(metavar="DETECTOR", help="When the gateway lets go.")
+        str | None, Option(metavar="DETECTOR", help="Saturation detector of the gateway.")
     ] = None,
     request_rate: Annotated[
         float | None,
@@ -120,7 +123,7 @@ def plan(
     ] = None,
     duration: Annotated[float | None, Option(help="Seconds during which programs arrive.")] = None,
     weights: Annotated[
-        str | None, Option(metavar="NAME=W,...", help="What clients are entitled to.")
+        str | None, Option(metavar="NAME=W,...", help="Weights: entitlements of clients.")
     ] = None,
     goodput: Goodput = None,
     settings: Settings = None,

@@ -30,7 +30,7 @@ def plot(
         Option(
             "--from",
             metavar="DIR",
-            help="Where its runs are. [default: results/runs/FIGURE, or FIGURE-quick]",
+            help="Directory of its runs. [default: results/runs/FIGURE, or FIGURE-quick]",
         ),
     ] = None,
     preset: Annotated[
@@ -40,7 +40,7 @@ def plot(
     formats: Annotated[
         str, Option("--format", metavar="A,B", help="Formats: svg, png, pdf.")
     ] = "svg",
-    output_dir: Annotated[Path, Option(help="Where the pictures go.")] = DEFAULT_PLOT_DIR,
+    output_dir: Annotated[Path, Option(help="Directory for the pictures.")] = DEFAULT_PLOT_DIR,
     table: Annotated[
         Path | None,
         Option(metavar="FILE.tex", help="With DIR: also write its numbers as a LaTeX table."),

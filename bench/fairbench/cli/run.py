@@ -65,17 +65,22 @@ def run(
     local: Annotated[str | None, Option(help="Another local scheduler than the pair's.")] = None,
     routers: Annotated[
         int | None,
-        Option(help="So many routers share the fleet; `--set routers.form` says how. [default: 1]"),
+        Option(
+            help="Number of routers that share the fleet, in the form of `--set routers.form`. "
+            "[default: 1]"
+        ),
     ] = None,
     gateway: Gateway = None,
     saturation: Annotated[
         str | None,
-        Option(metavar="DETECTOR", help="When the gateway lets go. [default: utilization]"),
+        Option(
+            metavar="DETECTOR", help="Saturation detector of the gateway. [default: utilization]"
+        ),
     ] = None,
     dp: Annotated[int | None, Option(help="Replicas of the model. [default: 1]")] = None,
     workload: Annotated[
         str | None,
-        Option(metavar="NAME|FILE.toml", help="What the clients run. [default: tot]"),
+        Option(metavar="NAME|FILE.toml", help="Workload of the clients. [default: tot]"),
     ] = None,
     trace: Annotated[
         str | None,
@@ -94,7 +99,7 @@ def run(
         str | None,
         Option(
             metavar="none|s1|s2",
-            help="Who misbehaves: nobody, by load (s1), by program shape (s2). [default: s1]",
+            help="Heavy clients: none, by load (s1), by program shape (s2). [default: s1]",
         ),
     ] = None,
     gpu: Annotated[
@@ -104,7 +109,9 @@ def run(
     model: Annotated[str | None, Option(help="Model served. [default: llama-3.1-8b]")] = None,
     engine: Annotated[
         str | None,
-        Option(metavar="|".join(ENGINES), help="What the simulated workers are. [default: sglang]"),
+        Option(
+            metavar="|".join(ENGINES), help="Engine of the simulated workers. [default: sglang]"
+        ),
     ] = None,
     eviction: Eviction = None,
     memory_records: MemoryRecords = None,
@@ -134,7 +141,7 @@ def run(
         str | None,
         Option(
             metavar="NAME=WEIGHT,...",
-            help="What clients are entitled to, relative to 1. [default: the workload's, else 1]",
+            help="Weights: entitlements relative to 1. [default: the workload's, else 1]",
         ),
     ] = None,
     goodput: Goodput = None,
@@ -163,7 +170,8 @@ def run(
         int | None, Option(help="Most uncached prompt tokens admitted in one pass.")
     ] = None,
     schedule_conservativeness: Annotated[
-        float | None, Option(help="How much of max_new_tokens admission reserves (as in SGLang).")
+        float | None,
+        Option(help="Fraction of max_new_tokens that admission reserves (as in SGLang)."),
     ] = None,
     timing_error: Annotated[
         float | None,
@@ -216,15 +224,15 @@ def run(
         str | None,
         Option(
             metavar="max_tokens|max_completion_tokens",
-            help="What --base-url calls the most tokens of an answer. [default: max_tokens]",
+            help="Name of the field for the output limit at --base-url. [default: max_tokens]",
         ),
     ] = None,
     rate_limited: Annotated[
         str | None,
         Option(
             metavar="fail|wait",
-            help="What a 429 of --base-url means: a failure, or to wait for its Retry-After and "
-            "ask again. [default: fail]",
+            help="Response to a 429 of --base-url: fail, or wait for Retry-After and try again. "
+            "[default: fail]",
         ),
     ] = None,
     max_concurrency: Annotated[
@@ -253,7 +261,8 @@ def run(
         ),
     ] = None,
     load_format: Annotated[
-        str | None, Option(help="As in SGLang; `dummy` needs no weights, only a config.json.")
+        str | None,
+        Option(help="Load format as in SGLang; `dummy` needs no weights, only a config.json."),
     ] = None,
     server_arg: Annotated[
         list[str] | None,
@@ -293,7 +302,7 @@ def run(
         ),
     ] = None,
     result_dir: Annotated[
-        Path, Option(help="Each run makes one fresh directory in here.")
+        Path, Option(help="Parent directory; each run makes a new directory in it.")
     ] = DEFAULT_RESULT_DIR,
     tag: Annotated[str | None, Option(help="A word of yours, kept with the result.")] = None,
     output_file: OutputFile = None,

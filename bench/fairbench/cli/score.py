@@ -49,7 +49,7 @@ def score(
         str | None,
         Option(
             metavar="|".join(LAYOUTS),
-            help="How the file is laid out. [default: the first that fits]",
+            help="Layout of the file. [default: the first that fits]",
         ),
     ] = None,
     names: Annotated[
@@ -57,8 +57,8 @@ def score(
         Option(
             "--map",
             metavar="FIELD=NAME",
-            help="What a field is called in the file, such as client=user_id; may be repeated. "
-            "Fields: client, start, first_token or ttft, end or latency or itls, input_tokens, "
+            help="Name of a field in the file, such as client=user_id; may be repeated. Fields: "
+            "client, start, first_token or ttft, end or latency or itls, input_tokens, "
             "output_tokens; optional program, worker, cached_tokens, admitted, status, error, "
             "gaps, id.",
         ),
@@ -67,7 +67,7 @@ def score(
         Unit | None, Option(help="Unit of all times in the file. [default: s]")
     ] = None,
     line: Annotated[
-        int | None, Option(min=1, help="Which run, from 1, of a file with several.")
+        int | None, Option(min=1, help="Number of the run, from 1, in a file with several.")
     ] = None,
     clients: Annotated[
         str | None,
@@ -78,14 +78,15 @@ def score(
     ] = None,
     weights: Annotated[
         str | None,
-        Option(metavar="NAME=WEIGHT,...", help="What clients are entitled to, relative to 1."),
+        Option(metavar="NAME=WEIGHT,...", help="Weights: entitlements relative to 1."),
     ] = None,
     goodput: Goodput = None,
     percentiles: Percentiles = None,
     latency: Annotated[
         Latency | None,
         Option(
-            help="Of programs (a request of none is one), or of first tokens. [default: program]"
+            help="Latency of programs (a request outside a program is one), or of first tokens. "
+            "[default: program]"
         ),
     ] = None,
     window_start: Annotated[

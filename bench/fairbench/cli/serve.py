@@ -89,7 +89,7 @@ def serve(
         str | None,
         Option(
             metavar="NAME=WEIGHT,...",
-            help="What clients are entitled to, relative to those not named, which have 1.",
+            help="Weights: entitlements relative to clients that are not named, which have 1.",
         ),
     ] = None,
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
@@ -125,35 +125,37 @@ def serve(
         float, Option(min=0, help="Seconds that streams get to end after SIGINT or SIGTERM.")
     ] = 30.0,
     backend: Annotated[
-        str, Option(metavar="|".join(STARTED), help="With --dp: what is started.")
+        str, Option(metavar="|".join(STARTED), help="Engine to start with --dp.")
     ] = "sglang",
-    model: Annotated[str | None, Option(help="With --dp: the model served.")] = None,
+    model: Annotated[str | None, Option(help="Model that --dp serves.")] = None,
     gpu: Annotated[
-        str | None, Option(help="With --dp and the emulator: its timing profile. [default: a100]")
+        str | None, Option(help="Timing profile of emulators started with --dp. [default: a100]")
     ] = None,
-    tp: Annotated[int | None, Option(help="With --dp: GPUs of each SGLang server.")] = None,
-    load_format: Annotated[str | None, Option(help="With --dp: as in SGLang.")] = None,
+    tp: Annotated[int | None, Option(help="GPUs of each SGLang server started with --dp.")] = None,
+    load_format: Annotated[
+        str | None, Option(help="Load format of servers started with --dp, as in SGLang.")
+    ] = None,
     server_arg: Annotated[
         list[str] | None,
         Option(
-            metavar="'--FLAG VALUE'", help="With --dp: any other flag of each server; repeat it."
+            metavar="'--FLAG VALUE'",
+            help="Another flag of each server started with --dp; may be repeated.",
         ),
     ] = None,
     time_scale: Annotated[
-        float | None, Option(help="With --dp: seconds of an emulator's time in a second.")
+        float | None, Option(help="Seconds of an emulator's time in a second, with --dp.")
     ] = None,
     server_python: Annotated[
         str | None,
         Option(
-            help="With --dp: Python that has SGLang. [default: $FAIRBENCH_SGLANG_PYTHON, or this "
-            "one]"
+            help="Python with SGLang for --dp. [default: $FAIRBENCH_SGLANG_PYTHON, or this one]"
         ),
     ] = None,
     ready_check_timeout_sec: Annotated[
-        float, Option(min=1, help="With --dp: seconds within which workers have to be ready.")
+        float, Option(min=1, help="Seconds within which workers of --dp must be ready.")
     ] = 600.0,
     log_dir: Annotated[
-        Path, Option(help="With --dp: where the workers' logs go.")
+        Path, Option(help="Directory for the logs of workers started with --dp.")
     ] = DEFAULT_LOG_DIR,
     dry_run: Annotated[
         bool, Option("--dry-run", help="Say what would be done, as TOML, and start nothing.")

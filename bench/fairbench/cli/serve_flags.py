@@ -11,7 +11,7 @@ WorkerKey = Annotated[
     str | None,
     Option(
         metavar="KEY",
-        help="With --worker-url: sent to every worker as Authorization: Bearer KEY, in place of a "
+        help="Key sent to every --worker-url as Authorization: Bearer KEY, in place of a "
         "client's. A file keeps it out of lists of processes.",
     ),
 ]
@@ -27,7 +27,8 @@ Promised = Annotated[
     Option(
         "--goodput",
         metavar="[NAME.]LATENCY:TIME",
-        help="By when requests are due, for schedulers that heed it: ttft, tpot or e2el, in ms or "
+        help="Deadlines of requests, for schedulers that support them: ttft, tpot or e2el, in "
+        "ms or "
         "s, of all of them or of those whose header x-llm-d-inference-objective is NAME; may be "
         "repeated.",
     ),
@@ -48,7 +49,7 @@ AdminPort = Annotated[
 ]
 AdminKeyFile = Annotated[
     Path | None,
-    Option(metavar="FILE", help="With --admin-port: the key that it wants to see, a line."),
+    Option(metavar="FILE", help="File with the key of --admin-port, a line."),
 ]
 Peers = Annotated[
     list[str] | None,
@@ -60,7 +61,7 @@ Peers = Annotated[
 ]
 PeerKeyFile = Annotated[
     Path | None,
-    Option(metavar="FILE", help="With --peer: the key that all routers show each other, a line."),
+    Option(metavar="FILE", help="File with the key that all --peer routers share, a line."),
 ]
 Otel = Annotated[
     bool,
@@ -72,13 +73,13 @@ Otel = Annotated[
 ]
 Saturation = Annotated[
     str | None,
-    Option(metavar="DETECTOR", help="When the gateway lets go. [default: concurrency]"),
+    Option(metavar="DETECTOR", help="Saturation detector of the gateway. [default: concurrency]"),
 ]
 MaxInflight = Annotated[
     str | None,
     Option(
         metavar="N|auto",
-        help="With --saturation concurrency: requests at a worker at once. [default: auto, as "
+        help="Requests at a worker at once for --saturation concurrency. [default: auto, as "
         "many as workers say that they run]",
     ),
 ]

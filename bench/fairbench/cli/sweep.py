@@ -43,14 +43,15 @@ def sweep(
     dp: Annotated[str | None, Option(metavar="1,2", help="Numbers of replicas.")] = None,
     evictions: Annotated[
         str | None,
-        Option(metavar="A,B", help="How replicas free KV memory, see `list evictions`."),
+        Option(metavar="A,B", help="Eviction policy of replicas, see `list evictions`."),
     ] = None,
     gateways: Annotated[
         str | None,
         Option(metavar="A,B", help="Queues before the router, see `list gateways`; `none` is one."),
     ] = None,
     saturations: Annotated[
-        str | None, Option(metavar="A,B", help="When those let go, see `list gateways`.")
+        str | None,
+        Option(metavar="A,B", help="Saturation detectors of the gateways, see `list gateways`."),
     ] = None,
     routers: Annotated[
         str | None, Option(metavar="1,2", help="Numbers of routers that share the fleet.")
@@ -83,7 +84,7 @@ def sweep(
         str | None,
         Option(
             metavar="NAME=WEIGHT,...",
-            help="What clients are entitled to, relative to 1. [default: the workload's, else 1]",
+            help="Weights: entitlements relative to 1. [default: the workload's, else 1]",
         ),
     ] = None,
     goodput: Goodput = None,
@@ -114,7 +115,7 @@ def sweep(
         ),
     ] = False,
     name: Annotated[
-        str | None, Option(help="What to call the sweep and its directory. [default: the file's]")
+        str | None, Option(help="Name of the sweep and its directory. [default: the file's]")
     ] = None,
     result_dir: Annotated[
         Path, Option(help="The sweep makes one fresh directory in here.")

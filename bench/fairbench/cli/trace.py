@@ -36,7 +36,7 @@ trace = typer.Typer(
     no_args_is_help=True,
 )
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="As of `run --trace`.")]
+File = Annotated[str, typer.Argument(metavar="FILE", help="Trace, as of `run --trace`.")]
 Output = Annotated[
     Path,
     Option("--output-file", "-o", metavar="FILE.jsonl", help="Written in the schema of our own."),
@@ -131,7 +131,7 @@ def cut_trace(
 def scale(
     file: File,
     output: Output,
-    rate: Annotated[float, Option(help="So many times as many requests a second.")],
+    rate: Annotated[float, Option(help="Factor on the request rate.")],
     trace_format: TraceFormat = None,
     names: TraceMap = None,
     clients_from: ClientsFrom = None,
@@ -152,7 +152,7 @@ def combine(
     file: File,
     prompts: Annotated[
         str,
-        Option("--prompts-of", metavar="FILE", help="Whose lengths and prefixes it gets."),
+        Option("--prompts-of", metavar="FILE", help="Trace that provides lengths and prefixes."),
     ],
     output: Output,
     trace_format: TraceFormat = None,

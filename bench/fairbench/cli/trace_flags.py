@@ -30,7 +30,8 @@ TraceMap = Annotated[
     ),
 ]
 TraceLine = Annotated[
-    int | None, Option(min=1, help="Which run, from 1, of a trace file with one run a line.")
+    int | None,
+    Option(min=1, help="Number of the run, from 1, in a trace file with one run a line."),
 ]
 TraceBlockSize = Annotated[
     int | None,

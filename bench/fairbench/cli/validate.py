@@ -30,16 +30,17 @@ def validate(
     output_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Where validation.{json,csv,svg,png} go, or RUN_DIR's name with .json; without "
+            help="Directory for validation.{json,csv,svg,png}, or RUN_DIR's name with .json; "
+            "without "
             "it, none. The pictures need the plot extra."
         ),
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(help="Of a live run: the timing profile to simulate it with."),
+        typer.Option(help="Timing profile with which to simulate a live run."),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Of a live run: the timing profile's model.")
+        str | None, typer.Option(help="Model of the timing profile for a live run.")
     ] = None,
     profile: Annotated[
         str | None,
@@ -56,7 +57,7 @@ def validate(
         Path | None,
         typer.Option(
             metavar="OUT",
-            help="Of SGLang or vLLM runs: only write what the simulator expects, with intervals, "
+            help="Only write predictions of SGLang or vLLM runs, with intervals, "
             "to OUT (JSON); measured results are not read.",
         ),
     ] = None,

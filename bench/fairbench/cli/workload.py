@@ -33,12 +33,12 @@ def check(
     ],
     scenario: Annotated[str | None, Option(help="[default: s1, or the first one]")] = None,
     dp: Annotated[int | None, Option(help="Replicas. [default: 1]")] = None,
-    gpu: Annotated[str | None, Option(help="As of `run`.")] = None,
-    model: Annotated[str | None, Option(help="As of `run`.")] = None,
-    clients: Annotated[int | None, Option(help="As of `run`.")] = None,
-    request_rate: Annotated[float | None, Option(help="As of `run`.")] = None,
-    duration: Annotated[float | None, Option(help="As of `run`.")] = None,
-    seed: Annotated[int, Option(help="Of the programs that are looked at.")] = 0,
+    gpu: Annotated[str | None, Option(help="Option as of `run`.")] = None,
+    model: Annotated[str | None, Option(help="Option as of `run`.")] = None,
+    clients: Annotated[int | None, Option(help="Option as of `run`.")] = None,
+    request_rate: Annotated[float | None, Option(help="Option as of `run`.")] = None,
+    duration: Annotated[float | None, Option(help="Option as of `run`.")] = None,
+    seed: Annotated[int, Option(help="Seed of the sampled programs.")] = 0,
     as_json: Annotated[
         bool, Option("--json", help="Print the numbers as one JSON object, and nothing else.")
     ] = False,

@@ -23,27 +23,30 @@ class TraceLine(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    time: Annotated[float, Field(description="When it came.")]
-    client: Annotated[str, Field(max_length=MAX_NAME, description="Whose it is.")] = "all"
+    time: Annotated[float, Field(description="Arrival time (s).")]
+    client: Annotated[str, Field(max_length=MAX_NAME, description="Client.")] = "all"
     input_tokens: Annotated[int, Gt(0), Le(MAX_INPUT), Field(description="Length of its prompt.")]
-    output_tokens: Annotated[int, Gt(0), Le(MAX_OUTPUT), Field(description="Of its answer.")]
+    output_tokens: Annotated[int, Gt(0), Le(MAX_OUTPUT), Field(description="Tokens of the answer.")]
     max_tokens: Annotated[
-        int, Ge(0), Le(MAX_OUTPUT), Field(description="What was allowed of it; 0 if not known.")
+        int,
+        Ge(0),
+        Le(MAX_OUTPUT),
+        Field(description="Limit on the answer in tokens; 0 if unknown."),
     ] = 0
     session: Annotated[
         str, Field(max_length=MAX_NAME, description="The program that it is a step of.")
     ] = ""
     delay_s: Annotated[
-        float | None, Field(ge=0, description="How long after the answer to the step before it.")
+        float | None, Field(ge=0, description="Delay after the answer to the previous step (s).")
     ] = None
-    end: Annotated[float | None, Field(description="When its answer was complete.")] = None
+    end: Annotated[float | None, Field(description="End of the answer (s).")] = None
     hash_ids: Annotated[
         list[int], Field(description="Identities of the blocks that its prompt begins with.")
     ] = []
     block_size: Annotated[int, Ge(0), Field(description="Tokens of such a block.")] = 0
     branch: Annotated[int, Ge(0), Field(description="Sub-agent of the session; 0: none.")] = 0
     synthetic: Annotated[
-        str, Field(max_length=MAX_NAME, description="What of it nobody recorded, if anything.")
+        str, Field(max_length=MAX_NAME, description="Parts that were not recorded, if any.")
     ] = ""
 
 
