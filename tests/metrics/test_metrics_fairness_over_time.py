@@ -148,14 +148,17 @@ def test_the_worst_window_is_that_of_trying_every_window(calls):
 
 @settings(max_examples=60, deadline=None)
 @given(CALLS)
-def test_a_window_as_long_as_the_run_gives_the_cumulative_share(calls):
+def test_a_window_as_long_as_the_run_divides_all_that_was_served(calls):
+    """Demand differs from the cumulative share's: due as fast as served, not as if alone."""
     asked, made, booked = run_of(calls)
     about, window = facts(clients=3), Window(0.0, 100.0)
     line = timeline(asked, made, booked, about, window)
     service, entitlement, _ = line.shares(line.cells)
     cumulative = shares(asked, made, booked, about, window)
     assert service[:, 0] == pytest.approx(cumulative.service, abs=1e-3)
-    assert entitlement[:, 0] == pytest.approx(cumulative.entitlement, rel=1e-5, abs=1e-2)
+    lacked = shortfalls(asked, made, about, np.array([100.0]), unqueued).all[:, 0]
+    due = max_min(float(cumulative.service.sum()), cumulative.service + lacked)
+    assert entitlement[:, 0] == pytest.approx(due, rel=1e-5, abs=1e-2)
 
 
 @settings(max_examples=60, deadline=None)

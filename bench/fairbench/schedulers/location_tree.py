@@ -33,7 +33,7 @@ L = TypeVar("L", bound=LocationNode)
 
 
 class Found(NamedTuple, Generic[L]):
-    """Where a walk along a prompt ended: the deepest ``node`` on it, and its ``place`` there."""
+    """The end of a walk along a prompt: the deepest ``node`` and its ``place`` there."""
 
     node: L
     place: Place
@@ -49,21 +49,21 @@ class LocationTree(PrefixTree[L]):
     """
 
     def find(self, prompt: Prompt) -> Found[L]:
-        """Where the walk along a prompt ends, for the calls below.
+        """Return where the walk along a prompt ends, for the methods below.
 
-        An edge that matches in part is split there, as SGLang does: the prompt is about to be added
-        in any case.
+        The walk splits an edge that matches in part, as SGLang does, because the prompt is about to
+        be added anyway.
         """
         return Found(*self.descend(self.root, prompt, (0, 0), sys.maxsize))
 
     def upward(self, node: L) -> Iterator[L]:
-        """The node and everything above it but the root."""
+        """Yield the node and all its ancestors except the root."""
         while (parent := node.parent) is not None:
             yield node
             node = parent
 
     def holders(self, node: L) -> Holders:
-        """Who holds the deepest stretch at or above ``node`` that anybody holds."""
+        """Return the holders of the deepest node at or above ``node`` that any worker holds."""
         while (parent := node.parent) is not None:
             if node.workers:
                 return Holders(node.depth, node.workers)
@@ -71,7 +71,7 @@ class LocationTree(PrefixTree[L]):
         return Holders(0, 0)
 
     def levels(self, node: L) -> list[Holders]:
-        """Each worker with its deepest mark at or above ``node``, the deepest first."""
+        """Return each worker at its deepest mark at or above ``node``, deepest first."""
         found: list[Holders] = []
         seen = 0
         for at in self.upward(node):
@@ -95,7 +95,7 @@ class LocationTree(PrefixTree[L]):
         return self.add(self.find(prompt), prompt, worker)
 
     def add(self, found: Found[L], prompt: Prompt, worker: int) -> L:
-        """``insert`` that goes on from what ``find`` returned for this prompt just before."""
+        """Insert a prompt like ``insert``, from what ``find`` just returned for the prompt."""
         node, place = found
         if place[0] < len(prompt):
             node = self.extend(node, prompt, place, prompt_tokens(prompt))
@@ -108,10 +108,10 @@ class LocationTree(PrefixTree[L]):
             self.mark(at, worker)
 
     def evict(self, prefix: Prompt, evicted_tokens: int, worker: int) -> None:
-        """The last ``evicted_tokens`` of ``prefix`` have left the worker's cache.
+        """Record that the worker's cache evicted the last ``evicted_tokens`` of ``prefix``.
 
-        What hangs below keeps its marks: requests on their way there will recompute the rest.
-        Tokens of the prefix that the tree does not know (outputs) are passed over.
+        Nodes below keep their marks: requests on their way to the worker will recompute the rest.
+        Tokens of the prefix that the tree does not know (outputs) are ignored.
         """
         end = prompt_tokens(prefix)
         start = end - evicted_tokens
@@ -126,7 +126,7 @@ class LocationTree(PrefixTree[L]):
         self.prune(node)
 
     def purge(self, worker: int) -> None:
-        """The worker is gone with its whole cache. Visits every node."""
+        """Remove the marks of a worker that left with its whole cache. Visits every node."""
         parents_first = list(self.nodes())
         for node in reversed(parents_first):
             self.unmark(node, worker)
@@ -139,15 +139,15 @@ class LocationTree(PrefixTree[L]):
             node = self.remove(node)
 
     def vacant(self, node: L) -> bool:
-        """Whether the node may go: no children, no worker. Subclasses may have more reasons."""
+        """Return whether the node can go: no children, no worker. Subclasses may add reasons."""
         return not node.children and not node.workers
 
     def mark(self, node: L, worker: int) -> None:
-        """The worker now holds this one node."""
+        """Mark this single node as held by the worker."""
         node.workers |= 1 << worker
 
     def unmark(self, node: L, worker: int) -> None:
-        """The worker no longer holds this one node (nor need it have before)."""
+        """Remove the worker's mark from this single node, if there is any."""
         node.workers &= ~(1 << worker)
 
     def on_split(self, upper: L, lower: L) -> None:

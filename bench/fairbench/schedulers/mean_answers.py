@@ -1,4 +1,4 @@
-"""How long answers are on average, of each client and of all."""
+"""Mean output lengths, per client and over all clients."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ class MeanAnswers:
         self._all = (0, 0)
 
     def expected(self, client: str) -> float:
-        """Tokens of the client's next answer; 0 as long as nobody has finished anything."""
+        """Return the expected tokens of the client's next answer; 0 before any answer ends."""
         requests, tokens = self._of.get(client, self._all)
         return tokens / requests if requests else 0.0
 
     def finished(self, client: str, tokens: int) -> None:
-        """An answer was so long."""
+        """Record the length of a finished answer, in tokens."""
         requests, before = self._of.get(client, (0, 0))
         self._of[client] = (requests + 1, before + tokens)
         self._all = (self._all[0] + 1, self._all[1] + tokens)
 
     def forget(self, client: str) -> None:
-        """The client begins anew."""
+        """Forget the client's own mean, so that the client starts anew."""
         self._of.pop(client, None)

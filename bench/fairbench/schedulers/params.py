@@ -20,20 +20,20 @@ P = TypeVar("P")
 
 
 def param_names(params_class: type) -> list[str]:
-    """The parameters of a part, in the order of its file."""
+    """Return the names of a part's parameters, in the order of its file."""
     return [field.name for field in fields(params_class)]
 
 
 def own_settings(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``PARAM -> value`` of one part, out of ``NAME.PARAM -> value`` for all of them."""
+    """Return one part's ``PARAM -> value``, out of ``NAME.PARAM -> value`` for all parts."""
     split = {tuple(key.split(".", 1)): value for key, value in settings.items()}
     return {key[1]: value for key, value in split.items() if key[0] == owner and len(key) == 2}
 
 
 def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) -> P:
-    """The part's parameters: its defaults, overridden by its own keys among ``settings``.
+    """Return the part's parameters: defaults, overridden by its own keys in ``settings``.
 
-    Nothing is converted but an integer to a float: a text is never a number. Raises UsageError with
+    The only conversion is from integer to float: a text is never a number. Raises UsageError with
     one line that names the key, the value and what is allowed.
     """
     values = own_settings(owner, settings)
@@ -60,7 +60,7 @@ def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> No
 
 
 def as_settings(owner: str, params: Any) -> dict[str, Any]:
-    """The inverse of ``make_params``: every parameter but those that are None.
+    """Return the inverse of ``make_params``: the settings of all parameters but None.
 
     TOML has no null, so None is only ever a default.
     """

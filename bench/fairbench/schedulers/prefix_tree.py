@@ -94,11 +94,11 @@ class PrefixTree(Generic[N]):
         return node, (index, offset)
 
     def match(self, prompt: Prompt, limit: int) -> tuple[N, Place]:
-        """``descend`` from the root: the longest stored prefix, at most ``limit`` tokens."""
+        """Descend from the root: return the longest stored prefix, at most ``limit`` tokens."""
         return self.descend(self.root, prompt, (0, 0), limit)
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
-        """The length of the match, at most ``limit``, without splitting the tree for it."""
+        """Return the length of the match, at most ``limit``, without splitting the tree."""
         node, (index, offset) = self.descend(self.root, prompt, (0, 0), limit, split=False)
         if index == len(prompt):
             return node.depth
@@ -147,7 +147,7 @@ class PrefixTree(Generic[N]):
         return parent
 
     def nodes(self) -> Iterator[N]:
-        """Every node but the root, parents first."""
+        """Yield every node except the root, parents first."""
         stack: list[N] = list(self.root.children.values())
         while stack:
             node = stack.pop()
@@ -156,7 +156,7 @@ class PrefixTree(Generic[N]):
 
 
 def path(node: Node) -> Prompt:
-    """The prefix that ends at ``node``, as a prompt."""
+    """Return the prefix that ends at ``node``, as a prompt."""
     segments: list[Segment] = []
     goes_on = False  # the last segment, in the edge below, which has all of it
     while (parent := node.parent) is not None:
@@ -169,7 +169,7 @@ def path(node: Node) -> Prompt:
 
 
 def place_at(prompt: Prompt, depth: int) -> Place:
-    """Where a prefix of ``depth`` tokens ends in the prompt."""
+    """Return the place in the prompt where a prefix of ``depth`` tokens ends."""
     for index, (_, length) in enumerate(prompt):
         if depth < length:
             return index, depth
@@ -178,14 +178,15 @@ def place_at(prompt: Prompt, depth: int) -> Place:
 
 
 def truncate(prompt: Prompt, tokens: int) -> Prompt:
-    """The first ``tokens`` tokens of a prompt."""
+    """Return the first ``tokens`` tokens of a prompt."""
     return _stretch(prompt, (0, 0), tokens)
 
 
 def _common(edge: Edge, prompt: Prompt, index: int, offset: int, limit: int) -> tuple[int, Place]:
-    """Tokens that an edge and a prompt share from ``index, offset`` on, and where that ends.
+    """Return how many tokens an edge and a prompt share, and where the match ends.
 
-    The edge begins there, in a segment of this name.
+    The comparison starts at ``index, offset`` of the prompt. The edge begins there, in a segment of
+    the same name.
     """
     taken, count = 0, len(prompt)
     for key, end in edge:
@@ -203,7 +204,7 @@ def _common(edge: Edge, prompt: Prompt, index: int, offset: int, limit: int) -> 
 
 
 def _stretch(prompt: Prompt, place: Place, tokens: int) -> Edge:
-    """``tokens`` tokens of a prompt from ``place`` on."""
+    """Return ``tokens`` tokens of a prompt from ``place`` on, as an edge."""
     if tokens <= 0:
         return ()
     index, upto = place
@@ -220,7 +221,7 @@ def _stretch(prompt: Prompt, place: Place, tokens: int) -> Edge:
 
 
 def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
-    """An edge up to so many tokens from the beginning of its first segment, and the rest."""
+    """Return an edge in two parts, cut ``upto`` tokens after its first segment's start."""
     for position, (key, end) in enumerate(edge):
         if upto < end:
             return (*edge[:position], Segment(key, upto)), edge[position:]

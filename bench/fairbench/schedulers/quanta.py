@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def rounds_to_credit(credit: float, quantum: float) -> float:
-    """How many quanta lift a credit of at most 0 above 0: as few as that takes, summed at once."""
+    """Return the fewest quanta that lift a credit of at most 0 above 0, computed at once."""
     rounds = -credit // quantum + 1
     # A weighted quantum may be no whole number, and quotients of such are rounded.
     return rounds if rounds * quantum > -credit else rounds + 1

@@ -41,7 +41,7 @@ class QueueView:
     # The home's side.
 
     def arrivals(self) -> Iterator[Request]:
-        """The requests, whatever order a scheduler sees them in."""
+        """Return the requests in queue order, whatever order a scheduler sees."""
         return iter(list(self._requests))
 
     def enter(self, request: Request) -> None:

@@ -89,7 +89,7 @@ def locals_by_name() -> Mapping[str, str]:
 
 
 def routers_by_name() -> Mapping[str, str]:
-    """Routers, name -> ``module:class``, the user's own included."""
+    """Return the routers, name -> ``module:class``, including the user's own."""
     return _with_plugins(ROUTER_GROUP)
 
 
@@ -109,7 +109,7 @@ def _with_plugins(group: str) -> Mapping[str, str]:
 
 
 def split_pair(scheduler: str) -> tuple[str, str]:
-    """(router, local) of a pair's name, or of ``router+local``. Raises UsageError if unknown."""
+    """Return (router, local) of a pair or ``router+local``. Raises UsageError if neither."""
     if scheduler in PAIRS:
         return PAIRS[scheduler]
     router, plus, local = scheduler.partition("+")
@@ -119,7 +119,7 @@ def split_pair(scheduler: str) -> tuple[str, str]:
 
 
 def pair_name(router: str, local: str) -> str:
-    """The name of a pair that has one, else ``router+local``."""
+    """Return the name of a pair, or ``router+local`` if the pair has no name."""
     for name, pair in PAIRS.items():
         if pair == (router, local):
             return name
@@ -127,13 +127,13 @@ def pair_name(router: str, local: str) -> str:
 
 
 def local_class(name: str) -> type[LocalScheduler]:
-    """The class of a local scheduler. Raises UsageError if there is none of this name."""
+    """Return the class of a local scheduler. Raises UsageError for an unknown name."""
     found: type[LocalScheduler] = _load("local scheduler", name, locals_by_name(), LocalScheduler)
     return found
 
 
 def router_class(name: str) -> type[Router]:
-    """The class of a router. Raises UsageError if there is none of this name."""
+    """Return the class of a router. Raises UsageError for an unknown name."""
     found: type[Router] = _load("router", name, routers_by_name(), Router)
     return found
 
@@ -152,7 +152,7 @@ def _load(what: str, name: str, known: Mapping[str, str], base: type) -> Any:
 
 
 def build_local(name: str, settings: Mapping[str, Any]) -> LocalScheduler:
-    """A fresh local scheduler, its ``Params`` taken from the ``name.*`` keys of ``settings``.
+    """Return a new local scheduler; ``Params`` come from ``name.*`` keys of ``settings``.
 
     Raises UsageError for an unknown name, an unknown parameter or a value that is not allowed.
     """
@@ -162,13 +162,13 @@ def build_local(name: str, settings: Mapping[str, Any]) -> LocalScheduler:
 
 
 def build_router(name: str, settings: Mapping[str, Any], workers: int) -> Router:
-    """A fresh router for ``workers`` workers; settings and errors as in ``build_local``."""
+    """Return a new router for ``workers`` workers. Settings, errors: see ``build_local``."""
     router: Any = router_class(name)
     built: Router = router(make_params(name, router.Params, settings), workers)
     return built
 
 
 def params_classes() -> dict[str, type]:
-    """The ``Params`` of every local scheduler and router, by name (imports them all)."""
+    """Return the ``Params`` of every local scheduler and router by name; imports them all."""
     found: dict[str, type] = {name: local_class(name).Params for name in locals_by_name()}
     return found | {name: router_class(name).Params for name in routers_by_name()}

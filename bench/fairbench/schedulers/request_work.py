@@ -26,7 +26,7 @@ class RequestWork:
             self._token_s = (costs.prefill_s(0, _PROMPT) - self._iteration_s) / _PROMPT
 
     def gpu_s(self, cached_tokens: int, new_tokens: int, output_tokens: float) -> float:
-        """The same in seconds. Precondition: the costs are known, and say something of steps."""
+        """Return the work in seconds. Precondition: the costs are known and describe steps."""
         return self.tokens(cached_tokens, new_tokens, output_tokens) * self._token_s
 
     def tokens(self, cached_tokens: int, new_tokens: int, output_tokens: float) -> int:

@@ -14,7 +14,7 @@ from fairbench.tenants import children_of, lineage
 
 
 def checked_weights(weights: Mapping[str, Any]) -> dict[str, float]:
-    """Weights by client, from whoever wrote them. Raises UsageError for one that is not allowed."""
+    """Return weights by client. Raises UsageError for a weight that is not allowed."""
     for client, weight in weights.items():
         number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not (number and LIGHTEST <= weight <= HEAVIEST):
@@ -44,16 +44,16 @@ class Setup:
     places: Mapping[str, str] = field(default_factory=dict)
 
     def lineage(self, client: str) -> tuple[str, ...]:
-        """The nodes of a client: its tenants, the outermost first, and at last itself."""
+        """Return the nodes of a client: its tenants from the outermost, then the client itself."""
         return lineage(self.places.get(client, client))
 
     def children_of(self, tenant: str, clients: Iterable[str]) -> dict[str, None]:
-        """The nodes below a tenant on the way to these clients, in the order of these."""
+        """Return a tenant's child nodes on the way to these clients, in the clients' order."""
         places = self.places
         return children_of(tenant, (places.get(client, client) for client in clients))
 
     def weight(self, client: str) -> float:
-        """The client's entitlement relative to the others'."""
+        """Return the client's entitlement relative to other clients."""
         return self.weights.get(client, 1)
 
     def weighted(self, owner: str, weights: Mapping[str, float] | None) -> Setup:

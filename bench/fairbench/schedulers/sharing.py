@@ -1,4 +1,4 @@
-"""Who pays for a prefix that several clients share ([DLPM] §9 leaves it open)."""
+"""Charging for a prefix that several clients share ([DLPM] §9 leaves the rule open)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SharedCharges:
         return due
 
     def _path(self, prompt: Prompt, cached: int, known: int) -> list[SharedNode]:
-        """The nodes of the prompt from the root on, one of which ends where the cache does."""
+        """Return the prompt's nodes from the root on; a node ends where the cache ends."""
         if self._stored > REMEMBERED_TOKENS:
             self._tree, self._stored = _SharedTree(SharedNode), 0
         end, place = self._tree.match(prompt, cached)
@@ -86,7 +86,7 @@ class SharedCharges:
         due[client if self._sharing == "split" else node.owner] += node.length
 
     def _join(self, node: SharedNode, client: str, due: defaultdict[str, float]) -> None:
-        """One more shares a cached stretch; one that nobody is known to have paid for is free."""
+        """Add a sharer of a cached stretch; a stretch with no known payer is free."""
         before = len(node.sharers)
         if not before:
             return

@@ -13,14 +13,16 @@ PAGES_BEFORE_DOUBLING = 32  # so many pages of any one size would reach from 0 t
 
 
 def segments_of(token_ids: Sequence[int]) -> Prompt:
-    """A prompt of pages (fastest from an ``array("I")``): of 8 tokens up to 256, then of 16 up to
-    512, and so on, so that a page's border costs at most a sixteenth of a match, or 7 tokens.
+    """Return a prompt of pages: of 8 tokens up to 256, then of 16 up to 512, and so on.
 
-    A page is named by its very tokens: 4 bytes each, and not for a log. So two prompts begin with
-    the same segments exactly as far as they share whole pages, with no hash to compute and none to
-    collide. A last, shorter page matches only the same ending; to name a prefix that ends inside a
-    page, ``truncate`` the whole prompt's. Raises OverflowError for an id that is negative or has
-    more than 32 bits.
+    A page's border costs at most a sixteenth of a match, or 7 tokens. The function is fastest from
+    an ``array("I")``.
+
+    A page is named by its tokens: 4 bytes each, and not for a log. Two prompts therefore begin with
+    the same segments exactly as far as they share whole pages; no hash is computed and none can
+    collide. A last, shorter page matches only the same ending. To name a prefix that ends inside a
+    page, ``truncate`` the prompt of the whole text. Raises OverflowError for an id that is negative
+    or has more than 32 bits.
     """
     text = str(_bytes_of(token_ids), "latin-1")  # one character a byte
     pages: list[str] = []

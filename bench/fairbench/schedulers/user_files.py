@@ -20,15 +20,15 @@ VARIABLE = "FAIRBENCH_SCHEDULERS"
 
 
 def user_files() -> list[Path]:
-    """The files that the environment names, as absolute paths."""
+    """Return the files that the environment variable names, as absolute paths."""
     return [Path(text).resolve() for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
 
 
 def schedulers_in(path: Path, base: type[LocalScheduler] | type[Router]) -> dict[str, str]:
-    """The subclasses of ``base`` that a file defines: name -> ``module:class``, ready to import.
+    """Return a file's subclasses of ``base``: name -> ``module:class``, ready to import.
 
-    A class without a name that lacks a method is there for others to build on. Raises UsageError if
-    the file cannot be run or one of them is not whole.
+    A class without a name that lacks a method is skipped, as a base for other classes. Raises
+    UsageError if the file cannot be run or a class is incomplete.
     """
     module = module_of(path, VARIABLE)
     found = {}
@@ -45,7 +45,7 @@ def schedulers_in(path: Path, base: type[LocalScheduler] | type[Router]) -> dict
 
 
 def _lacks(scheduler: type[LocalScheduler] | type[Router]) -> str:
-    """What keeps a class from being a scheduler, "" if nothing does."""
+    """Return what keeps a class from being a scheduler, "" if nothing does."""
     name = getattr(scheduler, "name", None)
     if not isinstance(name, str) or not fullmatch(r"[\w-]+", name):
         return 'a name of letters, digits and -, such as name = "mine"'

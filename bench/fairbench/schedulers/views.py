@@ -20,7 +20,7 @@ class Scan(Protocol):
         ...
 
     def skip_debtors(self, credit: Mapping[str, float]) -> None:
-        """``skip`` each client with a credit of 0 or less as soon as it is its turn, in a lump."""
+        """Call ``skip`` at a client's turn if its credit is 0 or less, for all clients at once."""
         ...
 
     def unskip_all(self) -> None:
@@ -41,7 +41,7 @@ class Running(NamedTuple):
 
 
 class ClientLoad(NamedTuple):
-    """What a client has running: sums over its ``Running``; ``decode_steps`` counts tokens made."""
+    """A client's running load, summed over its ``Running``; ``decode_steps`` are outputs."""
 
     requests: int
     held_tokens: int
@@ -64,19 +64,19 @@ class RunningView(Protocol):
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Running]:
-        """The running requests, in the order of the batch. A walk over all of them."""
+        """Iterate over the running requests in batch order. Walks over the batch."""
         ...
 
     def load(self, client: str) -> ClientLoad:
-        """What this client has running. A walk over the batch."""
+        """Return what the client has running. Walks over the batch."""
         ...
 
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
-        """Whether this waiting request would find room in this pass without those running ones.
+        """Return whether the waiting request would fit in this pass without those running ones.
 
-        By the engine's own test for memory, and its load cap: what the pass has admitted so far
-        counts, and what is kept free for outputs. False where nothing is preempted. A walk over the
-        batch.
+        The engine's own memory test and load cap decide. The test counts what the pass has admitted
+        so far and the memory reserved for outputs. The result is False where nothing is preempted.
+        Walks over the batch.
         """
         ...
 
@@ -99,38 +99,38 @@ class WaitingView(Protocol):
     def __contains__(self, request: object) -> bool: ...
 
     def clients(self) -> Collection[str]:
-        """Clients with at least one waiting request, in a deterministic order."""
+        """Return the clients with at least one waiting request, in a deterministic order."""
         ...
 
     def oldest(self, client: str) -> Request:
-        """The client's first request in queue order. Precondition: the client is waiting."""
+        """Return the client's first request in queue order. Precondition: the client waits."""
         ...
 
     def queue_order(self) -> Scan:
-        """All waiting requests in queue order."""
+        """Return all waiting requests in queue order."""
         ...
 
     def match_order(self, *, refresh: bool = True) -> Scan:
-        """All waiting requests, longest cached prefix first, as SGLang's LPM sorts them.
+        """Return all waiting requests, longest cached prefix first, as SGLang's LPM sorts them.
 
         The sort is stable over the previous order. Requests that share 32 tokens with an earlier
         waiting request and have at most 32 cached come last (in-batch deprioritisation). With
-        ``refresh=False`` nothing is matched or sorted: the last order, newcomers at the tail. Only
-        for a scheduler that declares ``cache_aware``.
+        ``refresh=False`` nothing is matched or sorted: the last order stays, with newcomers at the
+        tail. Only schedulers that declare ``cache_aware`` may use this.
         """
         ...
 
     def matched_tokens(self, request: Request) -> int:
-        """Tokens of this request's prompt that are cached now (at most its length - 1)."""
+        """Return how many prompt tokens are cached now (at most the prompt's length - 1)."""
         ...
 
 
 class WorkerLoad(NamedTuple):
-    """What is under way at a worker. ``queued`` and ``running`` are None where nobody says.
+    """The load under way at a worker. ``queued`` and ``running`` are None if unknown.
 
-    ``in_flight`` requests were sent there and have not finished; ``tokens`` are held by running
-    requests, or, where the worker is not asked, the prompts of those in flight. ``saturated``:
-    requests wait, and none of them gets in before a running one is over.
+    ``in_flight`` requests were sent to the worker and have not finished. ``tokens`` are held by
+    running requests, or, where the worker is not asked, are the prompts of requests in flight.
+    ``saturated``: requests wait, and none of them gets in before a running request is over.
     """
 
     in_flight: int
@@ -141,7 +141,7 @@ class WorkerLoad(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What became of a prompt: its length, as its worker counts, and what was cached of it."""
+    """The reading of a prompt: its length as the worker counts, and its cached tokens."""
 
     input_tokens: int
     cached_tokens: int = 0
@@ -151,11 +151,11 @@ class FleetView(Protocol):
     """The workers as a router or a gateway sees them."""
 
     def workers(self) -> Collection[int]:
-        """The workers that are up, ascending."""
+        """Return the workers that are up, in ascending order."""
         ...
 
     def load(self, worker: int) -> WorkerLoad:
-        """What is under way there now."""
+        """Return the load under way at the worker."""
         ...
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 
 def as_bits(workers: Iterable[int]) -> int:
-    """The set of these workers."""
+    """Return the set of these workers, as bits."""
     bits = 0
     for worker in workers:
         bits |= 1 << worker
@@ -14,12 +14,12 @@ def as_bits(workers: Iterable[int]) -> int:
 
 
 def lowest(bits: int) -> int:
-    """The first worker. Precondition: there is one."""
+    """Return the first worker of a set. Precondition: the set is not empty."""
     return (bits & -bits).bit_length() - 1
 
 
 def members(bits: int) -> Iterator[int]:
-    """The workers of a set, ascending."""
+    """Yield the workers of a set, in ascending order."""
     while bits:
         worker = lowest(bits)
         yield worker

@@ -56,7 +56,7 @@ def simulate_alone(
 
 
 def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
-    """The cluster with one client's KV pool, behind each router that makes a difference."""
+    """Return specs of the cluster with one client's KV pool, one per relevant router."""
     engine = contract_of(spec.engine, spec.settings, load_profile(spec.gpu))
     settings = {**spec.settings, **engine.with_pool(int(engine.pool_tokens // parts))}
     if (policy := f"{ADMISSION}.policy") in settings:

@@ -53,7 +53,7 @@ class Clock:
         self._latest = (*self._latest[:4], _nothing)
 
     def past(self, priority: int, key: int) -> bool:
-        """Whether an event of this priority and key that was due now would have run by now."""
+        """Return whether an event of this priority and key due now would already have run."""
         return (priority, key) <= self._latest[1:3]
 
     def stop_at(self, time_ps: int) -> None:

@@ -207,7 +207,7 @@ class Cluster:
         )
 
     def _finished(self, done: Callback, sequence: Sequence) -> None:
-        """A request of a program is over; ``done`` resumes the program."""
+        """Record that a program's request is over; ``done`` resumes the program."""
         if self.ingress is not None:
             self.ingress.finished(sequence)
         request, refused = sequence.request, sequence.status == REFUSED

@@ -11,10 +11,10 @@ NO_DEADLINE = Due(None, None)
 
 
 class Deadlines:
-    """When requests are due, by the targets of their clients' plans.
+    """The deadlines of requests, computed from the targets of their clients' plans.
 
-    A multiple of the latency alone is that of an answer of ``max_new_tokens``: how long it will be
-    nobody knows, while metrics judge by what it was.
+    A target that is a multiple of the latency alone assumes an answer of ``max_new_tokens`` tokens.
+    The actual length is unknown in advance, whereas metrics use the actual length.
     """
 
     def __init__(self, plans: Iterable[ClientPlan], costs: RequestCosts | None) -> None:
@@ -22,7 +22,7 @@ class Deadlines:
         self._costs = costs
 
     def due(self, client: str, arrival_s: float, input_tokens: int, max_new_tokens: int) -> Due:
-        """When such a request of this client is due."""
+        """Return the deadlines of a request of this client that arrives at ``arrival_s``."""
         if client not in self._targets:
             return NO_DEADLINE
         targets = self._targets[client]

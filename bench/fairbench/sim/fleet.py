@@ -26,6 +26,6 @@ class SimFleet:
         return WorkerLoad(queued + running, tokens, queued, running, one.saturated)
 
     def matched_tokens(self, request: Request) -> int:
-        """How much of its prompt is cached at the worker that has most of it now."""
+        """Return the most tokens of the request's prompt that any worker has cached now."""
         limit = request.input_tokens - 1
         return max(one.cache.common_tokens(request.prompt, limit) for one in self._workers)

@@ -27,7 +27,7 @@ from fairbench.streams import stream
 
 
 def router_of(spec: ExperimentSpec) -> Router:
-    """The router of an experiment, or its routers as one."""
+    """Return an experiment's router, or its several routers combined."""
     if spec.routers is None:
         return _router(spec)
     return split([_router(spec) for _ in range(spec.routers)])
@@ -42,9 +42,9 @@ def _router(spec: ExperimentSpec) -> Router:
 def ingress_of(
     spec: ExperimentSpec, router: Router, clock: Clock, workers: list[Replica], setup: Setup
 ) -> Ingress | Doors | None:
-    """What holds requests before the ``router`` or routers: None where nothing ever does.
+    """Return what holds requests before the ``router`` or routers; None if nothing does.
 
-    Raises UsageError for routers that are to share sums and have none.
+    Raises UsageError for routers that are to share sums but have none.
     """
     fleet = SimFleet(workers)
     setup = replace(setup, fleet=fleet)
@@ -74,7 +74,7 @@ def _queue(
     fleet: SimFleet,
     terms: Terms | None = None,
 ) -> HoldsRequests | None:
-    """The gateway of the experiment before a router and its admission control, if it has either."""
+    """Return a router's gateway and admission control; None if there is neither."""
     queue: HoldsRequests | None = None
     matched = fleet.matched_tokens
     if spec.gateway is not None and spec.saturation is not None:

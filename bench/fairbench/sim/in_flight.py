@@ -54,7 +54,7 @@ class Reacting(InFlight):
         self._reaction = reaction
 
     def heard(self, ended: Ended) -> None:
-        """A request of its own has ended."""
+        """React to the end of one of the client's own requests."""
         if self._reaction(ended):
             going, self._waiting = self._waiting, deque()
             for program in going:

@@ -21,11 +21,11 @@ BEFORE_WORKERS = -1  # its key among those that decide at one instant
 
 
 class Ingress:
-    """Where requests are held until the ``queue`` lets them go to a worker.
+    """A holding place for requests until the ``queue`` releases them to a worker.
 
-    It is asked again when a request arrives or is over, and when a worker has decided what to run:
-    at that instant, but after every iteration that ends then, and never in the middle of a pass.
-    The queue hears of ends and arrivals in the order in which they come.
+    The queue is asked again when a request arrives or ends, and when a worker has decided what to
+    run. The question comes at that instant, after every iteration that ends then, and never in the
+    middle of a pass. The queue is told of ends and arrivals in the order in which they come.
     """
 
     def __init__(self, clock: Clock, workers: Many[Replica], queue: HoldsRequests) -> None:
@@ -43,17 +43,17 @@ class Ingress:
 
     @classmethod
     def of_router(cls, clock: Clock, router: Router, workers: Many[Replica]) -> Self:
-        """For a router that may hold requests: each is asked about, in order of arrival."""
+        """Return an ingress for a router that may hold requests, asked in arrival order."""
         return cls(clock, workers, GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom()))
 
     def enter(self, sequence: Sequence) -> None:
-        """A request arrives at the cluster."""
+        """Take in a request that arrives at the cluster."""
         self._held[sequence.request] = sequence
         self._news.append(partial(self._take_in, sequence))
         self.soon()
 
     def finished(self, sequence: Sequence) -> None:
-        """A request is over: finished, refused or aborted."""
+        """Record that a request is over: finished, refused or aborted."""
         if sequence.request not in self._sent:
             return  # it was refused here
         self._sent.remove(sequence.request)
@@ -63,7 +63,7 @@ class Ingress:
         self.soon()
 
     def held(self) -> Iterator[Sequence]:
-        """What waits here, in order of arrival."""
+        """Return the held requests in order of arrival."""
         return iter(self._held.values())
 
     def soon(self) -> None:

@@ -18,7 +18,7 @@ def eviction_news(
     params: ClusterParams,
     rng: Random,
 ) -> Callable[[Prompt, int], None]:
-    """An ``on_evict`` for one worker's cache: tells the router later, unless the news is lost."""
+    """Return an ``on_evict`` that tells the router later, unless the message is lost."""
     delay_ps = round(params.eviction_delay_s * PS_PER_S)
     loss = params.eviction_loss or 0.0
 

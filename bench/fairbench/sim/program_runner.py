@@ -1,4 +1,4 @@
-"""What programs call in virtual time: the simulator's ``LLM``."""
+"""The simulator's ``LLM``, which programs call in virtual time."""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ class SimLLM:
 
 
 def output_segment(program_id: int, name: str, tokens: int) -> Segment:
-    """What a call produces: its key is unique and independent of the order of calls."""
+    """Return a call's output segment; its key is unique and independent of call order."""
     return new_tuple(Segment, (f"{program_id}/{name}", tokens))

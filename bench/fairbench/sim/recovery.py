@@ -13,9 +13,9 @@ from fairbench.sim.run import Simulation, source_of
 
 
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
-    """The result of the records that a killed simulation left in its ``folder``, incomplete.
+    """Return an incomplete result from a killed simulation's records in its ``folder``.
 
-    It ends with the last of them. What was under way is not in it, nor what was not yet filed.
+    The result ends with the last record. Work in progress and records not yet filed are missing.
     Raises DataError if a file cannot be read.
     """
     source = source_of(spec)

@@ -1,4 +1,4 @@
-"""What decode steps took of each request of a batch, without a walk over it."""
+"""The time of decode steps for each request of a batch, without looping over requests."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class DecodeTime:
     def add(
         self, took_ps: int, fixed_ps: int, requests: int, context: int, first: int, steps: int
     ) -> None:
-        """So many steps more, from number ``first`` on.
+        """Add ``steps`` steps, from step number ``first`` on.
 
-        ``context`` is that of all requests in the first; ``fixed_ps`` of the time is not reading.
+        ``context`` is the context of all requests in the first step. ``fixed_ps`` is the part of
+        the time that is not reading.
         """
         grown = steps * (steps - 1) // 2
         token_ps = (took_ps - fixed_ps) / (context * steps + requests * grown)
@@ -37,10 +38,10 @@ class DecodeTime:
         self.numbered += token_ps * (first * steps + grown)
 
     def sums(self) -> Sums:
-        """What they are now."""
+        """Return the current sums."""
         return self.each, self.read, self.numbered
 
     def of(self, base: int, joined: Sums) -> float:
-        """What a request has cost that joined when the sums were ``joined``."""
+        """Return the cost (ps) of a request that joined when the sums were ``joined``."""
         each, read, numbered = joined
         return self.each - each + ((self.read - read) * base + self.numbered - numbered)

@@ -57,9 +57,9 @@ EVENTS_AT_ONCE = 64  # between two looks at whether to go on, milliseconds
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a simulation is. ``shares``: each client's part of the service finished so far.
+    """The progress of a simulation. ``shares``: each client's part of service so far.
 
-    Once it is over, and only its metrics are yet to come, it is ``measuring``.
+    ``measuring`` is true when the run is over and only its metrics are pending.
     """
 
     sim_time_s: float
@@ -160,7 +160,7 @@ class Simulation:
 
     @property
     def logs(self) -> Logs:
-        """What is written down, by the names of the tables."""
+        """The logs of the simulation, by the names of the tables."""
         cluster = self.cluster
         return Logs(cluster.request_log, cluster.program_log, self.log, self.memory_log)
 
@@ -199,7 +199,7 @@ class Simulation:
         return end_ps + round(self.spec.max_drain_s * PS_PER_S)
 
     def progress(self) -> Progress:
-        """How far it is."""
+        """Return the current progress."""
         cluster = self.cluster
         total = sum(cluster.service) or 1
         done = len(cluster.program_log)
@@ -215,7 +215,7 @@ class Simulation:
         )
 
     def result(self, complete: bool, source: Source | None) -> RunResult:
-        """Tables and summary of what was simulated."""
+        """Return the tables and the summary of the simulated run."""
         self.cluster.settle()
         facts = replace(facts_of(self), hit_alone=self._hit_alone(source) if complete else {})
         self.cluster.abandon()
@@ -231,7 +231,7 @@ class Simulation:
         return RunResult(requests, programs, service, summary, complete, memory)
 
     def _hit_alone(self, source: Source | None) -> dict[str, float]:
-        """What each client would hit alone, where the run records memory."""
+        """Return each client's cache hit rate alone, if the run records memory."""
         if self.memory_log is None:
             return {}
 
@@ -246,7 +246,7 @@ class Simulation:
 
 
 def source_of(spec: ExperimentSpec) -> Source | None:
-    """The real input of a run, if it has one."""
+    """Return the real input of a run, or None."""
     if spec.dataset_path is None:
         return None
     return load_source(spec.workload.program, spec.dataset_path, spec.tokenizer)

@@ -88,7 +88,7 @@ class Sequence:
         self.swapped_tokens = 0  # copied there and back so far
 
     def refuse(self) -> None:
-        """It is over, without an answer."""
+        """End the sequence as refused, without an answer."""
         self.status = REFUSED
         self.on_done(self)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def facts_of(simulation: Simulation) -> Facts:
-    """What the metrics need to know beside the tables."""
+    """Return the facts that the metrics need besides the tables."""
     spec, cluster = simulation.spec, simulation.cluster
     bound, reason = cluster_bound(
         *(simulation.router, cluster.workers[0].scheduler, spec.dp),
@@ -40,7 +40,7 @@ def facts_of(simulation: Simulation) -> Facts:
 def summary_of(
     simulation: Simulation, tables: Tables, facts: Facts, source: Source | None, complete: bool
 ) -> dict[str, Any]:
-    """The summary as JSON types: metrics, and what was run."""
+    """Return the summary as JSON types: metrics, and a description of the run."""
     header = run_header(
         simulation.spec,
         simulation.plans,

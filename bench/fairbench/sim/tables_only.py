@@ -16,7 +16,7 @@ from fairbench.sim.summary import facts_of
 
 
 class Simulated(NamedTuple):
-    """What was simulated, and the facts of it."""
+    """The tables of a simulation, and the facts about it."""
 
     tables: Tables
     facts: Facts

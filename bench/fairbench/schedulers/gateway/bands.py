@@ -198,7 +198,7 @@ class Gateway:
         queue.withdraw(request)
 
     def _give_up(self, request: Request) -> None:
-        """Shed a request that its policy refuses when its turn comes; the host is told next."""
+        """Shed a request that its policy refuses at its turn; the host is told afterwards."""
         assert self._limits is not None
         self._limits.over(request, 0)
         self._hold_no_more(request)

@@ -65,38 +65,38 @@ class Slack:
         self._setup = setup
 
     def prefill_s(self, tokens: int) -> float:
-        """The prefill of so many tokens, none of them cached."""
+        """Return the prefill time of ``tokens`` uncached tokens, in seconds."""
         costs = self._setup.costs
         return costs.prefill_s(0, tokens) if costs else 0.0
 
     def swap_s(self, tokens: int) -> float:
-        """A copy of so many tokens to the host's memory, or back; for ever if there is no way."""
+        """Return the time to copy ``tokens`` to host memory or back; inf without a copy path."""
         token_s = self._setup.swap_token_s
         return inf if token_s is None else tokens * token_s
 
     def arrive(self, request: Request) -> None:
-        """It is there from now on."""
+        """Start tracking a request that has arrived."""
         self.states[request] = State(self.prefill_s(request.input_tokens))
 
     def admit(self, request: Request, extend_tokens: int, now_s: float) -> None:
-        """It runs, from about now on, which says when its first token comes."""
+        """Estimate the first-token time of a request that starts to run about now."""
         state = self.states[request]
         if state.first_s is None:
             state.first_s = now_s + self.prefill_s(extend_tokens)
 
     def leave(self, request: Request) -> None:
-        """It is over, which says how long such outputs are."""
+        """Stop tracking a request that is over, and record its output length."""
         state = self.states.pop(request, None)
         if state is not None and state.produced:
             self.lengths.ended(request, state.produced)
 
     def look(self, running: RunningView, costs: CostModel) -> None:
-        """Steps take from now on what they would with one request more."""
+        """Set the step time to the decode time of the current batch plus one request."""
         held = sum(one.held_tokens for one in running)
         self.step_s = costs.decode_step_s(len(running) + 1, held)
 
     def due_s(self, request: Request) -> float:
-        """When its next token has to be there for all promises to be kept; never is infinite."""
+        """Return when the request's next token is due to keep all promises; inf if never."""
         state = self.states[request]
         total = self.lengths.expected(request, state.produced)
         due_s = self._end_s(request, state, total) - self.step_s * (total - state.produced - 1)
@@ -105,19 +105,19 @@ class Slack:
         return min(due_s, request.first_token_by_s)
 
     def pace_s(self, request: Request, now_s: float) -> float:
-        """How long each of its tokens that are due may take from now on, on average."""
+        """Return the mean time that each remaining token may take from now on, in seconds."""
         state = self.states[request]
         total = self.lengths.expected(request, state.produced)
         return (self._end_s(request, state, total) - now_s) / max(total - state.produced, 1)
 
     def service_s(self, request: Request) -> float:
-        """How long it needs its memory once it gets it."""
+        """Return how long the request will hold memory once it is admitted, in seconds."""
         state = self.states[request]
         total = self.lengths.expected(request, state.produced)
         return state.prefill_s + self.step_s * (total - state.produced - 1)
 
     def _end_s(self, request: Request, state: State, total: int) -> float:
-        """When its last token is due, the last of ``total``."""
+        """Return when the last of the request's ``total`` tokens is due; inf if never."""
         end_s, pace_s = request.deadline_s, request.token_every_s
         if pace_s is not None:
             first_s = request.first_token_by_s if state.first_s is None else state.first_s

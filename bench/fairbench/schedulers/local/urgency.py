@@ -1,4 +1,4 @@
-"""What is urgent, for schedulers that heed deadlines among other things."""
+"""Urgency by deadline, for schedulers that combine deadlines with other criteria."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Urgency:
         self.on_finish = self._edf.on_finish
 
     def prepare(self, setup: Setup) -> None:
-        """As of a scheduler; costs are what it asks."""
+        """Pass the setup to the inner ``EDF``, which uses its costs."""
         self._edf.prepare(setup)
 
     def places(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """The place of each request in this pass: ``AGED``, ``IN_TIME`` or ``LATE``, and when."""
+        """Return a function for a request's rank: ``AGED``, ``IN_TIME`` or ``LATE``, and time."""
         place = self._edf.places(view, now_s)
 
         def urgency(request: Request) -> tuple[int, float]:

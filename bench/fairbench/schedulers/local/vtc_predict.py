@@ -34,7 +34,7 @@ class PredictiveVTC(VTC):
 
     @dataclass(frozen=True)
     class Params(VTC.Params):
-        """Those of VTC, the predictor, its error (0.5: off by up to 50%), and what is charged."""
+        """The parameters of VTC, plus predictor, error (0.5: up to 50% off) and charged cost."""
 
         predictor: Literal["oracle", "average", "none"] = "oracle"
         cost: CostName = LINEAR

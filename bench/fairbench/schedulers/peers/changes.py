@@ -22,9 +22,9 @@ class Changes:
             self._forgotten = self._noted.pop(next(iter(self._noted)))
 
     def exported(self, since: int) -> list[str] | None:
-        """One more version is made: who has changed after ``since``, the latest last.
+        """Start a new version; return the clients changed after ``since``, the latest last.
 
-        None if all have to be told. O(clients that are named).
+        Returns None if all clients have to be exported. O(clients returned).
         """
         whole = not max(1, self._forgotten) <= since <= self.version
         self.version += 1

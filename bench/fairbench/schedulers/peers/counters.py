@@ -21,16 +21,17 @@ class CountsService(Protocol):
 
 
 def shares_counters(policy: object) -> TypeGuard[CountsService]:
-    """Whether routers in number can share the counters of this policy, or class of policies."""
+    """Return whether several routers can share the counters of this policy or policy class."""
     return getattr(policy, "shares_counters", False) is True
 
 
 class Terms(NamedTuple):
-    """What a gateway grants on old news.
+    """The lead that a gateway grants a client on old news of other gateways.
 
-    A client may be ahead of one that waits elsewhere by ``ahead_tok_s`` for each second since that
-    was heard of, over its weight: between two exchanges nobody knows how far the other has come,
-    and to wait for it would leave the fleet idle. News older than ``forget_s`` keep nobody waiting.
+    The lead is over a client that waits elsewhere. The lead may be ``ahead_tok_s`` (tokens over
+    weight) for each second since the last news of the other client. Between two exchanges no
+    gateway knows how far the other client has come, and waiting for news would leave the fleet
+    idle. News older than ``forget_s`` keeps no client waiting.
     """
 
     ahead_tok_s: float
@@ -49,13 +50,13 @@ class NotedCounters(dict[str, float]):
         super().__setitem__(client, counter)
 
     def setdefault(self, client: str, counter: float = 0.0, /) -> float:
-        """The client's counter; it has this one if it had none."""
+        """Return the client's counter, after setting a missing counter to ``counter``."""
         if client not in self:
             self[client] = counter
         return self[client]
 
     def hear(self, client: str, counter: float) -> None:
-        """The client's counter now that others have told what they charged."""
+        """Set the client's counter from other routers' charges, without noting a change."""
         super().__setitem__(client, counter)
 
 
@@ -76,16 +77,16 @@ class SharedCounters:
         self.ahead = 0.0  # the most that a client was ahead of one that waited elsewhere, going
 
     def charged(self, client: str) -> float:
-        """What this router has charged the client."""
+        """Return what this router has charged the client."""
         others = self.raised.get(client, 0.0) + self._heard.get(client, 0.0)
         return self.counter(client) - others
 
     def counter(self, client: str) -> float:
-        """What is known of everybody's charges and lifts; 0 for a client that nobody knows."""
+        """Return the client's known charges and lifts of all routers; 0 for an unknown client."""
         return self._counters.get(client, 0.0)
 
     def changed(self) -> Collection[str]:
-        """Of whom there is something to tell since this was last asked."""
+        """Return the clients with changes to report since the last call."""
         found, self._counters.changed = self._counters.changed, {}
         return found
 
@@ -94,7 +95,7 @@ class SharedCounters:
         return self._counters.keys()
 
     def lifted(self, client: str, before: float) -> None:
-        """The policy has just lifted the client, from this counter."""
+        """Record that the policy has just lifted the client from the counter ``before``."""
         by = self.counter(client) - before
         if by > 0:
             self.raised[client] = self.raised.get(client, 0.0) + by
@@ -103,7 +104,7 @@ class SharedCounters:
         self, origin: str, charged: Sums, raised: Sums, waiting: Collection[str], place: int,
         now_s: float,
     ) -> None:  # fmt: skip
-        """What another router has charged since it was heard last, and who waits there."""
+        """Apply another router's new charges and lifts, and record its waiting clients."""
         for client, of in charged.items():
             if place in of:
                 self._heard[client] = self._heard.get(client, 0.0) + of[place]
@@ -121,7 +122,7 @@ class SharedCounters:
         self._elsewhere[origin] = now_s, waiting
 
     def elsewhere(self, now_s: float) -> dict[str, float]:
-        """Who waits at other routers, and when that was heard last."""
+        """Return the clients that wait at other routers, and when each was last heard of."""
         found: dict[str, float] = {}
         for heard_s, clients in self._elsewhere.values():
             if now_s - heard_s <= self._terms.forget_s:
@@ -130,9 +131,9 @@ class SharedCounters:
         return found
 
     def may_go_s(self, client: str, now_s: float) -> float | None:
-        """When this client may go before those that wait elsewhere: now, later, or None for now.
+        """Return when this client may precede clients that wait elsewhere; None means now.
 
-        As far as anybody knows by now; later news may say otherwise.
+        The time follows from what is known now; later news may change it.
         """
         own = self._counters[client]
         latest, ahead = now_s, 0.0
@@ -147,7 +148,7 @@ class SharedCounters:
         return None
 
     def _granted_s(self, behind: float, heard_s: float) -> float:
-        """When the lead is granted, or the news too old; a rate of 0 grants none."""
+        """Return when the lead is granted or the news is too old; a rate of 0 grants none."""
         rate = self._terms.ahead_tok_s
         waits_s = min(behind / rate if rate else self._terms.forget_s, self._terms.forget_s)
         return heard_s + waits_s

@@ -12,7 +12,7 @@ ROUNDS = 0  # the place under which rounds of quanta are told, which are of no w
 
 
 class CreditNews(NamedTuple):
-    """What has changed of a client: more rounds, and more charged by worker."""
+    """A change in a client's credit: more rounds, and more charges by worker."""
 
     rounds: float
     charged: Mapping[int, float]
@@ -32,25 +32,25 @@ class SharedCredit:
         self.has_forgotten = False  # so that what is heard of a client may lack what came before
 
     def spend(self, client: str, worker: int, cost: float) -> None:
-        """This router has charged the client, or given back."""
+        """Record that this router charged the client, or refunded a charge."""
         of = self.charged.setdefault(client, {})
         of[worker] = of.get(worker, 0.0) + cost
         self._changes.note(client)
 
     def grant(self, client: str, rounds: float) -> None:
-        """This router has granted quanta."""
+        """Record that this router granted the client ``rounds`` quanta."""
         self._rounds[client] = self._rounds.get(client, 0.0) + rounds
         self._changes.note(client)
 
     def forget(self, client: str) -> None:
-        """The client begins anew."""
+        """Forget the client, so that the client starts anew."""
         self.has_forgotten = True
         self.charged.pop(client, None)
         self._rounds.pop(client, None)
         self._changes.note(client)
 
     def export(self, since: int = 0) -> Totals:
-        """What the other routers are to hear, as in ``Exchanges``."""
+        """Return the totals for the other routers, as in ``Exchanges``."""
         changed = self._changes.exported(since)
         if changed is None:
             since = 0
@@ -63,7 +63,7 @@ class SharedCredit:
         return Totals(self._changes.version, charged, raised, since=since)
 
     def hear(self, origin: str, totals: Totals) -> dict[str, CreditNews]:
-        """What is new in another router's totals, by client; nothing if they are not."""
+        """Return the changes in another router's totals, by client; empty for stale totals."""
         newly = self.others.newer(origin, totals)
         if newly is None:
             return {}

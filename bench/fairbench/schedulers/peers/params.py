@@ -17,20 +17,29 @@ Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
 
 @dataclass(frozen=True)
 class RoutersParams:
-    """How several routers share a fleet (``--routers N``, ``--set routers.NAME=VALUE``).
+    """The parameters of several routers that share a fleet.
 
-    ``form``: ``independent`` routers know nothing of each other; ``sticky`` is the same where a
-    hash of its name sends each client to one router for good; under ``exchange`` each tells the
-    others its totals every ``every_s``, which are heard ``delay_s`` later, unless the message is
-    ``lost``, or comes again half an interval later (``repeated``): shares of all messages; under
-    ``ledger`` all sums are at one service that a request asks first, which takes two ``delay_s``.
-    ``ahead_tok_s``: by how many tokens over its weight, a second and worker, a client may be ahead
-    of one that waits at another router, as long as nothing new is heard of it. About what a worker
-    serves, or the fleet idles between two messages. Who waits at a router from which nothing has
-    come for ``forget_s`` keeps nobody waiting (not given: six intervals and delays, 1 s at least).
-    ``skew``: how many times as many requests a client's favourite router gets as the one that it
-    likes least, in equal ratios between. ``favourite``: ``each`` client has another in turn,
-    ``one`` is the same for all; of ``sticky`` it is always that.
+    The flags are ``--routers N`` and ``--set routers.NAME=VALUE``.
+
+    ``form``: ``independent`` routers know nothing of each other. ``sticky`` routers know nothing of
+    each other either, but a hash of the client's name sends each client to one router for good.
+    Under ``exchange`` each router tells the others its totals every ``every_s``. Under ``ledger`` a
+    single service holds all sums; a request asks the service first, which takes two ``delay_s``.
+
+    ``delay_s``: how long a message of ``exchange`` takes. ``lost`` and ``repeated`` are shares of
+    all messages; a repeated message comes again half an interval later.
+
+    ``ahead_tok_s``: the tokens over weight, per second and worker, by which a client may be ahead
+    of a client that waits at another router. The lead counts while nothing new is heard of the
+    other client. A good value is about what a worker serves; with less, the fleet idles between two
+    messages.
+
+    ``forget_s``: clients that wait at a router from which nothing has come for this long keep no
+    client waiting. The default is six intervals and delays, 1 s at least.
+
+    ``skew``: how many times as many requests a client's favourite router gets as its least
+    favourite, in equal ratios between. ``favourite``: ``each`` gives each client another favourite
+    in turn, ``one`` gives all clients the same. ``sticky`` always uses ``one``.
     """
 
     form: Literal["independent", "sticky", "exchange", "ledger"] = "independent"
@@ -45,17 +54,17 @@ class RoutersParams:
 
     @property
     def shares_sums(self) -> bool:
-        """Whether the routers hear of each other."""
+        """True if the routers hear of each other."""
         return self.form in ("exchange", "ledger")
 
     def terms(self, workers: int) -> Terms:
-        """What a gateway grants on old news of the others, before so many workers."""
+        """Return the lead that a gateway grants on old news of the others, for ``workers``."""
         forget_s = self.forget_s or max(1.0, 6 * (self.every_s + self.delay_s))
         return Terms(self.ahead_tok_s * workers, forget_s)
 
 
 def shares(skew: float, number: int) -> list[float]:
-    """Which part of a client's requests each of its routers gets, its favourite first.
+    """Return the share of a client's requests at each router, its favourite first.
 
     >>> shares(3.0, 2)
     [0.75, 0.25]

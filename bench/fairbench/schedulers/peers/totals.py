@@ -10,14 +10,17 @@ Sums = Mapping[str, Mapping[int, float]]
 
 
 class Totals(NamedTuple):
-    """What one origin has ever charged, not what is new: so any later message has it all.
+    """The charges that an origin has ever made, so that any later message is complete.
 
-    Only the origin itself writes it, and a higher ``version`` replaces a lower one. ``raised`` are
-    levels to which clients were lifted, of which everybody takes the highest: a VTC's lift, the
-    rounds of a D2LPM's quanta. ``waiting``: at which places clients have requests that are held.
-    Beyond ``since`` = 0 only clients are in it of whom something has changed after that version
-    (all that there is of them: nothing, where they are forgotten), and all that wait. Whoever has
-    heard that version or a later one has then heard this one.
+    Only the origin itself writes its totals, and a higher ``version`` replaces a lower version.
+    ``raised`` are levels to which clients were lifted, such as a VTC's lift or the rounds of a
+    D2LPM's quanta; receivers take the highest level. ``waiting``: the places at which clients have
+    queued requests.
+
+    With ``since`` above 0, ``charged`` and ``raised`` contain only clients that changed after that
+    version. A client's entry is complete, or empty if the client is forgotten. ``waiting`` is
+    always complete. A receiver that has heard version ``since`` or later has then heard this
+    version.
     """
 
     version: int
@@ -39,22 +42,22 @@ class Exchanges(Protocol):
         ...
 
     def export_totals(self, since: int = 0) -> Totals:
-        """What others are to hear of this one that have heard its version ``since``.
+        """Return the totals for peers that have heard version ``since`` of this origin.
 
-        Everything if that is 0, or so long ago that nobody knows what has changed.
+        The totals are complete if ``since`` is 0, or so old that the changes are unknown.
         """
         ...
 
     def charged_totals(self) -> Sums:
-        """What this one has charged."""
+        """Return the charges of this router or gateway."""
         ...
 
     def heard_totals(self) -> Mapping[str, Totals]:
-        """The latest that was heard of each other one."""
+        """Return the latest totals heard of each other router or gateway."""
         ...
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
-        """What another one has told, perhaps late, again, or after a later one."""
+        """Merge totals of another origin, perhaps late, repeated or out of order."""
         ...
 
 
@@ -66,13 +69,13 @@ class Heard:
         self._places: dict[str, set[int]] = {}
 
     def places(self, origin: str) -> Collection[int]:
-        """Where it has charged anybody."""
+        """Return the places where the origin has charged any client."""
         return self._places.get(origin, ())
 
     def newer(self, origin: str, totals: Totals) -> dict[str, dict[int, float]] | None:
-        """What its origin has charged since it was heard last, by clients of whom that changed.
+        """Return the origin's charges since its last news, for clients with a change.
 
-        None for nothing that is new, or if something before it is missing.
+        Returns None if nothing is new, or if an earlier version is missing.
         """
         before = self.latest.get(origin, NOTHING)
         if not totals.since <= before.version < totals.version:
@@ -91,7 +94,7 @@ class Heard:
 
 
 def _patched(known: Sums, changed: Sums) -> Sums:
-    """All that is known now. What is known was made here, and is written to."""
+    """Return ``known`` updated by ``changed``; ``known`` is modified if it is a dict."""
     patched = known if isinstance(known, dict) else dict(known)
     for client, of in changed.items():
         if of:

@@ -27,14 +27,14 @@ class ActiveTree(LocationTree[ActiveNode]):
         self.active_tokens: defaultdict[int, int] = defaultdict(int)
 
     def start(self, end: ActiveNode, worker: int) -> None:
-        """A request whose prompt ends at ``end`` goes to the worker."""
+        """Count a request that goes to the worker and whose prompt ends at ``end``."""
         for node in self.upward(end):
             if worker not in node.active:
                 self.active_tokens[worker] += node.length
             node.active[worker] = node.active.get(worker, 0) + 1
 
     def stop(self, end: ActiveNode, worker: int) -> None:
-        """That request is over."""
+        """Remove the request that ``start`` counted, now that the request is over."""
         for node in self.upward(end):
             node.active[worker] -= 1
             if not node.active[worker]:
@@ -43,7 +43,7 @@ class ActiveTree(LocationTree[ActiveNode]):
         self.prune(end)
 
     def shared_tokens(self, node: ActiveNode, worker: int) -> int:
-        """The part of a prompt, whose walk ended at ``node``, that is in use at the worker."""
+        """Return how many tokens of a walk that ended at ``node`` are in use at the worker."""
         return next((at.depth for at in self.upward(node) if worker in at.active), 0)
 
     def vacant(self, node: ActiveNode) -> bool:

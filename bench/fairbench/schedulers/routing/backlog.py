@@ -26,21 +26,21 @@ class Backlog:
         self._sums: _Sums | None = None  # None: something has changed
 
     def work(self, client: str) -> int:
-        """What this client has under way."""
+        """Return the client's work under way."""
         return self._of_client.get(client, 0)
 
     def clients(self) -> Collection[str]:
-        """Whose work is under way."""
+        """Return the clients with work under way."""
         return self._of_client.keys()
 
     def add(self, request_id: int, client: str, work: int) -> None:
-        """A request has come."""
+        """Add the work of a request that has arrived."""
         self._of_request[request_id] = client, work
         self._of_client[client] = self.work(client) + work
         self._sums = None
 
     def remove(self, request_id: int) -> None:
-        """It is over: just what it added is gone."""
+        """Remove exactly the work that a finished request added."""
         client, work = self._of_request.pop(request_id)
         self._of_client[client] -= work
         if not self._of_client[client]:
@@ -48,20 +48,21 @@ class Backlog:
         self._sums = None
 
     def reweigh(self) -> None:
-        """What clients are entitled to has changed."""
+        """Discard the cached sums, because weights have changed."""
         self._sums = None
 
     def finish(self, client: str, work: int) -> float:
-        """When so much more work of a client would be done, were it shared fairly, from now on.
+        """Return when ``work`` more of a client would be done under fair sharing from now on.
 
-        The client has x = its backlog + ``work`` to be done; meanwhile each other one j gets what
-        its weight entitles it to, or all that it has: x + sum of min(backlog_j, x weight_j /
-        weight). O(log clients), and O(clients log clients) the first time after a change.
+        The client has x = its backlog + ``work`` to complete. Meanwhile each other client j gets
+        the share that its weight entitles it to, or all of its backlog: x + sum of min(backlog_j, x
+        weight_j / weight). The cost is O(log clients), and O(clients log clients) for the first
+        call after a change.
         """
         return self.until(client, self.work(client) + work)
 
     def until(self, client: str, done: float) -> float:
-        """How much is done in all when so much of the client's is, were it shared fairly."""
+        """Return the total work done when fair sharing has done ``done`` of the client's work."""
         mine, weight = self.work(client), self._weight(client)
         level = done / weight
         sums = self._sums = self._sums or self._summed()

@@ -12,9 +12,9 @@ from fairbench.schedulers.routing.fleet import Fleet
 
 
 class ClientRoundRobin(Router):
-    """One counter per client; the n-th client to appear (from 0) starts at worker n mod D.
+    """A round-robin router per client; the n-th client (from 0) starts at worker n mod D.
 
-    With a common start the first request of every client would land on worker 0.
+    With a common start, the first request of every client would go to worker 0.
     """
 
     name = "client-round-robin"

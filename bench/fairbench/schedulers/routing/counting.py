@@ -1,4 +1,4 @@
-"""What the routers that production ships have in common: they count what they have sent."""
+"""The base class of production routers, which count the requests that they have sent."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class CountingRouter(Router):
         return {worker: self._fleet.in_flight(worker) for worker in self._fleet.workers}
 
     def reported(self, worker: int) -> WorkerLoad:
-        """What the worker says of itself; without a fleet only what was sent there."""
+        """Return the load that the worker reports; without a fleet, the requests sent there."""
         if self.setup.fleet is None:
             return WorkerLoad(self._fleet.in_flight(worker), 0)
         return self.setup.fleet.load(worker)
 
     def waiting(self, worker: int) -> int:
-        """Requests in the worker's queue; where nobody says, all that are in flight there."""
+        """Return the requests in the worker's queue; if unknown, all in flight there."""
         load = self.reported(worker)
         return load.in_flight if load.queued is None else load.queued
 
     def usage(self, worker: int) -> float | None:
-        """The part of the worker's KV pool that is in use. None where nobody says."""
+        """Return the share of the worker's KV pool in use; None if unknown."""
         load = self.reported(worker)
         if load.running is None or not self.setup.pool_tokens:
             return None
@@ -52,11 +52,11 @@ class CountingRouter(Router):
 
 
 def any_of(workers: list[int], request: Request) -> int:
-    """One of these by chance, the same in every run."""
+    """Return a random worker of ``workers`` for the request, the same in every run."""
     return workers[int(draw(request.request_id) * len(workers))]
 
 
 def lowest(costs: dict[int, float]) -> list[int]:
-    """The workers of lowest cost."""
+    """Return the workers of lowest cost."""
     least = min(costs.values())
     return [worker for worker, cost in costs.items() if cost == least]

@@ -24,11 +24,12 @@ from fairbench.tenants import Tenants
 
 
 class D2LPM(CreditExchange, Router):
-    """Each client has a credit at each worker; a request follows its longest prefix while it lasts.
+    """A router that follows the longest prefix while the client's credit there lasts.
 
-    Of the workers where the client is in credit, those that hold the longest match are preferred,
-    then the shortest queue wins, ties in rotation. Out of credit everywhere, the client gets quanta
-    until it is in credit somewhere.
+    Each client has a credit at each worker. Among the workers where the client is in credit, the
+    router prefers those that hold the longest match. Then the shortest queue wins, with ties in
+    rotation. A client out of credit at every worker gets quanta until the client is in credit
+    somewhere.
     """
 
     name = "d2lpm"

@@ -93,7 +93,7 @@ class FairFinish(Router):
         return worker
 
     def _costs(self, request: Request, levels: Sequence[Holders]) -> list[Costs]:
-        """What the request costs at each worker; at least one token is always computed."""
+        """Return the request's cost at each worker; at least one token is always computed."""
         output = self._lengths.expected(request.client) * (self.params.length_factor or 1.0)
 
         def cost(held_tokens: int, workers: int) -> Costs:
@@ -106,13 +106,13 @@ class FairFinish(Router):
         return [*(cost(*level) for level in levels), *([cost(0, others)] if others else [])]
 
     def _slack(self, matched_tokens: int) -> float:
-        """By how much another worker has to be better, in tokens of prefill."""
+        """Return by how many tokens of prefill another worker must be better."""
         if not matched_tokens:
             return 0.0  # an infinite slack too
         return self.params.slack * self._work.tokens(0, matched_tokens, 0)
 
     def _choose(self, client: str, costs: list[Costs], holders: Holders) -> int:
-        """The others are looked at only if one of them might be better than the best holder."""
+        """Return the chosen worker; others are examined only if one may beat the best holder."""
         idle, bounds = self._fleet.idle, self._bounds_of_many()
         finishes = Finishes(client, costs, self._backlogs, idle, bounds)
         if not holders.workers:
@@ -124,7 +124,7 @@ class FairFinish(Router):
         return self._fleet.in_turn((near if near.finish - best.finish <= slack else best).workers)
 
     def _bounds_of_many(self) -> FinishBounds | None:
-        """None where the workers are few, or share by a tree of tenants."""
+        """Return the finish bounds; None for few workers or a tree of tenants."""
         if self._bounds is None and len(self._fleet.workers) > FEW:
             if self.params.tenants is not None:
                 return None

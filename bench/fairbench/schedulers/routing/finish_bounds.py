@@ -27,7 +27,7 @@ class FinishBounds:
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:
-        """``workers``: one more than the highest number of any."""
+        """Create empty bounds. ``workers`` is one more than the highest worker number."""
         self.workers = workers
         self._weight = weight
         self._got = np.zeros((workers, len(LEVELS)), np.int64)
@@ -38,7 +38,7 @@ class FinishBounds:
         self._caps: dict[str, Integers] = {}
 
     def set(self, worker: int, client: str, work: int) -> None:
-        """The client has so much under way there now."""
+        """Set the client's work under way at the worker."""
         at = self._of_client.setdefault(client, {})
         if client not in self._caps:
             self._caps[client] = self._let_through(self._weight(client))
@@ -50,7 +50,7 @@ class FinishBounds:
             del self._of_client[client], self._caps[client]
 
     def finish(self, client: str, works: Floats) -> Floats:
-        """By worker: no request of the client that costs so much there is done any sooner."""
+        """Return, by worker, a lower bound on the finish of a client's request of ``works``."""
         levels = works.copy()
         if at := self._of_client.get(client):
             levels[list(at)] += list(at.values())

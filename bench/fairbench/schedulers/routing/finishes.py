@@ -18,7 +18,7 @@ FEW = 16  # workers, that are looked at one by one
 
 
 class Costs(NamedTuple):
-    """What a request costs at some workers, as bits, that hold as much of its prompt."""
+    """The ``work`` of a request at ``workers`` (bits) that hold equally much of its prompt."""
 
     work: int
     workers: int
@@ -33,7 +33,7 @@ class Least:
         self.finish, self.workers = inf, 0
 
     def see(self, finish: float, workers: int) -> None:
-        """These workers have this finish."""
+        """Record that these workers have this finish."""
         if finish < self.finish:
             self.finish, self.workers = finish, workers
         elif finish == self.finish:
@@ -41,10 +41,10 @@ class Least:
 
 
 class Finishes:
-    """Those of one request. Sets of workers are bits.
+    """The finishes of one request at the workers. Sets of workers are bits.
 
-    ``costs`` has every worker once. ``idle`` are those with nothing under way, where requests of
-    equal work are done alike. Without ``bounds`` every worker is looked at.
+    ``costs`` contains every worker once. ``idle`` are the workers with nothing under way, where
+    requests of equal work finish alike. Without ``bounds`` every worker is examined.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Finishes:
 
     @property
     def floor(self) -> int:
-        """No finish is less: what the request costs where that is least."""
+        """The lower bound of every finish: the request's lowest cost at any worker."""
         return min(work for work, _ in self._costs)
 
     def least(self, among: int) -> Least:
-        """The least of a set of workers that is not empty."""
+        """Return the least finish in a non-empty set of workers."""
         if self._bounds is None or among.bit_count() <= FEW:
             return self._of_each(among)
         return self._of_few(among, self._bounds)

@@ -29,7 +29,7 @@ class Fleet:
         return worker in self._in_flight
 
     def in_flight(self, worker: int) -> int:
-        """Requests dispatched to a live worker that have not finished (s_w of [DLPM] Alg. 2)."""
+        """Return the unfinished requests at a live worker (s_w of [DLPM] Alg. 2)."""
         return self._in_flight[worker]
 
     @property
@@ -65,12 +65,12 @@ class Fleet:
             self._places = {r: w for r, w in self._places.items() if w != worker}
 
     def dispatch(self, request: Request, worker: int) -> None:
-        """One more in flight."""
+        """Count one more request in flight at the worker."""
         self._places[request.request_id] = worker
         self._recount(worker, 1)
 
     def finish(self, request: Request, worker: int) -> bool:
-        """One less in flight. False, and nothing happens, if the request was not there."""
+        """Count one request less in flight. Returns False, unchanged, for an unknown request."""
         if self._places.get(request.request_id) != worker:
             return False
         del self._places[request.request_id]
@@ -78,10 +78,10 @@ class Fleet:
         return True
 
     def least_loaded(self, candidates: int) -> int:
-        """Of a set of workers, as bits, that with the fewest requests in flight; ties rotate.
+        """Return the candidate with the fewest requests in flight; ties rotate.
 
-        It takes as long as there are different numbers in flight, however many workers there are.
-        Precondition: some of them are live.
+        ``candidates`` are workers as bits. The time grows with the number of different counts in
+        flight, not with the number of workers. Precondition: some candidates are live.
         """
         for number in sorted(self._with):
             if tied := self._with[number] & candidates:
@@ -89,17 +89,17 @@ class Fleet:
         raise RunFailed("no worker of these is live")
 
     def cheapest(self, costs: Mapping[int, float]) -> int:
-        """The worker of lowest cost; ``costs`` lists workers in ascending order.
+        """Return the worker of lowest cost; ``costs`` lists workers in ascending order.
 
-        Ties go round: to the next tied worker after the one that won the last tie. "Lowest index"
-        would load worker 0 whenever the cluster is idle. Choices without a tie take no turn, or
-        they could make the same worker win every tie.
+        Ties rotate: the next tied worker after the winner of the last tie is returned. "Lowest
+        index" would load worker 0 whenever the cluster is idle. Choices without a tie take no turn,
+        or they could make the same worker win every tie.
         """
         least = min(costs.values())
         return self.in_turn(as_bits(worker for worker, cost in costs.items() if cost == least))
 
     def in_turn(self, tied: int) -> int:
-        """One of several workers, as bits, of which none is better; see ``cheapest``."""
+        """Return one of several equally good workers (bits), in rotation; see ``cheapest``."""
         if not tied & (tied - 1):
             return lowest(tied)
         after = self._last_turn + 1
@@ -107,7 +107,7 @@ class Fleet:
         return self._last_turn
 
     def _recount(self, worker: int, more: int) -> None:
-        """So many more in flight at a worker that is there."""
+        """Add ``more`` to the requests in flight at a live worker."""
         before, bit, those = self._in_flight[worker], 1 << worker, self._with
         those[before] ^= bit
         if not those[before]:

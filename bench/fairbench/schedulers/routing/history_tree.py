@@ -72,7 +72,7 @@ class HistoryTree(LocationTree[HistoryNode]):
             )
 
     def shrink_all(self, limit: int) -> None:
-        """The same until at most ``limit`` tokens are stored, whoever holds them."""
+        """Forget leaves until at most ``limit`` tokens are stored for all workers together."""
 
         def drop(node: HistoryNode) -> None:
             for worker in list(node.used):
@@ -109,5 +109,5 @@ class HistoryTree(LocationTree[HistoryNode]):
             self.prune(node)
 
     def latest(self, node: HistoryNode, workers: Iterable[int]) -> int:
-        """Of these workers, which all hold the node, the one to which it was sent last."""
+        """Return the worker to which the node was sent last; ``workers`` all hold the node."""
         return max(workers, key=lambda worker: node.used[worker])

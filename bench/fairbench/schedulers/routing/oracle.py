@@ -53,7 +53,7 @@ class Oracle(Router):
         return self._placed[group]
 
     def _group(self, prompt: Prompt) -> Prompt:
-        """The beginning of the prompt that says which group it is of."""
+        """Return the beginning of the prompt that identifies its group."""
         if self.params.layer_tokens:
             return _first(prompt, self.params.layer_tokens)
         shared = prompt if self._shared is None else _shared(self._shared, prompt)
@@ -77,12 +77,12 @@ class Oracle(Router):
 
 
 def _first(prompt: Prompt, tokens: int) -> Prompt:
-    """So many tokens of the prompt, or all of it."""
+    """Return the first ``tokens`` tokens of the prompt, or all of a shorter prompt."""
     return truncate(prompt, min(tokens, prompt_tokens(prompt)))
 
 
 def _shared(one: Prompt, other: Prompt) -> Prompt:
-    """What two prompts have in common from their first token on."""
+    """Return the common prefix of two prompts."""
     tokens = 0
     for (key, length), (other_key, other_length) in zip(one, other, strict=False):
         if key != other_key:

@@ -11,11 +11,12 @@ from fairbench.schedulers.routing.counting import CountingRouter
 
 
 class PowerOfTwo(CountingRouter):
-    """Of two different workers the one with less, the first if they are equal.
+    """A router that picks the less loaded of two random workers, the first on a tie.
 
-    As in smg, SGLang's gateway (lightseekorg/smg @73da68c, power_of_two.rs): compared is the part
-    of the KV pool in use if both workers report it, else requests in flight. It sees neither
-    clients nor prefixes. AIBrix and Ray Serve ship the same idea on requests in flight.
+    The rule is that of smg, SGLang's gateway (lightseekorg/smg @73da68c, power_of_two.rs). The
+    router compares the KV pool usage if both workers report it, else the requests in flight. The
+    router sees neither clients nor prefixes. AIBrix and Ray Serve ship the same idea on requests in
+    flight.
     """
 
     name = "power-of-two"
@@ -45,7 +46,7 @@ class PowerOfTwo(CountingRouter):
 
 
 def two_of(workers: list[int], request: Request) -> tuple[int, int]:
-    """Two different workers by chance; twice the same if there is only one."""
+    """Return two different random workers; the only worker twice if there is just one."""
     count = len(workers)
     first = int(draw(request.request_id) * count)
     step = 1 + int(draw(request.request_id, 1) * (count - 1)) if count > 1 else 0

@@ -11,7 +11,7 @@ from fairbench.schedulers.routing.preble_tree import PrebleNode
 
 
 class BalanceParams(Protocol):
-    """What of the router's parameters is about this."""
+    """The router parameters that rebalancing and autoscaling use."""
 
     @property
     def rebalance_threshold(self) -> float: ...
@@ -80,13 +80,13 @@ class CodeBalance:
                 return
 
     def _has_doubled(self, node: PrebleNode, worker: int, now_s: float) -> bool:
-        """Whether its time to first token has, in the newer half of the window."""
+        """Return whether TTFT grew by ``autoscale_factor`` in the newer half of the window."""
         halves = node.waits[worker].halves(now_s) if worker in node.waits else None
         return halves is not None and halves[1] >= self._params.autoscale_factor * halves[0]
 
 
 def _levels(node: PrebleNode) -> int:
-    """How many nodes deep it is."""
+    """Return the depth of the node, in nodes."""
     levels = 0
     while node.parent is not None:
         node, levels = node.parent, levels + 1

@@ -15,7 +15,7 @@ TPOTS = 200  # times per output token of which the median is taken
 
 
 class CodeGpu:
-    """What is remembered of one GPU: requests of the window, times per output token, hits."""
+    """The record of one GPU: requests of the window, times per output token, cache hits."""
 
     def __init__(
         self, window_s: float, hit_window_s: float, first_tpot_s: float, times: TimeModel
@@ -33,13 +33,13 @@ class CodeGpu:
         return self._cached / self._tokens if self._tokens else 0.0
 
     def hit(self, now_s: float, cached: int, tokens: int) -> None:
-        """A prompt of so many tokens came, so many of them cached."""
+        """Record a prompt of ``tokens`` tokens, of which ``cached`` were cached."""
         self._hits.append((now_s, cached, tokens))
         self._cached += cached
         self._tokens += tokens
 
     def decoded(self, tpot_s: float) -> None:
-        """A request took so many seconds an output token."""
+        """Record a request's time per output token, in seconds."""
         self._tpots.append(tpot_s)
         self.tpot_s = median(self._tpots)
 
@@ -60,7 +60,7 @@ class CodeLoad:
         self._times = times
 
     def of_gpus(self, min_hits: int) -> dict[int, float]:
-        """Seconds of load of each GPU, from key nodes of so many requests."""
+        """Return each GPU's load in seconds, from key nodes of at least ``min_hits`` requests."""
         loads = dict.fromkeys(self.gpus, 0.0)
         for key in self.tree.keys.values():
             if key.requests >= min_hits:
@@ -71,7 +71,7 @@ class CodeLoad:
         return loads
 
     def key_s(self, key: KeyCount, worker: int) -> float:
-        """What a key node costs one of its GPUs."""
+        """Return the cost of a key node to one of its GPUs, in seconds."""
         gpus = self.tree.allocated.get(key.node, 0).bit_count() or 1
         prefill_s = self._times.prefill_us(key.node.length) / 10**6
         decode_s = 0.0
@@ -80,7 +80,7 @@ class CodeLoad:
         return key.miss_rate * key.requests * prefill_s / gpus + decode_s
 
     def eviction_s(self, worker: int, tokens: int) -> float:
-        """What evicting so many tokens costs: key nodes only, memory taken to be full."""
+        """Return the seconds that evicting ``tokens`` costs; key nodes only, on a full GPU."""
         cost_s = 0.0
         victims = self.tree.victims(worker, tokens, keep=self.tree.under_way[worker])
         for node, _ in islice(victims, EVICTION_SCAN_NODES):

@@ -1,4 +1,4 @@
-"""What Preble's code keeps of prefixes: allocations, requests under way, key nodes' counts."""
+"""The prefix state of Preble's code: allocations, requests under way, key-node counts."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ class CodeTree(PrebleTree):
         self._window: deque[tuple[float, KeyCount, int, int]] = deque()
 
     def allocation(self, node: PrebleNode) -> int:
-        """The GPUs (bits) of the deepest node at or above that has any."""
+        """Return the GPUs (bits) of the deepest allocated node at or above ``node``."""
         return next((bits for n in self.upward(node) if (bits := self.allocated.get(n, 0))), 0)
 
     def allocate(self, node: PrebleNode, worker: int) -> None:
-        """One more GPU for the node and all above it."""
+        """Allocate one more GPU to the node and all its ancestors."""
         for at in self.upward(node):
             self.allocated[at] = self.allocated.get(at, 0) | 1 << worker
 
     def move(self, node: PrebleNode, worker: int) -> None:
-        """One GPU only for the node and all below it."""
+        """Allocate only this GPU to the node and all nodes below."""
         below = [node]
         while below:
             at = below.pop()
@@ -60,12 +60,12 @@ class CodeTree(PrebleTree):
             below.extend(at.children.values())
 
     def begin(self, end: PrebleNode, worker: int) -> None:
-        """A request is under way."""
+        """Record that a request is under way."""
         for at in self.upward(end):
             self.under_way[worker][at] += 1
 
     def over(self, end: PrebleNode, worker: int) -> None:
-        """It is no longer."""
+        """Record that a request is no longer under way."""
         counts = self.under_way[worker]
         for at in self.upward(end):
             if counts[at] > 1:
@@ -74,7 +74,7 @@ class CodeTree(PrebleTree):
                 del counts[at]
 
     def count(self, now_s: float, end: PrebleNode, context: int, prompt: int, output: int) -> None:
-        """A request counts for its key node from now on."""
+        """Count a request at its key node from now on."""
         node = key_portion(end)
         key = self.keys.setdefault(node, KeyCount(node))
         key.requests += 1

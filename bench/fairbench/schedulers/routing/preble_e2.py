@@ -23,7 +23,7 @@ from fairbench.schedulers.worker_sets import lowest, members
 
 
 class Missed(NamedTuple):
-    """So many ``tokens`` of a prompt are not cached at these ``workers`` (bits)."""
+    """The ``tokens`` of a prompt that are not cached at these ``workers`` (bits)."""
 
     tokens: int
     workers: int
@@ -122,7 +122,7 @@ class PrebleE2(Router):
         return worker
 
     def _missed(self, request: Request, node: PrebleNode) -> list[Missed]:
-        """How many tokens of a prompt are missed where, the fewest first."""
+        """Return how many tokens of a prompt are missed at which workers, the fewest first."""
         rest, missed = self._fleet.everyone, []
         for depth, workers in self._tree.levels(node):
             missed.append(Missed(request.input_tokens - depth, workers))
@@ -148,7 +148,7 @@ class PrebleE2(Router):
         return chosen
 
     def _replicate(self, key: PrebleNode, worker: int) -> int:
-        """The lightest GPU without the prefix, now its second one; ``worker`` if all have it."""
+        """Return the lightest GPU without the prefix, as its second GPU; else ``worker``."""
         without = self._fleet.everyone & ~key.workers
         if not without:
             return worker
@@ -158,9 +158,9 @@ class PrebleE2(Router):
         return to
 
     def _cheapest(self, among: int, missed: list[Missed], node: PrebleNode) -> int:
-        """The worker of lowest L + M + P. ``node`` ends the cached part of the prompt.
+        """Return the worker of lowest L + M + P; ``node`` ends the cached part of the prompt.
 
-        Those of least L + P are looked at first, so that M is priced only where it may decide.
+        Workers of least L + P are examined first, so that M is computed only where it may decide.
         """
         if not among & (among - 1):
             return lowest(among)

@@ -26,9 +26,10 @@ class EvictionCost:
     def price_us(
         self, worker: int, missed: int, keep: Collection[PrebleNode], requests: int
     ) -> float:
-        """To make room for ``missed`` tokens, ``requests`` being those of the worker's window.
+        """Return the cost of making room for ``missed`` tokens, in microseconds.
 
-        Nodes of ``keep``, the path of the new request, are never evicted for it.
+        ``requests`` is the number of requests in the worker's window. Nodes in ``keep``, the path
+        of the new request, are never evicted for the new request.
         """
         needed = self._tree.held_tokens[worker] + missed - self.capacity_tokens
         if not self.capacity_tokens or needed <= 0 or not requests:

@@ -77,9 +77,9 @@ class GpuWindow:
         return len(self._assigned) * self._decode_us
 
     def loads_below(self, node: PrebleNode) -> dict[PrebleNode, tuple[int, int]]:
-        """Requests of the window, and their part of L, by the child of ``node`` they went to.
+        """Return the requests of the window and their part of L, by child of ``node``.
 
-        In order of their first request. A walk over the window.
+        Children are in the order of their first request. Walks over the window.
         """
         found: dict[PrebleNode, tuple[int, int]] = {}
         for _, prefill_us, end in self._assigned:
@@ -92,12 +92,12 @@ class GpuWindow:
         return found
 
     def assign(self, now_s: float, prefill_us: int, end: PrebleNode) -> None:
-        """A request comes here, with the prefill time of what is missing now."""
+        """Add a request to this GPU, with the prefill time of its missing tokens."""
         self._assigned.append((now_s, prefill_us, end))
         self._prefill_us += prefill_us
 
     def finish(self, now_s: float, output_tokens: int) -> None:
-        """A request has finished here."""
+        """Record that a request has finished on this GPU."""
         self._finished.append((now_s, output_tokens))
         self._output_tokens += output_tokens
         self._price_outputs()

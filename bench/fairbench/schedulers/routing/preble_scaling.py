@@ -37,11 +37,11 @@ class Autoscaler:
     def sent(
         self, request: Request, worker: int, end: PrebleNode, prefill_us: int, now_s: float
     ) -> None:
-        """A request whose prompt ends at ``end`` was dispatched."""
+        """Record the dispatch of a request whose prompt ends at ``end``."""
         self._sent[request.request_id] = Sent(end, worker, now_s + prefill_us / 10**6)
 
     def began(self, request: Request, worker: int, at_s: float) -> None:
-        """Its first token came."""
+        """Record that the request's first token has come."""
         sent = self._sent.get(request.request_id)
         if sent is not None and sent.worker == worker:
             key = key_portion(sent.end)
@@ -49,11 +49,11 @@ class Autoscaler:
             waits.add(at_s, max(0.0, at_s - sent.soonest_s))
 
     def finished(self, request: Request) -> None:
-        """It is over."""
+        """Forget a request that is over."""
         self._sent.pop(request.request_id, None)
 
     def overloaded(self, key: PrebleNode, worker: int, now_s: float) -> bool:
-        """Whether the prefix has come to wait too long on this GPU."""
+        """Return whether queueing for the prefix on this GPU has grown too long."""
         halves = key.waits[worker].halves(now_s) if worker in key.waits else None
         if halves is None:
             return False
@@ -63,9 +63,10 @@ class Autoscaler:
 
 
 def key_portion(end: PrebleNode) -> PrebleNode:
-    """The deepest node at or above ``end`` that is longer than all above it ([Preble] §A).
+    """Return the key portion of the path to ``end`` ([Preble] §A).
 
-    The uppermost node of a path always is; the root stands for itself.
+    The key portion is the deepest node at or above ``end`` that is longer than all nodes above it
+    together. The uppermost node of a path always qualifies; the root stands for itself.
     """
     node = end
     while node.parent is not None and 2 * node.length <= node.depth:

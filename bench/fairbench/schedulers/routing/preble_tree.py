@@ -56,7 +56,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         return end
 
     def forget(self, end: PrebleNode, worker: int) -> None:
-        """A dispatch that ended at ``end`` has left the window."""
+        """Remove the hits of a dispatch that ended at ``end`` and has left the window."""
         for node in self.upward(end):
             node.hits[worker] -= 1
             if not node.hits[worker]:
@@ -66,24 +66,24 @@ class PrebleTree(LocationTree[PrebleNode]):
         self.prune(end)
 
     def pin(self, node: PrebleNode, worker: int) -> None:
-        """Requests through ``node`` go to ``worker``, which need not hold it yet.
+        """Send requests through ``node`` to ``worker``, which need not hold the node yet.
 
-        Until it evicts it, or none has come for a window.
+        The pin lasts until the worker evicts the node, or no request has come for a window.
         """
         node.home = worker
 
     def home(self, node: PrebleNode) -> int:
-        """Where the deepest pin at or above ``node`` points, else ``NOWHERE``."""
+        """Return the worker of the deepest pin at or above ``node``, else ``NOWHERE``."""
         return next((n.home for n in self.upward(node) if n.home != NOWHERE), NOWHERE)
 
     def victims(
         self, worker: int, tokens: int, keep: Collection[PrebleNode]
     ) -> Iterator[tuple[PrebleNode, int]]:
-        """What the worker would evict to free ``tokens``: nodes and how many tokens of each.
+        """Yield the nodes that the worker would evict to free ``tokens``, with tokens of each.
 
-        Least recently used first, leaves before their parents, the last node only in part. Nodes in
-        ``keep`` stay: it is the path of the new request, closed upwards. Ends early if there is
-        nothing left. The tree must not change meanwhile.
+        The order is least recently used first, leaves before their parents; the last node counts
+        only in part. Nodes in ``keep``, the path of the new request closed upwards, stay. The
+        iteration ends early if nothing is left. The tree must not change meanwhile.
         """
         for number, end in self._ends[worker].items():
             for node in self.upward(end):
@@ -107,7 +107,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         super().purge(worker)
 
     def vacant(self, node: PrebleNode) -> bool:
-        """A node stays while a request of the window shares it, held or not ([Preble] §3.2)."""
+        """Return whether the node can go; any request in the window keeps it ([Preble] §3.2)."""
         return not node.hits and super().vacant(node)
 
     def mark(self, node: PrebleNode, worker: int) -> None:

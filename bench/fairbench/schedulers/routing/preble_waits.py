@@ -13,12 +13,12 @@ class Waits:
         self._seen: deque[tuple[float, float]] = deque()
 
     def add(self, now_s: float, wait_s: float) -> None:
-        """A request has waited so long."""
+        """Record that a request has waited ``wait_s`` seconds."""
         self._seen.append((now_s, wait_s))
         self._expire(now_s)
 
     def halves(self, now_s: float) -> tuple[float, float] | None:
-        """The mean of the older and of the newer half; None unless both have seen something."""
+        """Return the mean wait of the older and the newer half; None if either half is empty."""
         self._expire(now_s)
         middle_s = now_s - self._window_s / 2
         older = [wait_s for at_s, wait_s in self._seen if at_s < middle_s]
@@ -28,7 +28,7 @@ class Waits:
         return sum(older) / len(older), sum(newer) / len(newer)
 
     def copy(self) -> Waits:
-        """The same, to go on from here."""
+        """Return an independent copy of the recorded waits."""
         same = Waits(self._window_s)
         same._seen = deque(self._seen)
         return same

@@ -28,7 +28,7 @@ class Loads:
         return self._of[worker]
 
     def put(self, worker: int, load_us: int) -> None:
-        """The worker has this much now."""
+        """Set the worker's load."""
         if self._of.get(worker) == load_us:
             return
         self.drop(worker)
@@ -38,7 +38,7 @@ class Loads:
         self._with[load_us] = self._with.get(load_us, 0) | 1 << worker
 
     def drop(self, worker: int) -> None:
-        """The worker is gone, if it was there."""
+        """Remove the worker, if present."""
         load_us = self._of.pop(worker, None)
         if load_us is None:
             return
@@ -60,7 +60,7 @@ class Loads:
         return most
 
     def ascending(self, among: int) -> Iterator[tuple[int, int]]:
-        """The loads of a set of workers, the least first, and who has each."""
+        """Yield the loads of a set of workers, the least first, with the workers of each load."""
         if among.bit_count() <= FEW:
             found: dict[int, int] = {}
             for worker in members(among):
@@ -76,12 +76,12 @@ class Loads:
                     return
 
     def lightest(self, among: int) -> int:
-        """Who has the least of a set that is not empty."""
+        """Return the workers (bits) of least load in a non-empty set."""
         return next(self.ascending(among))[1]
 
 
 class Windows:
-    """One ``GpuWindow`` a worker, their ``loads``, and sums over all of them."""
+    """The ``GpuWindow`` of each worker, their ``loads``, and sums over all windows."""
 
     def __init__(self, window_s: float, make: Callable[[], GpuWindow]) -> None:
         self.loads = Loads()
@@ -98,12 +98,12 @@ class Windows:
         return self._of[worker]
 
     def join(self, worker: int) -> None:
-        """A worker with nothing in its window."""
+        """Add a worker with an empty window."""
         self._of[worker] = self._make()
         self._changed(worker)
 
     def leave(self, worker: int) -> None:
-        """The worker is gone with its window."""
+        """Remove a worker together with its window."""
         del self._of[worker]
         self.loads.drop(worker)
         self._prefill_us -= self._prefill.pop(worker)
@@ -111,13 +111,13 @@ class Windows:
         self._ratios.pop(worker, None)
 
     def assign(self, worker: int, now_s: float, prefill_us: int, end: PrebleNode) -> None:
-        """A request comes to a worker."""
+        """Record a request that goes to the worker."""
         self._of[worker].assign(now_s, prefill_us, end)
         self._due.append((now_s, worker))
         self._changed(worker)
 
     def finish(self, worker: int, now_s: float, output_tokens: int) -> None:
-        """A request has finished there."""
+        """Record that a request has finished at the worker."""
         self._of[worker].finish(now_s, output_tokens)
         self._due.append((now_s, worker))
         self._changed(worker)
@@ -134,11 +134,12 @@ class Windows:
             self._changed(worker)
 
     def decode_heavy(self, imbalance_ratio: float) -> int:
-        """The GPU with the most decoding for its prefill, if that is far more than usual, else 0.
+        """Return the GPUs (bits) with the most decoding per prefill, if unusually much, else 0.
 
-        That is: its decoding time over its prefill time, relative to that of all GPUs together, is
-        above the ratio. Several if they tie. A GPU that only serves what it has cached has compute
-        to spare, and an explored request brings prefill ([Preble] §3.2).
+        A GPU qualifies if its decoding time over its prefill time, relative to the ratio of all
+        GPUs together, is the highest and above ``imbalance_ratio``. Tied GPUs are all returned. A
+        GPU that only serves cached prefixes has compute to spare, and an explored request brings
+        prefill ([Preble] §3.2).
         """
         if not self._prefill_us or not self._decode_us or imbalance_ratio == inf:
             return 0

@@ -21,32 +21,32 @@ class TenantBacklog:
         self._nodes: dict[int, tuple[str, ...]] = {}  # by request
 
     def _among(self, node: str) -> Backlog:
-        """That of a node and its siblings."""
+        """Return the backlog of a node and its siblings."""
         tenant = parent_of(node)
         if tenant not in self._below:
             self._below[tenant] = Backlog(self._weight)
         return self._below[tenant]
 
     def add(self, request_id: int, client: str, work: int) -> None:
-        """A request has come."""
+        """Add the work of a request that has arrived."""
         self._nodes[request_id] = self._lineage(client)
         for node in self._lineage(client):
             self._among(node).add(request_id, node, work)
 
     def remove(self, request_id: int) -> None:
-        """It is over: just what it added is gone."""
+        """Remove exactly the work that a finished request added."""
         for node in self._nodes.pop(request_id):
             self._among(node).remove(request_id)
 
     def reweigh(self) -> None:
-        """What clients or tenants are entitled to has changed."""
+        """Discard the cached sums, because weights of clients or tenants have changed."""
         for backlog in self._below.values():
             backlog.reweigh()
 
     def finish(self, client: str, work: int) -> float:
-        """When so much more work of a client would be done, were it shared fairly, from now on.
+        """Return when ``work`` more of a client would be done under fair sharing from now on.
 
-        What is done by then of a tenant's clients is what the tenant needs until then.
+        The work of a tenant's clients done by then is the work that the tenant needs until then.
         """
         *tenants, leaf = self._lineage(client)
         done = self._among(leaf).finish(leaf, work)

@@ -15,16 +15,18 @@ from fairbench.schedulers.routing.counting import CountingRouter, any_of, lowest
 
 
 class VllmRouter(CountingRouter):
-    """One of the workers to which the longest prefix was ever sent, whatever their load.
+    """A router that sends a request to a worker with the longest prefix, regardless of load.
 
-    vllm-project/production-stack @a6c01db, vllm_router/routers/routing_logic.py, ``prefixaware``.
-    Prompts match in chunks of 128 characters; without a match it is one of all workers by chance.
-    (The package vllm-router of vllm-project/router has ``cache_aware`` instead, which is the router
-    cache-aware here.) Clients are not seen.
+    The source is vllm-project/production-stack @a6c01db, vllm_router/routers/routing_logic.py,
+    ``prefixaware``. The longest prefix is the longest ever sent there. Prompts match in chunks of
+    128 characters; without a match the router picks a random worker. (The package vllm-router of
+    vllm-project/router has ``cache_aware`` instead, which is the router cache-aware here.) Clients
+    are not seen.
 
-    Known defects, kept: no load at all, so a prefix that everybody shares sends everybody to one
-    worker; and nothing is ever forgotten (``min_match_tokens`` answers a match that is shorter with
-    the worker of fewest requests a second, as its ``prefix_min_match_length`` does).
+    Known defects, kept: the router ignores load, so a prefix that all clients share sends all
+    requests to one worker; and nothing is ever forgotten. (``min_match_tokens`` answers a shorter
+    match with the worker of fewest requests per second, as ``prefix_min_match_length`` of the
+    source does.)
     """
 
     name = "vllm-router"

@@ -47,15 +47,15 @@ class RunningBatch:
         return self._context_base + self.size * self.steps
 
     def by_client(self, steps_ago: int) -> InBatch:
-        """What each client has had since the step that began so many steps ago.
+        """Return each client's part of the batch since the step ``steps_ago`` steps ago.
 
-        To be read before anything changes.
+        Read the result before the batch changes.
         """
         self._in_batch.step = self.steps - steps_ago
         return self._in_batch
 
     def decoding(self, steps_ago: int = 0) -> dict[str, Decoding]:
-        """Each client's part in the step that began so many steps ago, the batch being the same."""
+        """Return each client's part in the step ``steps_ago`` steps ago (batch unchanged)."""
         at = self.steps - steps_ago
         bases = zip(self.per_client.items(), self._in_batch.base_tokens, strict=True)
         return {client: Decoding(count, base + count * at) for (client, count), base in bases}
@@ -82,7 +82,7 @@ class RunningBatch:
         return self.steps - sequence.joined_step
 
     def step(self, steps: int, took_ps: int, fixed_ps: int) -> None:
-        """So many decode steps are over. ``fixed_ps`` of each would be the same without context."""
+        """Book ``steps`` decode steps; ``fixed_ps`` of each does not depend on context."""
         if self.times_requests and (size := self.size):
             first, context = self.steps, self.context_tokens
             self._time.add(took_ps, fixed_ps * steps, size, context, first, steps)
@@ -95,7 +95,7 @@ class RunningBatch:
             self.report_requests(steps, scheduler)
 
     def report_requests(self, steps: int, scheduler: LocalScheduler) -> None:
-        """The same request by request, to one with ``per_request_tokens``."""
+        """Report the steps of each request to a scheduler with ``per_request_tokens``."""
         for sequence in self.sequences:
             scheduler.on_request_tokens(sequence.request, steps)
 
@@ -158,9 +158,9 @@ class RunningBatch:
         return due[0][0] - self.steps
 
     def finished(self) -> list[Sequence]:
-        """Sequences that produced their last token in the step just done, in batch order.
+        """Return the sequences whose last token the step just done produced, in batch order.
 
-        They are still in the batch.
+        The sequences are still in the batch.
         """
         due, steps = self.due, self.steps
         done: list[Sequence] = []
@@ -174,7 +174,7 @@ class RunningBatch:
         return done
 
     def retraction_order(self) -> list[Sequence]:
-        """Who loses its memory first comes last: fewest outputs, then longest input."""
+        """Return sequences; the last is retracted first: fewest outputs, then longest input."""
         return sorted(
             self.sequences,
             key=lambda s: (self.produced(s), -s.request.input_tokens),

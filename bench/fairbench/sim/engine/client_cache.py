@@ -179,7 +179,7 @@ class ClientCache(KVCache):
             self._end_claim(leaf, client, client)
 
     def _first(self, queue: str) -> ClaimedNode | None:
-        """The leaf of least rank. Entries that are too early are put right when they come up."""
+        """Return the open leaf of lowest rank and correct entries listed too early."""
         entries = self._queues[queue]
         while entries:
             listed, number, node = entries[0]
@@ -197,7 +197,7 @@ class ClientCache(KVCache):
         return self.policy.rank(Leaf(access, node.uses, node.keep_s, bool(node.waiters)))
 
     def _is_open_leaf(self, node: ClaimedNode, queue: str) -> bool:
-        """Whether the queue may have the node: claimed, not locked, and nothing claimed below."""
+        """Return whether the queue may take the node: claimed, unlocked, no claims below."""
         if node.locks or not node.holders:
             return False
         if queue is EVERYONE:

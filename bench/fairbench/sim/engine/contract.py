@@ -23,13 +23,13 @@ class EngineContract(Protocol):
 
     @property
     def mem_fraction_static(self) -> float | None:
-        """What the pool was computed from; None where its size was given."""
+        """The fraction from which the pool was computed; None if the size was given."""
         ...
 
     def with_pool(self, tokens: int) -> Mapping[str, Any]:
-        """The settings that make the pool this large, or as small as it can be."""
+        """Return the settings for a pool of ``tokens`` tokens, or the smallest possible pool."""
         ...
 
     def worker(self, parts: WorkerParts) -> Replica:
-        """A worker with an empty cache."""
+        """Return a worker with an empty cache."""
         ...

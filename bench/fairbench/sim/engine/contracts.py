@@ -22,5 +22,5 @@ CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContr
 def contract_of(
     engine: str | None, settings: Mapping[str, Any], profile: TimingProfile
 ) -> EngineContract:
-    """The engine of this name, None for the default, with its ``settings`` on a GPU."""
+    """Return the contract of ``engine`` (None: the default) with ``settings`` on a GPU."""
     return CONTRACTS[engine or DEFAULT_ENGINE](settings, profile)

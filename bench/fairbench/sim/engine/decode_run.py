@@ -17,12 +17,12 @@ class DecodeRun:
         self.steps = steps
 
     def end_ps(self, steps: int) -> int:
-        """When the first ``steps`` steps are done."""
+        """Return when the first ``steps`` steps are done, in picoseconds."""
         growth = self.growth_ps * (steps * (steps - 1) // 2)
         return self.start_ps + steps * self.first_ps + growth
 
     def steps_before(self, time_ps: int) -> tuple[int, int]:
-        """How many steps end strictly before ``time_ps``, and when the last of them does."""
+        """Return how many steps end strictly before ``time_ps`` and when the last one ends."""
         span, first, growth = time_ps - self.start_ps, self.first_ps, self.growth_ps
         if span <= first:
             return 0, self.start_ps

@@ -1,4 +1,4 @@
-"""What stands before an engine's scheduler: HTTP and tokenizer, one request at a time."""
+"""The HTTP server and tokenizer before an engine's scheduler, one request at a time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FrontendQueue:
         return iter(self._held)
 
     def enter(self, sequence: Sequence) -> None:
-        """A request arrives at the server."""
+        """Queue a request that arrives at the server."""
         if self._is_free:
             self._pass_on(sequence)
             return
@@ -52,7 +52,7 @@ class FrontendQueue:
         self._clock.at(self._free_ps + self._delay_ps, ARRIVE, self._key, leave)
 
     def out_ps(self, now_ps: int) -> int:
-        """When a token that the engine has ready now goes out."""
+        """Return when a token that the engine has ready at ``now_ps`` is sent."""
         return now_ps if now_ps > self._free_ps else self._free_ps
 
     def withdraw(self, sequence: Sequence) -> bool:

@@ -19,7 +19,7 @@ class HostMemory:
         self.copied = 0  # tokens, since ``delay_ps`` was asked last
 
     def has_room(self, tokens: int) -> bool:
-        """Whether a copy of so many tokens can be kept."""
+        """Return whether a copy of ``tokens`` tokens fits."""
         return self.used + tokens <= self.capacity
 
     def store(self, sequence: Sequence, tokens: int) -> None:
@@ -30,7 +30,7 @@ class HostMemory:
         self.copied += tokens
 
     def behind(self, sequence: Sequence, cached: int) -> int:
-        """How many tokens that follow the ``cached`` ones it has, of a request that waits."""
+        """Return how many tokens after ``cached`` a waiting request has in host memory."""
         behind = sequence.host_tokens - cached
         return behind if behind > 0 else 0
 
@@ -42,11 +42,11 @@ class HostMemory:
         self.drop(sequence)
 
     def drop(self, sequence: Sequence) -> None:
-        """Its copy, if there is one, is not wanted any more."""
+        """Discard the sequence's copy, if any."""
         self.used -= sequence.host_tokens
         sequence.host_tokens = 0
 
     def delay_ps(self) -> int:
-        """What the copies take that were made since this was last asked."""
+        """Return the time (ps) of the copies made since the last call."""
         delay_ps, self.copied = self.copied * self._token_ps, 0
         return delay_ps

@@ -148,7 +148,7 @@ class KVCache(PrefixTree[KVNode]):
     # Locks and recency.
 
     def next_stamp(self) -> int:
-        """A new, latest access stamp."""
+        """Return a new, latest access stamp."""
         self._stamp += 1
         return self._stamp
 
@@ -183,7 +183,7 @@ class KVCache(PrefixTree[KVNode]):
             node = parent
 
     def locked_by(self, ends: Iterable[KVNode]) -> int:
-        """Tokens that only these locks keep from eviction, one ``lock`` for each end."""
+        """Return the tokens that only these locks keep from eviction, a ``lock`` per end."""
         tokens, gone = 0, Counter[KVNode]()
         for node in ends:
             while (parent := node.parent) is not None:
@@ -285,12 +285,12 @@ class KVCache(PrefixTree[KVNode]):
             del node.waiters[key]
 
     def _advance(self, waiters: Waiters, child: KVNode) -> None:
-        """A new child: waiters of the parent that go on with its key will match further."""
+        """Notify waiters of the parent whose prompt continues with the new child's key."""
         for waiter in waiters.get(child.key, ()):
             self._moved(waiter)
 
     def _retreat(self, waiters: Waiters, parent: KVNode) -> None:
-        """A leaf is gone: its waiters fall back to the parent."""
+        """Move the waiters of a removed leaf back to its parent."""
         for group in waiters.values():
             for waiter in group:
                 waiter.node = parent

@@ -34,8 +34,8 @@ NOBODY: list[Sequence] = []
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EngineLoop(ABC, Generic[N]):
-    """What the replicas of such engines share. ``submit`` requests; their ``on_done`` is called
-    when they are over.
+    """The loop that engine replicas share. ``submit`` requests; each request's ``on_done`` is
+    called at its end.
     """
 
     # CPython 3.11 looks up the attributes of an object with more than 30 the slow way, if not here.
@@ -86,12 +86,12 @@ class EngineLoop(ABC, Generic[N]):
 
     @abstractmethod
     def fits(self, request: Request) -> bool:
-        """Whether the request could run here, were it alone."""
+        """Return whether the request could run here if it were alone."""
 
     @property
     @abstractmethod
     def _may_admit(self) -> bool:
-        """Whether a request that waits is looked at before the next step."""
+        """Return whether waiting requests are considered before the next step."""
 
     @abstractmethod
     def _start(self) -> bool:
@@ -99,19 +99,19 @@ class EngineLoop(ABC, Generic[N]):
 
     @abstractmethod
     def _running(self) -> list[Sequence]:
-        """What is prefilling or running."""
+        """Return the sequences that are prefilling or running."""
 
     @abstractmethod
     def _finished(self) -> list[Sequence]:
-        """Those that are done with the iteration that ended. Asked only if somebody may be."""
+        """Return the sequences that the last iteration finished; called only if some may be."""
 
     @abstractmethod
     def _release(self, sequence: Sequence) -> None:
-        """It is done: it gives its memory back."""
+        """Release the memory of a finished sequence."""
 
     @abstractmethod
     def _join(self, sequence: Sequence) -> None:
-        """Its prompt is computed: it decodes from the next step on."""
+        """Add a sequence with a complete prompt to the decodes from the next step on."""
 
     @abstractmethod
     def _provide(self, steps: int) -> None:
@@ -120,12 +120,12 @@ class EngineLoop(ABC, Generic[N]):
     # Arrivals.
 
     def submit(self, sequence: Sequence) -> None:
-        """A request arrives. One that can never fit, or is over a rate limit, is refused."""
+        """Take in a request; refuse a request that never fits or is over a rate limit."""
         sequence.worker = self.index
         self.frontend.enter(sequence)
 
     def _arrive(self, sequence: Sequence) -> None:
-        """It has come through to the engine, which hears of it between iterations."""
+        """Put a request from the front end in the inbox, which is read between iterations."""
         now_s = self._clock.now_ps / PS_PER_S
         if not self.fits(sequence.request) or not self.scheduler.accepts(sequence.request, now_s):
             sequence.refuse()
@@ -154,7 +154,7 @@ class EngineLoop(ABC, Generic[N]):
             self.waiting.enter(sequence)
 
     def _hear_within(self, run: DecodeRun) -> None:
-        """A step of the run is over, after which others follow."""
+        """Read the inbox after a step of the run if further steps follow."""
         if run is self._run:
             self.sync()
             if run.steps:
@@ -167,7 +167,7 @@ class EngineLoop(ABC, Generic[N]):
 
     @property
     def saturated(self) -> bool:
-        """Whether requests wait, and none of them is looked at before a running one is over."""
+        """Return whether requests wait and none is considered until a running one ends."""
         return len(self.waiting) > 0 and not self._may_admit
 
     def in_flight(self) -> list[Sequence]:
@@ -184,7 +184,7 @@ class EngineLoop(ABC, Generic[N]):
             self.on_pass()
 
     def _rest(self) -> None:
-        """Nothing runs. Who waits was left out by the scheduler's own wish."""
+        """Mark the engine idle; its scheduler chose to leave the waiting requests queued."""
         self._idle = True
         if len(self.waiting):
             self._wake_up.rest(self.scheduler, self.waiting)
@@ -213,7 +213,7 @@ class EngineLoop(ABC, Generic[N]):
         self._clock.soon(DECIDE, self.index, self._decide)
 
     def _produce_first(self, sequence: Sequence) -> None:
-        """Its prompt is complete, which yields a token."""
+        """Record the token that a sequence's completed prompt yields."""
         if sequence.first_token_ps == NEVER:
             sequence.first_token_ps = self.frontend.out_ps(self._clock.now_ps)
         sequence.produced += 1
@@ -225,7 +225,7 @@ class EngineLoop(ABC, Generic[N]):
     # Runs of decode steps.
 
     def _start_run(self, steps: int, saved_ps: int) -> None:
-        """So many steps of the batch, once copies are made; each saves so much of its time."""
+        """Start ``steps`` decode steps after pending copies; each step saves ``saved_ps``."""
         batch, token_ps, start_ps = self.batch, self._token_ps, self._clock.now_ps
         if self.host.copied:
             start_ps += self.host.delay_ps()
@@ -249,7 +249,7 @@ class EngineLoop(ABC, Generic[N]):
             self._await_end(run)
 
     def _next_boundary(self, run: DecodeRun) -> int:
-        """After how many steps an iteration ends next. Precondition: ``sync``."""
+        """Return after how many steps the next iteration ends. Precondition: ``sync``."""
         return 0 if run.start_ps == self._clock.now_ps else 1
 
     def _end_decode(self) -> None:
@@ -273,12 +273,12 @@ class EngineLoop(ABC, Generic[N]):
                 run.advance(steps, end_ps)
 
     def settle(self) -> None:
-        """``sync``, and write the stretch under way, which is the last: the simulation is over."""
+        """Call ``sync`` and log the current, last stretch at the end of the simulation."""
         self.sync()
         self._end_stretch()
 
     def _book_decode(self, run: DecodeRun, steps: int, end_ps: int) -> None:
-        """``steps`` steps of the run are done, at ``end_ps``."""
+        """Book ``steps`` steps of the run as done at ``end_ps``."""
         if not steps:
             return
         batch, stretch = self.batch, self._stretch
@@ -296,7 +296,7 @@ class EngineLoop(ABC, Generic[N]):
             batch.report_time(stretch, self.scheduler)
 
     def _end_stretch(self) -> None:
-        """The batch is about to change."""
+        """Log the current stretch before the batch changes."""
         if self._stretch is not None:
             batch = self.batch.by_client(self._stretch.steps)
             self._log.decode(self.index, self._stretch, batch)

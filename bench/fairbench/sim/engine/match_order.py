@@ -21,7 +21,7 @@ class MatchOrder:
         self._heads: list[Order] = []
 
     def add(self, order: Order) -> None:
-        """A request has got its place."""
+        """Insert a request that has received its place in the order."""
         client = order[2].request.client
         mine = self._lists.get(client)
         if mine is None:
@@ -35,7 +35,7 @@ class MatchOrder:
             insort(mine, order)
 
     def remove(self, order: Order) -> None:
-        """It leaves its place."""
+        """Remove a request from its place in the order."""
         client = order[2].request.client
         mine, heads = self._lists[client], self._heads
         if mine[0] != order:
@@ -48,15 +48,15 @@ class MatchOrder:
             del self._lists[client]
 
     def heads(self) -> Iterator[Order]:
-        """The first of each client, in order."""
+        """Return the first request of each client, in order."""
         return iter(self._heads)
 
     def of(self, client: str) -> Iterator[Order]:
-        """Those of a client, in order; not called for one who has none."""
+        """Return a client's requests in order. The client must have a request."""
         return iter(self._lists[client])
 
     def beyond(self, client: str, at: Order | None) -> Iterator[Order]:
-        """Those of a client behind a place, all without one."""
+        """Return a client's requests behind ``at`` in order, or all if ``at`` is None."""
         mine = self._lists[client]
         first = 0 if at is None else bisect_right(mine, at)
         return map(mine.__getitem__, range(first, len(mine)))

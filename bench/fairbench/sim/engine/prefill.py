@@ -10,10 +10,10 @@ from fairbench.sim.sequence import Sequence
 
 
 class Prefill(NamedTuple):
-    """One sequence's part of an iteration. ``last``: its prompt is complete after it.
+    """A sequence's part of an iteration. ``last``: the prompt is complete afterwards.
 
-    ``tokens`` are computed behind ``cached`` ones, the last ``loaded`` of which come from the
-    host's memory.
+    The ``tokens`` are computed behind ``cached`` tokens. The last ``loaded`` of the cached tokens
+    come from the host's memory.
     """
 
     sequence: Sequence
@@ -25,7 +25,7 @@ class Prefill(NamedTuple):
 
     @property
     def chunk(self) -> Chunk:
-        """What is computed, as timing profiles have it."""
+        """The computed chunk, in the format of timing profiles."""
         return self.cached, self.tokens
 
 

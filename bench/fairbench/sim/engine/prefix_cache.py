@@ -1,4 +1,4 @@
-"""What a waiting queue asks of a KV cache, whatever its engine stores prefixes in."""
+"""The interface of KV caches to a waiting queue, independent of the engine's storage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Waiter(Protocol[N]):
     place: Place
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
-        """Its place in the list in which the last refresh touched it."""
+        """Return the waiter's place in the list in which the last refresh touched the waiter."""
         ...
 
 
@@ -46,7 +46,7 @@ class PrefixCache(Protocol[N]):
     refresh_stamp: int
 
     def next_stamp(self) -> int:
-        """A new, latest access stamp."""
+        """Return a new, latest access stamp."""
         ...
 
     def attach(self, waiter: Waiter[N]) -> None:
@@ -62,9 +62,9 @@ class PrefixCache(Protocol[N]):
         ...
 
     def match(self, prompt: Prompt, limit: int) -> tuple[N, Place]:
-        """``descend`` from the root."""
+        """Call ``descend`` from the root."""
         ...
 
     def touch(self, node: N) -> None:
-        """A candidate or the head of the queue looks at the path to ``node``."""
+        """Touch the path to ``node`` for a candidate or for the head of the queue."""
         ...

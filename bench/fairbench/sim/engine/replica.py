@@ -25,7 +25,7 @@ class KVMemory(Protocol):
 
     @property
     def free(self) -> int:
-        """With nothing in it."""
+        """The number of tokens of memory that hold nothing."""
         ...
 
     @property
@@ -34,7 +34,7 @@ class KVMemory(Protocol):
         ...
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
-        """How much of a prompt is cached, at most ``limit``. A look changes nothing."""
+        """Return the cached length of a prompt, at most ``limit``, without changing anything."""
         ...
 
     def abandon(self) -> None:
@@ -43,9 +43,9 @@ class KVMemory(Protocol):
 
 
 class Replica(Protocol):
-    """One worker. ``submit`` requests; their ``on_done`` is called when they are over.
+    """A worker. ``submit`` requests; each request's ``on_done`` is called at its end.
 
-    ``on_pass`` is called after every decision what to run next.
+    ``on_pass`` is called after every decision about what to run next.
     """
 
     scheduler: LocalScheduler
@@ -67,17 +67,17 @@ class Replica(Protocol):
 
     @property
     def saturated(self) -> bool:
-        """Whether requests wait, and none of them is looked at before a running one is over."""
+        """Return whether requests wait and none is considered until a running one ends."""
         ...
 
     def submit(self, sequence: Sequence) -> None:
-        """A request arrives."""
+        """Take in a request that arrives."""
 
     def sync(self) -> None:
         """Bring counters up to now."""
 
     def settle(self) -> None:
-        """``sync`` for the last time: write what is not written yet."""
+        """Call ``sync`` for the last time and write what is not yet written."""
 
     def in_flight(self) -> list[Sequence]:
         """Everything that is waiting, prefilling or running, in order of arrival."""
@@ -93,9 +93,9 @@ class ManagedMemory(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkerParts:
-    """What a worker is made of. ``on_evict`` is for a router that wants to hear of evictions.
+    """The parts of a worker. ``on_evict`` is for a router that listens to evictions.
 
-    ``memory`` None is the engine's own order of eviction, and no log.
+    ``memory`` is None for the engine's own eviction order without a log.
     """
 
     index: int

@@ -86,7 +86,7 @@ class MatchScan:
         self._held.clear()
 
     def _following(self) -> Order | None:
-        """The next of all clients that are not skipped."""
+        """Return the next request of all clients that are not skipped."""
         merge, skipped, credit = self._merge, self._skipped, self._credit
         while True:
             head = self._head

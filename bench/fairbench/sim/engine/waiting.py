@@ -109,7 +109,7 @@ class WaitingQueue(Generic[N]):
             self._fresh.append(entry)
 
     def sequence_of(self, request: Request) -> Sequence:
-        """The waiting sequence that a scheduler named. Raises KeyError if it is not waiting."""
+        """Return the request's waiting sequence. Raises KeyError if it is not waiting."""
         return self.entries[request].sequence
 
     def match(self, request: Request) -> tuple[N, Place]:
@@ -134,7 +134,7 @@ class WaitingQueue(Generic[N]):
         self.end_pass()
 
     def pass_unmatched(self) -> None:
-        """To be called in every pass that does not match the queue: some touch its head."""
+        """Touch the queue's head in some passes; call in every pass without matching."""
         if self.entries:
             if self._unmatched_passes % TOUCH_EVERY == 0:
                 self.touch_head(TOUCH_COUNT)
@@ -151,7 +151,7 @@ class WaitingQueue(Generic[N]):
             cache.touch(cache.match(entry.prompt, entry.total)[0])
 
     def admit(self, request: Request) -> None:
-        """The request leaves the view; the scans of this pass pass over it."""
+        """Remove an admitted request from the view; scans of this pass skip the request."""
         entry = self.entries.pop(request)
         entry.admitted = True
         mine = self._of_client[request.client]
@@ -177,9 +177,10 @@ class WaitingQueue(Generic[N]):
     # Keeping the order.
 
     def _match_scan(self) -> MatchScan:
-        """Over all. Newcomers have no place before a refresh gives them one, or they are asked for.
+        """Return a scan of all requests in match order.
 
-        Most never get the one at the tail that they arrive at.
+        A newcomer gets its place from a refresh or when a scan needs it. Most newcomers never get
+        the tail place at which they arrive.
         """
         for entry in self._fresh:
             if not entry.admitted:
@@ -238,7 +239,7 @@ class WaitingQueue(Generic[N]):
             self._joined.setdefault(head, [])
 
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
-        """In each group the first in the list is matched normally, the others come last."""
+        """Elect the first of each group, which is matched normally; the others come last."""
         for head, joined in self._joined.items():
             if not (group := self._cold.get(head)):
                 continue

@@ -14,7 +14,7 @@ Order = tuple[int, int, "Entry[Any]"]  # (sort key, rank among equal keys, uniqu
 
 
 class Entry(Generic[N]):
-    """One waiting request. ``key, rank`` is its place in the list that SGLang would sort."""
+    """A waiting request. ``key, rank`` is its place in the list that SGLang would sort."""
 
     __slots__ = (
         "admitted",
@@ -50,11 +50,11 @@ class Entry(Generic[N]):
 
     @property
     def order(self) -> Order:
-        """Its place in the sorted list. (Made when asked for: kept, it would be a cycle.)"""
+        """The place in the sorted list, built on demand: a stored tuple would be a cycle."""
         return self.key, self.rank, self
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
-        """Its place in the list that the last refresh found."""
+        """Return the entry's place in the list that the last refresh found."""
         moved_at, key, rank = self.before
         return (key, rank) if moved_at == refresh else (self.key, self.rank)
 

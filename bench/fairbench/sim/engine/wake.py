@@ -1,4 +1,4 @@
-"""When an idle worker asks its scheduler again, although nothing has happened."""
+"""A timer by which an idle worker asks its scheduler again without a new event."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WakeUp:
         self._wake_ps: int | None = None
 
     def rest(self, scheduler: LocalScheduler, waiting: WaitingView) -> None:
-        """The worker is idle. Who waits was left out by the scheduler's own wish."""
+        """Set a wake-up for an idle worker whose scheduler left requests waiting."""
         if scheduler.work_conserving:
             return
         now_ps = self._clock.now_ps
@@ -30,7 +30,7 @@ class WakeUp:
             self._at(max(now_ps + 1, ceil(wake_s * PS_PER_S)))
 
     def _at(self, time_ps: int) -> None:
-        """One such time is enough, the earliest."""
+        """Set a wake-up at ``time_ps`` unless an earlier one is set."""
         if self._wake_ps is None or not self._clock.now_ps < self._wake_ps <= time_ps:
             self._wake_ps = time_ps
             self._clock.at(time_ps, DECIDE, self._index, self._wake)

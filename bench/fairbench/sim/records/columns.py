@@ -15,14 +15,14 @@ ROWS_PER_BLOCK = 8_192
 
 
 class Blocks(Protocol):
-    """Where a table keeps its rows, a block at a time. Columns are numbered from 0."""
+    """The storage of a table's rows, by blocks. Columns are numbered from 0."""
 
     def add(self, rows: NDArray[np.int64]) -> None:
         """Append a block: an array of rows, perhaps of none."""
         ...
 
     def column(self, number: int) -> NDArray[np.int64]:
-        """A copy of one column of all blocks."""
+        """Return a copy of one column of all blocks."""
         ...
 
     def release(self) -> None:
@@ -81,7 +81,7 @@ class Columns:
             (self.on_full or self.file_block)()
 
     def column(self, name: str) -> NDArray[np.int64]:
-        """A copy of one column."""
+        """Return a copy of one column."""
         if self._block or self._bytes_apart:
             self.file_block()
         return self.blocks.column(self.names.index(name))
@@ -92,7 +92,7 @@ class Columns:
         self._block, self._bytes_apart = bytearray(), 0
 
     def _rows(self) -> NDArray[np.int64]:
-        """The rows that have gathered."""
+        """Return the rows gathered since the last block."""
         return np.frombuffer(self._block, np.int64).reshape(-1, len(self.names))
 
     def add_block(self, rows: NDArray[np.int64]) -> None:
@@ -106,7 +106,7 @@ class Columns:
 
 
 def _narrowest(values: NDArray[np.int64]) -> type[np.signedinteger[Any]]:
-    """The smallest type that holds all of them."""
+    """Return the smallest type that holds all values."""
     low, high = values.min(), values.max()
     for narrow in (np.int8, np.int16, np.int32):
         if np.iinfo(narrow).min <= low and high <= np.iinfo(narrow).max:

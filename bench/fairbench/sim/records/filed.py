@@ -17,10 +17,10 @@ AT_ONCE = 16  # blocks
 
 
 def filed_service(log: Columns, blocks: FileBlocks) -> FiledService:
-    """The rows by start and worker, beside the file of their ``blocks``.
+    """Return the rows by start and worker, stored beside the file of their ``blocks``.
 
-    Rows are filed when a stretch is over, so that none begins long before those filed earlier: what
-    begins before all that are yet to come is written, the others are kept.
+    Rows are filed when a stretch is over, so no row begins long before the rows filed earlier. Rows
+    that begin before all rows still to come are written; the others are kept.
     """
     start = log.names.index("start_ps")
     least = np.array([rows[:, start].min(initial=2**62) for rows in blocks.groups(AT_ONCE)])
@@ -45,7 +45,7 @@ def filed_service(log: Columns, blocks: FileBlocks) -> FiledService:
 
 
 def _column(rows: NDArray[np.int64], names: tuple[str, ...], name: str) -> NDArray[np.generic]:
-    """A column of ``Service``, whose seconds are picoseconds here."""
+    """Return a column of ``Service``; its seconds are picoseconds in ``rows``."""
     if name in names:
         return rows[:, names.index(name)]
     return seconds(rows[:, names.index(name.removesuffix("_s") + "_ps")])

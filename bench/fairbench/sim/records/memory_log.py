@@ -10,10 +10,10 @@ MEMORY_COLUMNS = ("at_ps", "worker", "client", "holders", "change", "by")
 
 
 class MemoryLog(Columns):
-    """One row for each change: ``client`` holds ``change`` more tokens together with others.
+    """A log of changes, one row each: ``client`` holds ``change`` more tokens jointly.
 
-    ``holders`` is how many clients hold each of these tokens, the client included. ``by`` is the
-    client for whose requests the tokens were evicted, -1 where nothing was evicted.
+    ``holders`` is the number of clients that hold each of these tokens, the client included. ``by``
+    is the client for whose requests the tokens were evicted, or -1 without an eviction.
     """
 
     def __init__(self, clients: list[str]) -> None:

@@ -10,7 +10,7 @@ from fairbench.sim.sequence import NEVER
 
 
 def seconds(times_ps: Ints) -> Floats:
-    """Times in seconds, NaN for never."""
+    """Return times in seconds, NaN for never."""
     found: Floats = times_ps / PS_PER_S
     found[times_ps == NEVER] = np.nan
     return found

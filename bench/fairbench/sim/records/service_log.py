@@ -70,20 +70,20 @@ class Stretch:
     told_ps: dict[str, int] | None = None
 
     def untold_ps(self, first: Mapping[str, Decoding]) -> Iterator[tuple[str, int]]:
-        """Each client's part of the time that nobody has been told of, who is told now."""
+        """Yield each client's part of the time not yet reported, and mark it as reported."""
         before, self.told_ps = self.told_ps or {}, self.gpu_ps(first)
         for client, gpu_ps in self.told_ps.items():
             yield client, gpu_ps - before.get(client, 0)
 
     def gpu_ps(self, first: Mapping[str, Decoding]) -> dict[str, int]:
-        """Each client's part of the time, of what it has in the first step."""
+        """Return each client's part of the time; ``first`` is its part in the first step."""
         took_ps = self.end_ps - self.start_ps
         return decode_parts(took_ps, self.fixed_ps * self.steps, first, self.steps)
 
 
 @dataclass(slots=True)
 class PrefillShare:
-    """What a prefill iteration books for one client, under the names of the service log."""
+    """A client's part of a prefill iteration, under the names of the service log."""
 
     input_tokens: int = 0
     extend_charged_tokens: int = 0
@@ -98,15 +98,15 @@ Shares: TypeAlias = Mapping[str, PrefillShare]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ServiceLog(Columns):
-    """One row per client and stretch of constant batch composition on a worker.
+    """A log with one row per client and stretch of constant batch composition on a worker.
 
-    A prefill iteration is one row per client with ``steps`` 1: ``input_tokens`` and
-    ``extend_charged_tokens`` are booked at admission, ``extend_tokens`` when computed. In a decode
-    stretch each step yields ``output_tokens / steps`` tokens and lasts ``step_growth_ps`` longer
-    than the one before, so each step's time can be recomputed. ``context_tokens`` is the sum of
-    context lengths at the first step. A step that mixes both (vLLM) is written as a prefill
-    iteration, with the context lengths of those that decode in it. ``gpu_ps`` is the client's part
-    of the time (``hardware.gpu_time``): those of one stretch add up to it.
+    A prefill iteration has one row per client with ``steps`` 1: ``input_tokens`` and
+    ``extend_charged_tokens`` are booked at admission, ``extend_tokens`` when computed. Each step of
+    a decode stretch yields ``output_tokens / steps`` tokens and lasts ``step_growth_ps`` longer
+    than the previous step. The time of each step can therefore be recomputed. ``context_tokens`` is
+    the sum of context lengths at the first step. A mixed step (vLLM) is written as a prefill
+    iteration, with the context lengths of its decoding requests. ``gpu_ps`` is the client's part of
+    the time (``hardware.gpu_time``); the parts of a stretch add up to its time.
     """
 
     def __init__(self, clients: list[str]) -> None:
@@ -123,9 +123,9 @@ class ServiceLog(Columns):
         shares: Mapping[str, PrefillShare],
         context_tokens: int = 0,
     ) -> None:
-        """A prefill iteration of ``batch`` requests; ``shares`` are by client.
+        """Log a prefill iteration of ``batch`` requests, with ``shares`` by client.
 
-        Where some of them decode in it, ``context_tokens`` are theirs.
+        If some requests decode in the iteration, ``context_tokens`` is their context.
         """
         for client, share in shares.items():
             row = self.pack(
@@ -136,7 +136,7 @@ class ServiceLog(Columns):
             self.extend(row)
 
     def decode(self, worker: int, stretch: Stretch, batch: InBatch) -> None:
-        """``batch``: what each client has in the first step, the same sequences throughout."""
+        """Log a decode stretch; ``batch`` is its constant composition as of the first step."""
         row = (len(self._block) + self._bytes_apart) // self._row_bytes
         self._bytes_apart += self._row_bytes * self._stretches.add(row, worker, stretch, batch)
         self.extend(b"")
@@ -146,11 +146,11 @@ class ServiceLog(Columns):
 
 
 class RequestLog(Columns):
-    """One row per request, written when it is over (or the run is).
+    """A log with one row per request, written when the request or the run is over.
 
-    ``routed``: with when it went to its worker, which differs from its arrival behind a gateway.
-    ``swapped``: with the tokens that were copied to the host's memory and back. ``demoted``: with
-    whether admission control put it behind the others.
+    ``routed`` adds when a request went to its worker, which differs from its arrival behind a
+    gateway. ``swapped`` adds the tokens copied to the host's memory and back. ``demoted`` adds
+    whether admission control put the request behind the others.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ def restore(logs: Mapping[str, Columns], folder: Path, clients: int) -> None:
 
 
 def _rows(batch: pa.RecordBatch, log: Columns, where: str, clients: int) -> NDArray[np.int64]:
-    """The rows of a batch. Raises DataError if they are none of this log's."""
+    """Return the rows of a batch. Raises DataError if they do not belong to this log."""
     import pyarrow as pa
 
     if not batch.schema.equals(_schema(log.names)):
@@ -85,7 +85,7 @@ def _rows(batch: pa.RecordBatch, log: Columns, where: str, clients: int) -> NDAr
 
 
 def _range(name: str, clients: int) -> tuple[int, int]:
-    """The least and the most that can be in a column; -1 is never, or nowhere yet."""
+    """Return the minimum and maximum of a column; -1 means never, or nowhere yet."""
     if name == "client":
         return 0, clients - 1
     if name == "status":
@@ -119,11 +119,11 @@ class FileBlocks:
 
     @property
     def folder(self) -> Path:
-        """Where the file is."""
+        """The folder of the file."""
         return self._path.parent
 
     def groups(self, count: int) -> Iterator[NDArray[np.int64]]:
-        """The rows, so many blocks at a time, read one after the other."""
+        """Read the rows sequentially and yield ``count`` blocks at a time."""
         import pyarrow as pa
 
         group = []
@@ -137,7 +137,7 @@ class FileBlocks:
             yield np.concatenate(group)
 
     def release(self) -> None:
-        """They take none."""
+        """Do nothing: blocks in a file take no memory."""
 
     def _append(self, message: pa.Buffer) -> None:
         try:
@@ -161,7 +161,7 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _batches(path: Path) -> list[pa.RecordBatch]:
-    """The whole batches of a file, mapped and not read; none if there is no file."""
+    """Return the whole batches of a file, mapped and not read; none without a file."""
     import pyarrow as pa
 
     try:
@@ -200,10 +200,11 @@ def _next_of(reader: pa.RecordBatchReader) -> Callable[[], pa.RecordBatch | None
 
 
 def _lacks_head(data: mmap.mmap) -> bool:
-    """Whether a stream was cut off before its columns were named.
+    """Return whether a stream was cut off before its columns were named.
 
-    They come first: a mark, the length of what follows, and that (Arrow columnar format, "IPC
-    streaming format"). Without a mark it is no such stream, which Arrow will say.
+    A stream begins with a mark, the length of the column description, and the description (Arrow
+    columnar format, "IPC streaming format"). Data without the mark is not such a stream, and Arrow
+    reports the error.
     """
     length = int.from_bytes(data[4:8], "little") if len(data) >= 8 else 0
     return b"\xff\xff\xff\xff".startswith(data[:4]) and len(data) < 8 + max(1, length)

@@ -25,12 +25,12 @@ HEAD = Struct(f"{HEAD_COLUMNS}q")
 
 
 class InBatch:
-    """What each client has in a decode batch, in the order in which they came.
+    """The clients' parts of a decode batch, in order of arrival.
 
-    Its number, requests and their context, in arrays: to note them a stretch copies these whole.
-    ``index`` numbers the clients; whom it does not know gets the next number. Context is
-    ``base_tokens`` at the batch's step 0 and grows by a token a request and step; the stretch to be
-    noted began at ``step``.
+    A part is a client's number, requests and context, in arrays that a stretch copies whole.
+    ``index`` numbers the clients; an unknown client gets the next number. Context is
+    ``base_tokens`` at the batch's step 0 and grows by a token per request and step. The stretch to
+    record began at ``step``.
     """
 
     __slots__ = ("base_tokens", "clients", "index", "per_client", "requests", "step")
@@ -42,7 +42,7 @@ class InBatch:
         self.step = 0
 
     def add(self, client: str, base_tokens: int) -> None:
-        """One more request."""
+        """Add a request."""
         number = self.index.setdefault(client, len(self.index))
         count = self.per_client[client] = self.per_client.get(client, 0) + 1
         if count == 1:
@@ -55,7 +55,7 @@ class InBatch:
             self.base_tokens[place] += base_tokens
 
     def remove(self, client: str, base_tokens: int) -> None:
-        """One less."""
+        """Remove a request."""
         place = self.clients.index(self.index[client])
         count = self.per_client[client] = self.per_client[client] - 1
         if count:
@@ -67,14 +67,14 @@ class InBatch:
 
 
 class Stretches:
-    """Those of the block that a log is filling, without their rows so far."""
+    """The stretches of the block that a log is filling, whose rows are not yet made."""
 
     def __init__(self) -> None:
         self._heads = bytearray()  # packed: as objects they would be many, and long unused
         self._clients, self._requests, self._base_tokens = array("q"), array("q"), array("q")
 
     def add(self, row: int, worker: int, stretch: Stretch, batch: InBatch) -> int:
-        """One whose rows begin at ``row``: how many they are."""
+        """Add a stretch whose rows begin at ``row`` and return how many rows it has."""
         count, steps = len(batch.clients), stretch.steps
         self._heads += HEAD.pack(
             row, count, worker, stretch.start_ps, stretch.end_ps, stretch.growth_ps, steps,
@@ -86,9 +86,9 @@ class Stretches:
         return count
 
     def among(self, others: Ints) -> Ints:
-        """Their rows, and the other rows of the block in the places between them.
+        """Return the stretches' rows, with ``others`` in the remaining places of the block.
 
-        That is done column by column, as blocks are kept. They are forgotten.
+        The result is built column by column, as blocks are kept. The stretches are then forgotten.
         """
         if not self._heads:
             return others
@@ -107,7 +107,7 @@ class Stretches:
         return rows
 
     def _columns(self, heads: Ints) -> tuple[Ints | int, ...]:
-        """Those of the rows of stretches."""
+        """Return the columns of the stretches' rows."""
         _, count, worker, start, end, growth, steps, context, fixed_ps, step = heads.T
         begin, each = np.cumsum(count) - count, partial(np.repeat, repeats=count)
         client, requests, base_tokens = (
@@ -134,7 +134,7 @@ def _running(values: Ints, begin: Ints, count: Ints) -> Ints:
 
 
 def shares_upto(total: Ints, upto: Ints, whole: Ints) -> Ints:
-    """``total * upto // whole``, exact whatever the product, for 0 <= upto <= whole."""
+    """Return ``total * upto // whole`` exactly for any product, with 0 <= upto <= whole."""
     if whole.max(initial=0) >= EXACT or np.abs(total).max(initial=0) >= EXACT * 2**10:
         wide: Ints = (total.astype(object) * upto // whole).astype(np.int64)
         return wide

@@ -18,7 +18,7 @@ from fairbench.sim.records.spool import FileBlocks
 
 
 class Logs(NamedTuple):
-    """What a simulation wrote down, by the names under which it is saved."""
+    """The logs of a simulation, by the names under which they are saved."""
 
     requests: Columns
     programs: Columns
@@ -26,12 +26,12 @@ class Logs(NamedTuple):
     memory: Columns | None = None
 
     def by_name(self) -> dict[str, Columns]:
-        """The logs that there are, by name."""
+        """Return the existing logs by name."""
         return {name: log for name, log in self._asdict().items() if log is not None}
 
 
 def tables_of(clients: list[str], logs: Logs) -> Tables:
-    """The tables of a settled cluster, in order of their ids, service by start and worker.
+    """Return a settled cluster's tables in order of ids, and service by start and worker.
 
     The logs cannot be read afterwards: a long run fills memory once, not twice.
     """
@@ -50,7 +50,7 @@ def tables_of(clients: list[str], logs: Logs) -> Tables:
 
 
 def _service(log: Columns) -> ServiceLog:
-    """In files if it is there already, and long."""
+    """Return the service table, kept in files if the log is filed and long."""
     if isinstance(log.blocks, FileBlocks) and is_long(len(log)):
         return filed_service(log, log.blocks)
     # Workers write a stretch down when it is over, whoever began first.
@@ -61,9 +61,9 @@ def _service(log: Columns) -> ServiceLog:
 
 
 def _arrays(log: Columns, order: Ints | None) -> dict[str, Any]:
-    """The columns in this order, or as they are, ``*_ps`` as ``*_s``.
+    """Return the columns in ``order``, or unsorted if None, with ``*_ps`` as ``*_s``.
 
-    The log is no more to be read.
+    The log cannot be read afterwards.
     """
     arrays: dict[str, Any] = {}
     for name in log.names:

@@ -15,7 +15,7 @@ Arrives = Callable[[Request], int]
 
 
 def arrivals(params: RoutersParams, number: int, clients: Sequence[str], seed: int) -> Arrives:
-    """How requests of these clients spread over so many routers.
+    """Return a function that assigns requests of these clients to ``number`` routers.
 
     A client's n-th request arrives at the same router whatever the others do.
     """
@@ -35,6 +35,6 @@ def arrivals(params: RoutersParams, number: int, clients: Sequence[str], seed: i
 
 
 def _drawn(rng: Random, bounds: Sequence[float]) -> int:
-    """The place of the part into which a draw falls."""
+    """Draw the index of a part, given the upper ``bounds`` of the parts."""
     drawn = rng.random()
     return next((at for at, bound in enumerate(bounds) if drawn < bound), len(bounds) - 1)

@@ -18,10 +18,10 @@ from fairbench.sim.sequence import Sequence
 
 
 class Doors:
-    """What an ``Ingress`` is to a cluster. Whose turn it is at one instant is drawn anew each time.
+    """The ``Ingress`` of a cluster with several routers, in random order at each instant.
 
-    Else the first router would always take the room that the others saw at the same moment. It
-    takes ``asking_ps`` until a router has asked for what it needs to know of a request.
+    With a fixed order, the first router would always take the room that the others saw at the same
+    moment. A router needs ``asking_ps`` to ask for the facts about a request.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Doors:
             worker.on_pass = self._passed
 
     def enter(self, sequence: Sequence) -> None:
-        """A request arrives at one of the routers."""
+        """Take in a request that arrives at one of the routers."""
         door = self._arrives(sequence.request)
         self._router.owners[sequence.request] = door
         if not self._asking_ps:
@@ -63,14 +63,14 @@ class Doors:
         self.ingresses[self._router.owners[sequence.request]].enter(sequence)
 
     def finished(self, sequence: Sequence) -> None:
-        """A request is over: finished, refused or aborted."""
+        """Record that a request is over: finished, refused or aborted."""
         owners = self._router.owners
         self.ingresses[owners[sequence.request]].finished(sequence)
         if sequence.worker < 0:  # its router was never asked, and hears nothing
             del owners[sequence.request]
 
     def held(self) -> Iterator[Sequence]:
-        """What waits here, in order of arrival at each router."""
+        """Yield the held requests, in order of arrival at each router."""
         yield from self._asking.values()
         for ingress in self.ingresses:
             yield from ingress.held()

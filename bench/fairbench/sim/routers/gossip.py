@@ -15,14 +15,14 @@ from fairbench.sim.clock import ARRIVE, Clock
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One router: its parts that share sums, and ``look``, which asks what it holds again."""
+    """A router's parts that share sums, and ``look``, which re-checks its held requests."""
 
     parts: Sequence[Exchanges]
     look: Callable[[], None]
 
 
 class Gossip:
-    """Every ``every_s`` a router tells all others its totals, one router after the other."""
+    """A gossip protocol: every ``every_s`` each router in turn tells all others its totals."""
 
     def __init__(
         self, clock: Clock, peers: Sequence[Peer], params: RoutersParams, rng: Random
@@ -63,14 +63,14 @@ class Gossip:
 
 
 class Ledger:
-    """One service that has all sums: before a router decides it has heard all that is charged."""
+    """A service with all sums: a router hears of every charge before each decision."""
 
     def __init__(self, clock: Clock, peers: Sequence[Peer]) -> None:
         self._clock = clock
         self._peers = peers
 
     def ask(self, number: int) -> None:
-        """The router of this number is about to decide."""
+        """Give router ``number``, which is about to decide, the totals of all others."""
         now_s = self._clock.now_ps / PS_PER_S
         for origin, other in enumerate(self._peers):
             if origin != number:
@@ -90,7 +90,7 @@ class Unheard:
         self.tokens = 0.0
 
     def look(self, number: int) -> None:
-        """A router is about to hear something."""
+        """Update the maximum just before router ``number`` receives a message."""
         for place, part in enumerate(self._peers[number].parts):
             known = part.heard_totals()
             unheard: dict[tuple[str, int], float] = {}

@@ -10,7 +10,7 @@ from fairbench.schedulers.setup import Setup
 
 
 def split(routers: Sequence[Router]) -> SplitRouter:
-    """Routers of one kind as one."""
+    """Return several routers of one kind, combined into a single router."""
     declared = {
         name: getattr(routers[0], name)
         for name in ("name", "wants_evictions", "holds", "cluster_theorems")

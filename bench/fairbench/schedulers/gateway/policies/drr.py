@@ -30,9 +30,10 @@ class DRR(FlowPolicy):
 
     @dataclass(frozen=True)
     class Params(PriceParams):
-        """As ``PriceParams``. ``quantum`` is what a turn grants a client of weight 1, in tokens.
+        """The parameters of deficit round robin, in addition to ``PriceParams``.
 
-        ``weights`` of clients are laid over those of the experiment.
+        ``quantum`` is the number of tokens that a turn grants a client of weight 1. ``weights``
+        override the experiment's weights for the clients that they name.
         """
 
         quantum: Annotated[FiniteFloat, Gt(0)] = 2_000.0

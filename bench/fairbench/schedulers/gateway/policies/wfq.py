@@ -31,9 +31,10 @@ class WFQ(FlowPolicy):
 
     @dataclass(frozen=True)
     class Params(PriceParams):
-        """As ``PriceParams``. ``tenants``: with ``tree`` siblings share, level by level.
+        """The parameters of weighted fair queueing, in addition to ``PriceParams``.
 
-        ``weights`` of clients are laid over those of the experiment.
+        ``tenants``: with ``tree``, siblings share level by level. ``weights`` override the
+        experiment's weights for the clients that they name.
         """
 
         tenants: Tenants | None = None

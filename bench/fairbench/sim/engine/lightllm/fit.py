@@ -8,11 +8,11 @@ from fairbench.sim.sequence import Sequence
 
 
 class FitTest:
-    """Whether the batch with one more request can be decoded to its end without running out.
+    """A test whether the batch plus another request can decode to its end in the pool.
 
     With requests sorted by remaining outputs, descending, the pool must hold at every finish: max
     over k of (remaining_k * k + sum of the k current lengths) < pool. The last token of a request
-    needs no memory, and a new one is counted as after its prefill.
+    needs no memory. A new request is counted as after its prefill.
     """
 
     def __init__(self, batch: RunningBatch, limits: LightLLMLimits) -> None:

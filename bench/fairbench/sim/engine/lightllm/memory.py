@@ -20,8 +20,8 @@ class Memory:
         return self.capacity - self._batch.context_tokens
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
-        """Nothing is cached."""
+        """Return 0: this engine caches nothing."""
         return 0
 
     def abandon(self) -> None:
-        """Nothing is cached."""
+        """Do nothing: this engine caches nothing."""

@@ -40,9 +40,9 @@ from fairbench.sim.sequence import FINISHED, Sequence
 
 
 class LightLLMWorker:
-    """One server. ``submit`` requests; their ``on_done`` is called when they are over.
+    """A LightLLM server. ``submit`` requests; each one's ``on_done`` is called at its end.
 
-    Without a ``log`` nothing is written down of the iterations.
+    Iterations are not recorded without a ``log``.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class LightLLMWorker:
     # Arrivals.
 
     def submit(self, sequence: Sequence) -> None:
-        """A request arrives; it is refused at once if it can never fit or is over a rate limit."""
+        """Take in a request; refuse a request that never fits or is over a rate limit."""
         sequence.worker = self.index
         self.frontend.enter(sequence)
 
     def _arrive(self, sequence: Sequence) -> None:
-        """It has come through to the server."""
+        """Take in a request that has passed the front end."""
         request = sequence.request
         now_s = self._clock.now_ps / PS_PER_S
         if not self._ever_fits(sequence) or not self.scheduler.accepts(request, now_s):
@@ -104,20 +104,20 @@ class LightLLMWorker:
             self._idle_since_ps = None
 
     def _read_at_once(self) -> bool:
-        """Whether what arrives now is read before the next decision: not in the step before it."""
+        """Return whether the next decision sees an arrival: false in the last step before."""
         if self._run is None:
             return bool(self._prefilling)
         self.sync()
         return self._run.steps > 1
 
     def _next_look_ps(self, since_ps: int) -> int:
-        """When a server that has been idle since then sees what arrives now."""
+        """Return when a server idle since ``since_ps`` notices a request that arrives now."""
         if not self._poll_ps:
             return self._clock.now_ps
         return since_ps + -((since_ps - self._clock.now_ps) // self._poll_ps) * self._poll_ps
 
     def _read(self) -> None:
-        """The queue learns of what has arrived."""
+        """Pass the unread arrivals to the scheduler and the waiting queue."""
         unread, self._unread = self._unread, []
         for sequence in unread:
             self.scheduler.on_arrival(sequence.request, self.waiting, self._clock.now_ps / PS_PER_S)
@@ -141,7 +141,7 @@ class LightLLMWorker:
 
     @property
     def saturated(self) -> bool:
-        """Whether requests wait while others run: they are let in together, now and then."""
+        """Return whether requests wait while others run; minibatches admit them in groups."""
         return len(self.waiting) > 0 and self.running_count > 0
 
     def in_flight(self) -> list[Sequence]:
@@ -156,9 +156,9 @@ class LightLLMWorker:
             self._book(self._run, self._run.steps_before(self._clock.now_ps)[0])
 
     def settle(self) -> None:
-        """``sync``, and write the stretch under way, which is the last: the simulation is over.
+        """Call ``sync`` and log the current, last stretch at the end of the simulation.
 
-        A minibatch that did not end has not happened: whom it admitted was not.
+        A minibatch that did not end has not happened: its requests count as not admitted.
         """
         self.sync()
         self._end_stretch()
@@ -168,7 +168,7 @@ class LightLLMWorker:
     # The loop.
 
     def _decide(self) -> None:
-        """S-LoRA's ``_step``: a minibatch if it is due and something fits, else decode."""
+        """Run S-LoRA's ``_step``: start a due minibatch if a request fits, otherwise decode."""
         if not len(self.batch):
             self._read()
         due = self.limits.max_wait_tokens - self._decoded
@@ -257,7 +257,7 @@ class LightLLMWorker:
             batch.report_time(self._stretch, self.scheduler)
 
     def _end_stretch(self) -> None:
-        """The batch is about to change."""
+        """Log the current stretch before the batch changes."""
         if self._stretch is not None and self._log is not None:
             batch = self.batch.by_client(self._stretch.steps)
             self._log.decode(self.index, self._stretch, batch)

@@ -28,7 +28,7 @@ from fairbench.sim.sequence import NEVER, Sequence
 
 
 def shares_of(prefills: list[Prefill], gpu_ps: list[int]) -> dict[str, PrefillShare]:
-    """What an iteration books, by client; ``gpu_ps`` is each prefill's part of its time."""
+    """Return an iteration's shares by client; ``gpu_ps`` is the time of each prefill."""
     shares: dict[str, PrefillShare] = {}
     for (sequence, _, tokens, first, last, _), took_ps in zip(prefills, gpu_ps, strict=True):
         client = sequence.request.client
@@ -82,11 +82,11 @@ class PrefillPass:
         return self.used_up and not self._reserved_all()
 
     def give_back(self, reserved_tokens: float) -> None:
-        """A running request was preempted: nothing is kept free for its outputs any more."""
+        """Release the tokens reserved for the outputs of a preempted request."""
         self._total_offset -= reserved_tokens
 
     def continue_chunk(self, sequence: Sequence) -> None:
-        """The chunked request goes first, whatever the policy says."""
+        """Continue the chunked request first, regardless of the policy."""
         remaining_total = self._cache.free + self._cache.evictable - self._total_offset
         limit = min(self._chunk_left, int(remaining_total))
         if limit <= 0:
@@ -102,9 +102,10 @@ class PrefillPass:
         waiting: WaitingQueue[KVNode],
         without: Collection[tuple[KVNode, float]],
     ) -> bool:
-        """The fit test of ``try_admit`` if requests that run were preempted before it.
+        """Return whether ``try_admit`` would pass if some running requests were preempted.
 
-        Each ``without`` is where the locked path of one ends, and what it holds and keeps beside.
+        Each entry of ``without`` has the end of a running request's locked path, and the number of
+        its private and reserved tokens.
         """
         cache = self._cache
         node, _ = waiting.match(sequence.request)
@@ -121,7 +122,7 @@ class PrefillPass:
         return need < self._cache.free + self._cache.evictable - self._total_offset + freed
 
     def try_admit(self, sequence: Sequence, waiting: WaitingQueue[KVNode]) -> bool:
-        """The fit test and, if it passes, the commit. The prefix is locked before the test."""
+        """Run the fit test and commit if it passes. The prefix is locked before the test."""
         cache = self._cache
         node, place = waiting.match(sequence.request)
         extend = sequence.total - node.depth

@@ -1,4 +1,4 @@
-"""When a worker tries to admit somebody: after every so many decode steps."""
+"""The interval between a worker's admission passes, in decode steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PassInterval:
         self._last = 0
 
     def is_due(self, steps: int, *, decoding: bool) -> bool:
-        """Whether after so many decode steps in all a pass is made; if so it counts as made."""
+        """Return whether a pass is due after ``steps`` steps in total; count it if it is due."""
         due = not decoding or (steps - self._last) % self._every == 0
         if due:
             self._last = steps

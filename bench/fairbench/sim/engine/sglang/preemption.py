@@ -1,4 +1,4 @@
-"""What a scheduler that preempts takes from running requests in the pass under way."""
+"""The memory that a preempting scheduler takes from running requests in a pass."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Preemption:
         self._taken: list[Sequence] = []
 
     def begin(self, attempt: PrefillPass) -> None:
-        """The pass in which memory is taken, and asked about, from now on."""
+        """Set the pass in which memory is taken and fit is tested from now on."""
         self._pass = attempt
 
     def would_fit(self, request: Request, without: Collection[Sequence]) -> bool:
-        """Whether a waiting request would get in, in the pass under way, without some that run."""
+        """Return whether a waiting request would fit in this pass without some running ones."""
         assert self._pass is not None
         if not self._cap.has_room(request, [sequence.request for sequence in without]):
             return False
@@ -56,7 +56,7 @@ class Preemption:
         return self._pass.would_fit(self._waiting.sequence_of(request), self._waiting, gone)
 
     def _kept(self, sequence: Sequence) -> float:
-        """What an admission leaves free for the outputs that a running request may still have."""
+        """Return the tokens that an admission reserves for a running request's outputs."""
         to_go = sequence.request.max_new_tokens - self._batch.produced(sequence)
         return min(to_go, CLIP_MAX_NEW_TOKENS) * self._ratio.at(self._batch.steps)
 
@@ -83,7 +83,7 @@ class Preemption:
         return True
 
     def requeue(self) -> bool:
-        """The pass is over: what it preempted waits again. Whether there was any."""
+        """Requeue the requests preempted in this pass. Return whether there were any."""
         taken, self._taken = self._taken, []
         for sequence in taken:
             self._retraction.wait_again(sequence)

@@ -58,7 +58,7 @@ class Retraction:
         batch.rearrange(order)
 
     def _order(self) -> list[Sequence]:
-        """Who loses its memory first comes last."""
+        """Return the running sequences; the last sequence loses its memory first."""
         scheduler = self._scheduler()
         if not scheduler.orders_retraction:
             return self._batch.retraction_order()
@@ -77,13 +77,13 @@ class Retraction:
         sequence.retract(self._clock.now_ps)
 
     def preempt(self, sequence: Sequence) -> None:
-        """``take_back`` in a pass: as in SGLang, those that stay get memory for 20 steps each."""
+        """Call ``take_back`` in a pass; as in SGLang, the others get memory for 20 steps each."""
         self.take_back(sequence)
         room = RETRACT_DECODE_STEPS * len(self._batch)
         self._cache.evict(room - self._cache.free, self._batch.per_client)
 
     def wait_again(self, sequence: Sequence) -> None:
-        """What was taken back enters the queue again, at its tail."""
+        """Put a retracted sequence at the tail of the waiting queue."""
         now_s = self._clock.now_ps / PS_PER_S
         self._scheduler().on_retract(sequence.request, self._waiting, now_s)
         self._waiting.enter(sequence)

@@ -8,9 +8,9 @@ from fairbench.sim.sequence import Sequence
 
 
 def store_prompt(cache: KVCache, sequence: Sequence, tokens: int) -> None:
-    """``tokens`` more of the prompt are computed: put them into the tree and lock them there.
+    """Store and lock ``tokens`` more computed prompt tokens in the tree.
 
-    What another sequence has stored meanwhile is freed.
+    Tokens that another sequence has stored in the meantime are freed.
     """
     node, request = sequence.node, sequence.request
     assert node is not None
@@ -30,7 +30,7 @@ def store_prompt(cache: KVCache, sequence: Sequence, tokens: int) -> None:
 
 
 def store_outputs(cache: KVCache, sequence: Sequence) -> None:
-    """It is done: store its outputs (but the last token, which has no KV) and unlock its path."""
+    """Store a finished sequence's outputs, except the last (no KV), and unlock its path."""
     node, request = sequence.node, sequence.request
     assert node is not None
     kept = sequence.produced - 1
@@ -48,7 +48,7 @@ def store_outputs(cache: KVCache, sequence: Sequence) -> None:
 
 
 def give_back(cache: KVCache, sequence: Sequence, private: int) -> None:
-    """It is retracted: free its private tokens without storing them, and unlock its path."""
+    """Free a retracted sequence's private tokens without storing them; unlock its path."""
     assert sequence.node is not None
     cache.release_of(sequence.request.client, private)
     cache.unlock(sequence.node)

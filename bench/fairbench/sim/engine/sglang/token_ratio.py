@@ -22,7 +22,7 @@ class NewTokenRatio:
         self._base, self._since = self._init, 0
 
     def at(self, step: int) -> float:
-        """The ratio after so many decode steps of the worker."""
+        """Return the ratio after ``step`` decode steps of the worker."""
         if self._full:
             return 1.0
         since = step - self._since
@@ -30,11 +30,11 @@ class NewTokenRatio:
         return ratio if ratio > self._min else self._min
 
     def reset(self, step: int) -> None:
-        """The worker is idle."""
+        """Reset the ratio when the worker is idle."""
         self._base, self._since = self._init, step
 
     def after_retraction(self, batch: RunningBatch) -> None:
-        """The step that is about to run does not decay the new value."""
+        """Set the ratio after a retraction; the step about to run does not decay the value."""
         decoded = sum(batch.produced(s) for s in batch.sequences)
         allowed = sum(s.request.max_new_tokens for s in batch.sequences)
         ratio = (decoded + RETRACT_DECODE_STEPS * len(batch)) / (allowed + 1)

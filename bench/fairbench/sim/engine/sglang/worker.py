@@ -35,7 +35,7 @@ from fairbench.sim.sequence import UNFINISHED, Sequence
 
 
 class Worker(EngineLoop[KVNode]):
-    """One replica. ``submit`` requests; their ``on_done`` is called when they are over."""
+    """An SGLang replica. ``submit`` requests; each one's ``on_done`` is called at its end."""
 
     __slots__ = (
         "_always_due", "_batch_is_full", "_chunked", "_computed", "_passes", "_preemption",
@@ -78,7 +78,7 @@ class Worker(EngineLoop[KVNode]):
         )
 
     def fits(self, request: Request) -> bool:
-        """Whether the request could run here, were it alone."""
+        """Return whether the request could run here if it were alone."""
         return request.input_tokens + request.max_new_tokens + 1 < self.limits.pool_tokens
 
     def abort(self, sequence: Sequence) -> None:
@@ -110,14 +110,14 @@ class Worker(EngineLoop[KVNode]):
             sequence.output = Segment(sequence.output.key, sequence.produced + 1)
 
     def step_end_ps(self, steps: int) -> int | None:
-        """When so many more decode steps end, or the run under way, if that is sooner.
+        """Return when ``steps`` more decode steps end, or the current run ends if sooner.
 
-        None if there is none. Precondition: ``sync``.
+        Return None if there is no run. Precondition: ``sync``.
         """
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 
     def settle(self) -> None:
-        """An iteration that did not end has not happened: whom it admitted was not."""
+        """Settle, and undo the admissions of an iteration that did not end."""
         super().settle()
         for prefill in self._prefills:
             if prefill.first:
@@ -133,7 +133,7 @@ class Worker(EngineLoop[KVNode]):
 
     @property
     def saturated(self) -> bool:
-        """As the flag of its batch says, also where a scheduler that preempts is asked anyway."""
+        """Return whether requests wait and the batch is flagged full, even with preemption."""
         return len(self.waiting) > 0 and self._batch_is_full
 
     def _running(self) -> list[Sequence]:
@@ -272,16 +272,16 @@ class Worker(EngineLoop[KVNode]):
         return True
 
     def _saved_ps(self) -> int:
-        """What a step saves because prefixes are shared: each token is read once.
+        """Return the time (ps) a step saves by reading each shared prefix token only once.
 
-        With those that this step makes room for.
+        The tokens for which this step allocates memory are included.
         """
         cache, batch = self.cache, self.batch
         held = cache.capacity - cache.free - cache.evictable + batch.size
         return self._profile.saved_ps(max(0, batch.context_tokens - held))
 
     def _stop_run(self, run: DecodeRun) -> None:
-        """Nothing need be booked for it: memory for all of the run is there."""
+        """End the run at the next boundary; its memory is allocated, so book nothing."""
         now_ps = self._clock.now_ps
         steps, end_ps = run.steps_before(now_ps + self._clock.past(END, self.index))
         if end_ps != now_ps:

@@ -54,7 +54,7 @@ class Admission:
         now_ps: int,
         preempt: Callable[[Preempt], bool] = never,
     ) -> None:
-        """One pass: what is admitted gets a chunk of the step."""
+        """Run a pass: each admitted request gets a chunk of the step."""
 
         def try_admit(request: Request) -> Tried:
             if step.budget <= 0:

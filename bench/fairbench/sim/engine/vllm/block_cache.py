@@ -51,7 +51,7 @@ class BlockCache:
 
     @property
     def capacity(self) -> int:
-        """All of the memory, in tokens."""
+        """The size of the whole memory, in tokens."""
         return self.blocks * self.block_size
 
     @property
@@ -86,7 +86,7 @@ class BlockCache:
         return self.blank + len(self.unused)
 
     def take(self, count: int) -> list[Block]:
-        """Blocks for a request, blank ones first. They must be there."""
+        """Take blocks for a request, blank ones first. Enough blocks must be available."""
         taken = [Block() for _ in range(min(count, self.blank))]
         self.blank -= len(taken)
         end = top = self.root  # of the stretch that is evicted: a prompt's blocks go last to first
@@ -104,7 +104,7 @@ class BlockCache:
         return taken
 
     def use(self, block: Block) -> None:
-        """One more request uses a cached block."""
+        """Count another request that uses a cached block."""
         if block.users:
             self.shared += 1
         else:
@@ -112,7 +112,7 @@ class BlockCache:
         block.users += 1
 
     def give_back(self, blocks: Iterable[Block]) -> None:
-        """A request is done with its blocks, which are named from the last to the first."""
+        """Release a request's blocks, which are given from the last to the first."""
         for block in blocks:
             block.users -= 1
             if block.users:
@@ -160,22 +160,22 @@ class BlockCache:
     def descend(
         self, node: BlockNode, prompt: Prompt, place: Place, limit: int
     ) -> tuple[BlockNode, Place]:
-        """The longest cached prefix of whole blocks, at most ``limit`` tokens, from ``node`` on."""
+        """Return the longest cached whole-block prefix from ``node``, up to ``limit`` tokens."""
         return self.tree.descend(node, prompt, place, limit)
 
     def match(self, prompt: Prompt, limit: int) -> tuple[BlockNode, Place]:
-        """``descend`` from the root."""
+        """Call ``descend`` from the root."""
         return self.tree.descend(self.root, prompt, (0, 0), limit)
 
     def common_tokens(self, prompt: Prompt, limit: int) -> int:
-        """How much of a prompt is cached in whole blocks, at most ``limit`` tokens."""
+        """Return how many tokens of a prompt whole blocks cache, at most ``limit``."""
         return self.match(prompt, limit)[0].depth
 
     def touch(self, node: BlockNode) -> None:
-        """Nothing: in vLLM a look does not count as use."""
+        """Do nothing: in vLLM a look-up does not count as use."""
 
     def next_stamp(self) -> int:
-        """A new, latest stamp."""
+        """Return a new, latest stamp."""
         self._stamp += 1
         return self._stamp
 

@@ -89,10 +89,10 @@ class BlockTree:
         return child, end
 
     def drop(self, block: Block) -> BlockNode | None:
-        """``block`` is overwritten. Returns its node if no other block holds the same.
+        """Drop an overwritten ``block``; return its node if no other block holds the content.
 
-        By then the node has no children: whoever used a later block used one of these as well, and
-        gave it back later.
+        The node then has no children. Requests that used a later block also used a block of this
+        node, and gave it back later.
         """
         node, block.node = block.node, None
         assert node is not None
@@ -106,7 +106,7 @@ class BlockTree:
 
 
 def next_block(prompt: Prompt, place: Place, tokens: int) -> tuple[Key, Place]:
-    """The slices of ``tokens`` tokens from ``place`` on, which must be there, and their end."""
+    """Return slices of ``tokens`` tokens from ``place``, which must exist, and their end."""
     index, offset = place
     key, length = prompt[index]
     if length - offset > tokens:  # most often a block lies within one segment
@@ -137,7 +137,7 @@ def prefix_of(node: BlockNode) -> Prompt:
 
 
 def file(waiter: Waiter, node: BlockNode, block_size: int) -> None:
-    """The match of ``waiter`` ends at ``node``."""
+    """Attach ``waiter`` to ``node``, where its match ends."""
     waiter.node = node
     waiter.place = place_at(waiter.prompt, node.depth)
     if node.waiters is None or node.awaited is None:

@@ -1,4 +1,4 @@
-"""What is written down of admissions and of the prompts computed in a vLLM step."""
+"""Records of admissions and of the prompts computed in a vLLM step."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class Booking:
         sequence.recompute_tokens -= extend - self._fresh(sequence, cached_tokens, extend)
 
     def preempt(self, sequence: Sequence, decoding: bool) -> None:
-        """It loses its memory. What is left of its prompt will not be computed this time."""
+        """Record a preemption. The rest of the prompt will not be computed this time."""
         left = 0 if decoding else sequence.total - sequence.filled
         sequence.recompute_tokens -= left - self._fresh(sequence, sequence.filled, left)
         reached = sequence.request.input_tokens if decoding else sequence.filled
         self._reached[sequence] = max(reached, self._reached.get(sequence, 0))
 
     def finish(self, sequence: Sequence) -> None:
-        """It is over."""
+        """Forget a finished sequence."""
         self._reached.pop(sequence, None)
 
     def shares(self, chunks: list[Prefill], gpu_ps: list[int]) -> dict[str, PrefillShare]:
-        """What the chunks of a step book, by client; ``gpu_ps`` is each one's part of its time."""
+        """Return a step's shares by client; ``gpu_ps`` is the time of each chunk."""
         shares: dict[str, PrefillShare] = {}
         for (sequence, cached, tokens, first, last, _), took_ps in zip(chunks, gpu_ps, strict=True):
             client = sequence.request.client
@@ -68,7 +68,7 @@ class Booking:
         return shares
 
     def _fresh(self, sequence: Sequence, cached: int, tokens: int) -> int:
-        """How many of ``tokens`` tokens behind ``cached`` are computed for the first time."""
+        """Return how many ``tokens`` after ``cached`` are computed for the first time."""
         if not sequence.retractions:
             return tokens
         end = min(cached + tokens, sequence.request.input_tokens)

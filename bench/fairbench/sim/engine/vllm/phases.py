@@ -1,4 +1,4 @@
-"""Which of the decoding sequences need a new block in a step, without a look at the others."""
+"""An index of decoding sequences that need a new block in a step, without a scan."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ class Phases:
         self._phase: dict[Sequence, int] = {}
 
     def join(self, sequence: Sequence, step: int, context: int, seat: int) -> None:
-        """From ``step`` on it decodes; ``context`` is its length in that step.
+        """Add a sequence that decodes from ``step`` on, with length ``context`` in that step.
 
-        ``seat`` is its place in the running list.
+        ``seat`` is the sequence's place in the running list.
         """
         phase = (step + 1 - context) % self._size
         self._phase[sequence] = phase
         self._groups[phase][sequence] = seat
 
     def leave(self, sequence: Sequence) -> None:
-        """It decodes no more."""
+        """Remove a sequence that no longer decodes."""
         del self._groups[self._phase.pop(sequence)][sequence]
 
     def beginning(self, step: int) -> list[Sequence]:
-        """Those whose token of this step is the first of a block, in running order."""
+        """Return sequences whose token of this step begins a block, in running order."""
         group = self._groups[step % self._size]
         return sorted(group, key=group.__getitem__)
 
     def filling(self, step: int) -> list[Sequence]:
-        """Those whose token of this step is the last of a block, in running order."""
+        """Return sequences whose token of this step fills a block, in running order."""
         return self.beginning(step + 1)
 
     def count(self, step: int) -> int:
-        """How many begin a block in this step."""
+        """Return how many sequences begin a block in this step."""
         return len(self._groups[step % self._size])
 
     def steps_within(self, step: int, blocks: int, most: int) -> int:
-        """How many steps from ``step`` on need at most ``blocks`` new blocks, up to ``most``."""
+        """Return how many steps from ``step`` need only ``blocks`` new blocks, up to ``most``."""
         each_round = len(self._phase)
         if not each_round:
             return most

@@ -18,7 +18,7 @@ from fairbench.sim.sequence import Sequence
 
 
 class Preemption:
-    """For want of memory, or at the scheduler's wish. ``before`` is called before each."""
+    """Preemption for lack of memory or by a scheduler; each one first calls ``before``."""
 
     def __init__(
         self,
@@ -88,14 +88,14 @@ class Preemption:
         return True
 
     def requeue(self) -> bool:
-        """The pass is over: what it preempted waits again. Whether there was any."""
+        """Requeue the requests preempted in this pass. Return whether there were any."""
         wished, self._wished = self._wished, []
         for sequence in wished:
             self._wait_again(sequence)
         return bool(wished)
 
     def _take_back(self, sequence: Sequence) -> None:
-        """Its full blocks stay cached."""
+        """Take memory from a sequence. Its full blocks stay cached."""
         self._before()
         self._booking.preempt(sequence, sequence in self._running.batch.sequences)
         self._running.remove(sequence)

@@ -1,4 +1,4 @@
-"""What runs on a vLLM worker, and the first part of a step: tokens and blocks for what runs."""
+"""The running list of a vLLM worker and the first part of a step: tokens and blocks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from fairbench.sim.sequence import Sequence
 
 @dataclass(slots=True)
 class Step:
-    """What one step computes. ``budget``: tokens that are left of it.
+    """The work of a step. ``budget`` is the number of tokens left for the step.
 
-    ``stalled`` are decoding sequences that get nothing: one before them in the list was itself
-    preempted for want of memory, where a scheduler's retraction order makes that possible.
+    ``stalled`` are decoding sequences that get nothing. A sequence before them in the list was
+    itself preempted for lack of memory. A scheduler's retraction order makes this case possible.
     """
 
     budget: int
@@ -63,9 +63,9 @@ class RunningList:
     # Members.
 
     def admit(self, sequence: Sequence, node: BlockNode, place: Place, tokens: int) -> bool:
-        """Blocks for its first ``tokens``, cached up to ``node``, and a place at the end.
+        """Admit a sequence at the end with blocks for ``tokens``, cached up to ``node``.
 
-        False if there is no memory.
+        Return False if memory is insufficient.
         """
         alone = not self.sequences
         if not self.tables.admit(sequence, node, place, tokens, alone=alone):
@@ -76,23 +76,23 @@ class RunningList:
         return True
 
     def decode(self, sequence: Sequence) -> None:
-        """Its prompt is complete: it decodes from the next step on."""
+        """Start decoding a sequence with a complete prompt from the next step on."""
         batch = self.batch
         batch.join(sequence)
         context = sequence.request.input_tokens + sequence.produced
         self._phases.join(sequence, batch.steps, context, self._seats[sequence])
 
     def pause(self, sequence: Sequence) -> None:
-        """It does not decode any more, or sits out a step: then ``decode`` ends that."""
+        """Stop decoding a sequence, perhaps only for a step; ``decode`` resumes decoding."""
         self.batch.leave(sequence)
         self._phases.leave(sequence)
 
     def finished(self) -> list[Sequence]:
-        """Those that are done with the step that ended, in running order."""
+        """Return the sequences finished by the step that ended, in running order."""
         return sorted(self.batch.finished(), key=self._seats.__getitem__)
 
     def remove(self, sequence: Sequence) -> None:
-        """It is over or preempted: its blocks are free."""
+        """Remove a finished or preempted sequence and free its blocks."""
         if sequence in self.batch.sequences:
             self.pause(sequence)
         self.sequences.remove(sequence)
@@ -102,7 +102,7 @@ class RunningList:
     # A step.
 
     def schedule(self, step: Step, preempt: Callable[[], Sequence]) -> None:
-        """Tokens and blocks for what runs. ``preempt`` takes one out and returns it."""
+        """Give running sequences tokens and blocks; ``preempt`` removes and returns a sequence."""
         batch = self.batch
         new = batch.steps == self._memory_step  # not if the step is decided a second time
         beginning = self._phases.count(batch.steps) if new else 0
@@ -130,7 +130,7 @@ class RunningList:
         self._memory_step = max(self._memory_step, steps)
 
     def steps_ahead(self, blocks: int, most: int) -> int:
-        """How many more steps need at most so many blocks, after those that have theirs."""
+        """Return how many steps beyond those provided for need at most ``blocks`` blocks."""
         return self._phases.steps_within(self._memory_step, blocks, most)
 
     def _extend(self, step: Step, sequence: Sequence, tokens: int) -> None:
@@ -140,7 +140,7 @@ class RunningList:
         step.budget -= tokens
 
     def _schedule_in_need(self, step: Step, preempt: Callable[[], Sequence]) -> None:
-        """One by one: not all that they need is there."""
+        """Schedule sequences one by one because resources do not suffice for all."""
         scheduled: dict[Sequence, int] = {}
         index = 0
         while index < len(self.sequences) and step.budget > 0:
@@ -172,13 +172,13 @@ class RunningList:
         step.stalled = [s for s in self.batch.sequences if s not in scheduled]
 
     def computed_tokens(self, sequence: Sequence) -> int:
-        """Tokens of a running sequence whose KV there is."""
+        """Return how many tokens of a running sequence have KV in memory."""
         if sequence in self.batch.sequences:
             return sequence.request.input_tokens + self.batch.produced(sequence) - 1
         return sequence.filled
 
     def _needs(self, sequence: Sequence) -> tuple[int, int]:
-        """Tokens that it has computed, and those that it has yet to, to have all of them."""
+        """Return how many tokens of a sequence are computed and how many are still missing."""
         has = self.computed_tokens(sequence)
         return has, 1 if sequence in self.batch.sequences else sequence.total - has
 

@@ -39,9 +39,10 @@ class BlockTables:
     def admit(
         self, sequence: Sequence, node: BlockNode, place: Place, tokens: int, *, alone: bool
     ) -> bool:
-        """Blocks for the first ``tokens`` of its prompt, of which those up to ``node`` are cached.
+        """Allocate blocks for the first ``tokens`` of a prompt that is cached up to ``node``.
 
-        False, and nothing is done, if they are not there. ``alone``: nothing else is running.
+        Return False and change nothing if too few blocks are free. ``alone``: nothing else is
+        running.
         """
         cached = _path_blocks(node)
         unused = sum(not block.users for block in cached)
@@ -62,7 +63,7 @@ class BlockTables:
     def would_fit(
         self, sequence: Sequence, node: BlockNode, without: Iterable[Sequence], *, alone: bool
     ) -> bool:
-        """Whether all of a prompt cached up to ``node`` had blocks without those running ones."""
+        """Return whether a whole prompt cached to ``node`` would fit without those sequences."""
         cached = _path_blocks(node)
         users = Counter(block for one in without for block in self._tables[one].blocks)
         for block in cached:
@@ -73,32 +74,32 @@ class BlockTables:
         return wanted + (0 if alone else self._watermark) <= self._cache.free_blocks + freed
 
     def missing(self, sequence: Sequence, tokens: int) -> int:
-        """Blocks that it lacks to hold ``tokens`` tokens."""
+        """Return how many blocks a sequence lacks to hold ``tokens`` tokens."""
         return max(-(-tokens // self._size) - len(self._tables[sequence].blocks), 0)
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
-        """Blocks for its first ``tokens`` tokens; False if they are not there."""
+        """Allocate blocks for the first ``tokens`` tokens. Return False if too few are free."""
         if self.missing(sequence, tokens) > self._cache.free_blocks:
             return False
         self._extend(self._tables[sequence], tokens)
         return True
 
     def add_block(self, sequence: Sequence) -> None:
-        """One more block, which must be there."""
+        """Add a block, which must be available, to a sequence."""
         self._tables[sequence].blocks += self._cache.take(1)
 
     def store_block(self, sequence: Sequence) -> None:
-        """One more of its blocks is full."""
+        """Store the sequence's next full block."""
         if self._cache.prefix_caching:
             table = self._tables[sequence]
             self._store(table, table.node.depth // self._size + 1)
 
     def give_back(self, sequence: Sequence) -> None:
-        """It is over or preempted. Its last block will be evicted first."""
+        """Free the blocks of an ended or preempted sequence; the last is evicted first."""
         self._cache.give_back(reversed(self._tables.pop(sequence).blocks))
 
     def shared_tokens(self, apart: Iterable[Sequence]) -> int:
-        """Tokens in blocks of several sequences, once for each but the first; without ``apart``."""
+        """Return shared-block tokens, counted per user after the first, without ``apart``."""
         shared = self._cache.shared
         others = Counter(block for sequence in apart for block in self._tables[sequence].blocks)
         for block, count in others.items():
@@ -106,7 +107,7 @@ class BlockTables:
         return shared * self._size
 
     def blocks(self, sequence: Sequence) -> list[Block]:
-        """The blocks of a running sequence, first to last."""
+        """Return the blocks of a running sequence, first to last."""
         return self._tables[sequence].blocks
 
     def __len__(self) -> int:
@@ -126,7 +127,7 @@ class BlockTables:
 
 
 def _path_blocks(node: BlockNode) -> list[Block]:
-    """The blocks that vLLM would use for the prefix that ends at ``node``, first to last."""
+    """Return the blocks vLLM would use for the prefix up to ``node``, first to last."""
     found: list[Block] = []
     while node.parent is not None:
         found.append(node.blocks[0])

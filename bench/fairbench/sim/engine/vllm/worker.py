@@ -36,7 +36,7 @@ __all__ = ["BlockCache", "VLLMLimits", "VLLMWorker"]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VLLMWorker(EngineLoop[BlockNode]):
-    """One replica. ``submit`` requests; their ``on_done`` is called when they are over."""
+    """A vLLM replica. ``submit`` requests; each one's ``on_done`` is called at its end."""
 
     def __init__(
         self,
@@ -69,12 +69,12 @@ class VLLMWorker(EngineLoop[BlockNode]):
         self._taken_ps = NEVER  # when a step last began for which memory had to be taken back
 
     def fits(self, request: Request) -> bool:
-        """Whether the request could run here, were it alone. Its last token needs no memory."""
+        """Return whether the request could run here alone. Its last token needs no memory."""
         tokens = request.input_tokens + request.max_new_tokens - 1
         return -(-tokens // self.limits.block_size) <= self.limits.blocks
 
     def sync(self) -> None:
-        """Also bring memory up to the last step that would have begun."""
+        """Synchronize, and provide memory up to the last step that would have begun."""
         if (run := self._run) is None:
             return
         over, _ = run.steps_before(self._clock.now_ps + self._clock.past(DECIDE, self.index))
@@ -84,7 +84,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         self.running.provide(provided)
 
     def settle(self) -> None:
-        """A step that did not end has not happened: whom it admitted was not."""
+        """Settle, and undo the admissions of a step that did not end."""
         super().settle()
         for chunk in self._chunks:
             if chunk.first:
@@ -131,11 +131,11 @@ class VLLMWorker(EngineLoop[BlockNode]):
 
     @property
     def saturated(self) -> bool:
-        """Also where the last step left somebody waiting for want of blocks."""
+        """Return whether the worker is saturated, also if the last step lacked blocks."""
         return super().saturated or (self._short and len(self.waiting) > 0)
 
     def _step_tokens(self) -> int:
-        """The engine's limit, or less if the scheduler says so; a prompt gets a token at least."""
+        """Return the engine's or scheduler's lower token limit, with at least 1 for a prompt."""
         most, scheduler = self.limits.max_num_batched_tokens, self.scheduler
         if not scheduler.sizes_steps:
             return most
@@ -143,7 +143,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         return min(most, max(wanted, len(self.batch) + 1))
 
     def _start_mixed(self, step: Step) -> None:
-        """A step with prefill in it, or one that not all take part in."""
+        """Start a step with prefill, or a step in which some sequences do not take part."""
         self._end_stretch()
         for sequence in step.stalled:
             self.running.pause(sequence)
@@ -200,9 +200,10 @@ class VLLMWorker(EngineLoop[BlockNode]):
     # Steps that only decode.
 
     def _start_decode(self) -> None:
-        """All that can be foreseen: until one ends, blocks run out, or one waiting may enter.
+        """Start a run until a sequence ends, blocks run out, or a waiting request may enter.
 
-        Whoever hears of evictions hears of each when it happens: then one ends the run too.
+        A listener to evictions is told of each eviction when it happens. In that case an eviction
+        also ends the run.
         """
         batch, cache = self.batch, self.cache
         steps = batch.steps_to_finish()
@@ -213,10 +214,10 @@ class VLLMWorker(EngineLoop[BlockNode]):
         self._start_run(steps, self._saved_ps() - self._tail_ps())
 
     def _tail_ps(self) -> int:
-        """What the longest sequence adds to a step that only decodes.
+        """Return the time (ps) that the longest sequence adds to a pure decode step.
 
-        Its context counts as it was when the sequence joined the batch, so that every step of a run
-        takes the same.
+        The context counts as of the moment when the sequence joined the batch, so each step of a
+        run adds an equal time.
         """
         if self._profile.vllm_attention is None:
             return 0
@@ -225,7 +226,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         return self._profile.vllm_extra_ps(batch.size, batch.context_tokens, longest)
 
     def _saved_ps(self) -> int:
-        """What the step saves because those that decode have prefixes in common."""
+        """Return the time (ps) a step saves because decoding sequences share prefixes."""
         if self._profile.shared_read == 1:
             return 0
         decoding = self.batch.sequences
@@ -233,7 +234,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         return self._profile.saved_ps(self.running.tables.shared_tokens(apart))
 
     def _next_boundary(self, run: DecodeRun) -> int:
-        """A step that began with memory taken back has begun."""
+        """Return the steps to the next boundary; a step that took memory back has begun."""
         return 1 if self._clock.now_ps == self._taken_ps else super()._next_boundary(run)
 
     def _provide(self, steps: int) -> None:
@@ -241,5 +242,5 @@ class VLLMWorker(EngineLoop[BlockNode]):
 
 
 def cache_of(limits: VLLMLimits) -> BlockCache:
-    """An empty KV pool as the limits have it."""
+    """Return an empty KV pool with the given limits."""
     return BlockCache(limits.blocks, limits.block_size, prefix_caching=limits.enable_prefix_caching)
