@@ -1,4 +1,4 @@
-"""The pages of the site, as MkDocs and Zensical want them: python docs/pages.py OUT_DIR
+"""The pages of the site for MkDocs and Zensical: ``python docs/pages.py OUT_DIR``.
 
 README, RUN, the changelog, how to contribute and docs/ become one tree. Links that lead elsewhere
 in the repository lead to a copy of that file.

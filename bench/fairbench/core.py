@@ -34,7 +34,7 @@ LENGTH = itemgetter(1)  # of a segment; faster than its attribute, and prompts a
 
 
 def prompt_tokens(prompt: Prompt) -> int:
-    """Number of tokens in a prompt."""
+    """Return the number of tokens in a prompt."""
     return sum(map(LENGTH, prompt))
 
 

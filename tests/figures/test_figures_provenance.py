@@ -1,8 +1,7 @@
 """What figures say of their numbers' origin."""
 
-from figure_helpers import PROFILE, cell
-
 from fairbench.figures.provenance import of_first_runs, provenance
+from figure_helpers import PROFILE, cell
 
 
 def test_one_seed_has_no_interval():

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from figure_helpers import stored_run
 
 from fairbench.figures.timeline import busy_share, client_names, response_times, service_rates
 from fairbench.metrics.service import View
+from figure_helpers import stored_run
 
 NEVER = float("nan")
 

@@ -4,7 +4,6 @@ import csv
 from pathlib import Path
 
 import pytest
-from figure_helpers import PROFILE
 
 from fairbench.config.sweep import read_sweep
 from fairbench.config.sweep_points import points
@@ -13,6 +12,7 @@ from fairbench.results.store import write_json
 from fairbench_studies.dlpm import catalogue
 from fairbench_studies.dlpm.catalogue import FIGURES, figure_named
 from fairbench_studies.kit.rows import write_rows
+from figure_helpers import PROFILE
 
 POINT = {
     "workers": 8, "waiting": 200, "synchronisation_ms": 1.0, "match_ms": 2.0, "dispatch_ms": 1.0,

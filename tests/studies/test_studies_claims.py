@@ -4,7 +4,6 @@ import csv
 from functools import partial
 
 import pytest
-from figure_helpers import cell
 
 from fairbench_studies.dlpm.claims import fairness, quanta, scaling, throughput
 from fairbench_studies.dlpm.claims.pairs import Outcome
@@ -18,6 +17,7 @@ from fairbench_studies.dlpm.claims.table import (
     write,
 )
 from fairbench_studies.dlpm.fig4 import Timings
+from figure_helpers import cell
 
 HOLDS, REVERSED, UNCLEAR, UNCONTENDED, OFF, UNTESTABLE = Outcome
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from figure_helpers import cell
 
 from fairbench.config import identity
 from fairbench.config.sweep_points import points
@@ -36,6 +35,7 @@ from fairbench_studies.dlpm.claims.map_table import map_markdown, write_map
 from fairbench_studies.dlpm.claims.places import Place, by_seed
 from fairbench_studies.dlpm.claims.table import CLAIMS
 from fairbench_studies.kit.store import filling
+from figure_helpers import cell
 from one_by_one import OneByOne
 from slow_params import slow
 

@@ -1,10 +1,10 @@
 """The parts of claims on what figures 8, 9 and 12 show, by runs made by hand."""
 
 import pytest
-from figure_helpers import cell, stored_run
 
 from fairbench_studies.dlpm.claims import conversations, mix, trees
 from fairbench_studies.dlpm.claims.pairs import Outcome
+from figure_helpers import cell, stored_run
 
 HOLDS, REVERSED, UNCLEAR, _, OFF, _ = Outcome
 

@@ -4,7 +4,6 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from figure_helpers import cell, stored_run
 
 import fairbench
 from fairbench.metrics.records import Requests, Service
@@ -12,6 +11,7 @@ from fairbench.results.store import read_run
 from fairbench_studies.dlpm.claims import theorems
 from fairbench_studies.dlpm.claims.pairs import Outcome
 from fairbench_studies.dlpm.claims.theorems import judge_bound, largest_lead, service_gap, shortfall
+from figure_helpers import cell, stored_run
 
 NEVER = float("nan")
 

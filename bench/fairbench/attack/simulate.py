@@ -15,6 +15,7 @@ from fairbench.execute.files_read import files_of
 
 
 def seeded(spec: ExperimentSpec, seed: int) -> ExperimentSpec:
+    """Return the experiment with this seed."""
     return spec.model_copy(update={"seed": seed})
 
 

@@ -74,7 +74,9 @@ def judge_paired(
 def judge_repeated(
     clause: Clause, before: Sequence[Value], after: Sequence[Value], alpha: float
 ) -> Judgement:
-    """Several measured runs of one seed against several: the baseline's, each made worse by as much
+    """Judge several measured runs of one seed against several of the baseline.
+
+    The baseline's runs are each made worse by as much
     as is allowed, are ranked with the current ones; the clause fails if those rank worse, and
     passes if they rank better, or if none is worse than any.
 

@@ -46,7 +46,7 @@ class VLLMLimits:
 
     @property
     def all_blocks(self) -> int:
-        """vLLM's ``num_gpu_blocks``."""
+        """The number of KV blocks: vLLM's ``num_gpu_blocks``."""
         return self.pool_tokens // self.block_size
 
     @property

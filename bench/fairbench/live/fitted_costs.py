@@ -45,7 +45,9 @@ class _Fit:
 
 
 class FittedCosts:
-    """A ``CostModel``: a prefill is linear in its tokens and in the context that they attend to,
+    """A ``CostModel`` that is fitted to measured iterations.
+
+    A prefill is linear in its tokens and in the context that they attend to,
 
     a decode step in its requests and in their context, as in the simulator's timing profiles.
     """

@@ -74,7 +74,7 @@ class Table:
 
 @cache
 def _names_of(table: Any) -> tuple[str, ...]:
-    """Return the possible columns of a table. (Cached, because a thousand clients have parts.)"""
+    """Return the possible columns of a table; cached, because a thousand clients have parts."""
     return tuple(column.name for column in fields(table))
 
 

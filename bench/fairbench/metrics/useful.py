@@ -28,7 +28,7 @@ def useful_service(tables: Tables, facts: Facts, notes: Notes) -> list[dict[str,
 
 
 def told(padding: Mapping[str, int]) -> dict[str, int]:
-    """Padding as a row of a summary has it: only what there is."""
+    """Return the padding for a row of a summary, without zero entries."""
     plain = PLAIN._asdict()
     names = {"input_tokens": "padding_tokens"}
     return {names.get(key, key): one for key, one in padding.items() if one != plain[key]}

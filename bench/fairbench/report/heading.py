@@ -30,6 +30,7 @@ def trace_lines(summary: Summary) -> list[str]:
 
 
 def details_line(summary: Summary) -> str:
+    """Return the details of a run in one line."""
     before = f"admission {summary['admission']}, " if "admission" in summary else ""
     if "gateway" in summary:
         before += f"gateway {summary['gateway']} (saturation {summary['saturation']}), "

@@ -29,7 +29,9 @@ class Scan(Protocol):
 
 
 class Running(NamedTuple):
-    """A request of the running batch. ``held_tokens`` is its context, a shared prefix included;
+    """A request of the running batch.
+
+    ``held_tokens`` is its context, a shared prefix included;
 
     ``reserved_tokens`` is what admission still keeps free for it, before any ratio.
     """

@@ -41,7 +41,7 @@ class Join:
 
 
 class _Task:
-    """A coroutine under way. (An object, not a closure that refers to itself: those are cycles.)"""
+    """A coroutine under way: an object, because a closure that refers to itself is a cycle."""
 
     __slots__ = ("_done", "_program")
 

@@ -101,9 +101,7 @@ class _Run(NamedTuple):
     params: dict[str, Value]
 
     def sized(self, count: int) -> Changed:
-        """Return the changes for the well-behaved clients of the workload's program, if sizes are
-        given.
-        """
+        """Return the changes for the workload's well-behaved clients, if sizes are given."""
         traffic = self.spec.traffic()
         for index, multiple in _plain_sizes(self.scenario, count):
             load = _sized(self.load._replace(client=index), multiple)

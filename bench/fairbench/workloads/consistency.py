@@ -137,9 +137,7 @@ def _check_sizes(where: str, sizes: Sizes | None, count: int) -> None:
 
 
 def _numbers(where: str, groups: Sequence[Group], count: int) -> set[int]:
-    """Return the numbers of the clients in some groups. Raises ValueError for a repeated or empty
-    set.
-    """
+    """Return the numbers of the clients in some groups. Raises ValueError for repetitions."""
     found: set[int] = set()
     for group in groups:
         if not found.isdisjoint(group.numbers):

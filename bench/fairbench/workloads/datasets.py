@@ -82,8 +82,7 @@ class Source:
         return self._counter.count(text) if text else 0
 
     def _joined(self, index: int) -> int:
-        """Return the tokens of an article and the following ones, up to the total nearest to the
-        target.
+        """Return the tokens of successive articles, up to the total nearest to the target.
 
         Two joined texts start with different articles, so they share no prefix.
         """

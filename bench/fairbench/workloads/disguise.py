@@ -36,9 +36,7 @@ class Disguise:
     output_multiple: int = 1
 
     def dress(self, program: Program, copied: Program | None) -> Job:
-        """Return the program in disguise, with the beginning of ``copied``'s first prompt before
-        its own.
-        """
+        """Return the program in disguise, behind the start of ``copied``'s first prompt."""
         prompt = first_prompt(copied) if copied is not None else ()
         padding = (*prompt, Segment(f"{self.owner}/padding", self.padding_tokens))
         return _Disguised(program, self, beginning(padding, self.padding_tokens))

@@ -161,9 +161,7 @@ class Scenario(FileTable):
     presence: Presence | None = None
 
     def rate_on(self, profile_id: str) -> float:
-        """Return the rate on a timing profile: that of the longest matching prefix, else the usual
-        rate.
-        """
+        """Return the rate on a timing profile: the longest matching prefix's, else the usual."""
         own = self.rates or {}
         beginnings = [start for start in own if profile_id.startswith(start)]
         return own[max(beginnings, key=len)] if beginnings else self.rate
@@ -250,7 +248,5 @@ class WorkloadSpec(FileTable):
         return model.model_copy(update=calm)
 
     def scheduler_settings(self, scenario: str) -> dict[str, Value]:
-        """Return the scheduler parameters that the workload sets in a scenario (``NAME.PARAM`` ->
-        value).
-        """
+        """Return the scheduler parameters of a scenario (``NAME.PARAM`` -> value)."""
         return {**self.settings, **self.scenario(scenario).settings}

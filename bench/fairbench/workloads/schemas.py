@@ -119,9 +119,7 @@ def _document_row(record: Mapping[str, Any]) -> Texts:
 
 
 def _document_qa_pairs(record: Mapping[str, Any]) -> Texts:
-    """Return the texts of the hub's first LooGLE layout, whose list is a Python literal in text
-    form.
-    """
+    """Return the texts of the hub's first LooGLE layout, whose list is a Python literal."""
     listed = record["qa_pairs"]
     if isinstance(listed, str):
         try:

@@ -48,9 +48,7 @@ class User:
             self._present = next(self._later)
 
     def next(self, now_s: float) -> ProgramArrival | None:
-        """Return the user's next program and its start time, after its last one ended; None if
-        none.
-        """
+        """Return the user's next program and its start time, None if there is none."""
         ready_s = now_s + sample_gap(self._rng, self._loop.think_s)
         at_s = self._there(max(ready_s, self._last_s + LEAST_GAP_S))
         if at_s >= self._loop.until_s:

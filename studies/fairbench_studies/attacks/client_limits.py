@@ -89,9 +89,7 @@ class Served(NamedTuple):
 
 
 def spec_of(name: str, limited: bool, seed: int) -> ExperimentSpec:
-    """Return the run of a row with the attacks' clients, with the row's limits or without a
-    gateway.
-    """
+    """Return a row's run with the attacks' clients, limited or without a gateway."""
     scheduler, settings = ROWS[name]
     workload = LONG_QA if LONG_QA in name else "judge"
     flags = {

@@ -45,6 +45,7 @@ Tagged = Mapping[str, Outcomes]
 
 
 def ours() -> Configuration:
+    """Return the configuration of fair-finish."""
     return Configuration(frozen().ours, PUBLISHED)
 
 

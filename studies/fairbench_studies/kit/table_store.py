@@ -34,9 +34,7 @@ SWEEP_NUMBERS = ("sharing_incentive_p95", "service_rate_tok_s", "jain_index_actu
 
 
 def kept(summary: Mapping[str, object], of: str) -> dict[str, str]:
-    """Return a row of a table of runs. ``of`` distinguishes runs of one scheduler, such as a data
-    set.
-    """
+    """Return a row of a table of runs. ``of`` distinguishes runs of one scheduler."""
     censored = summary["censored"]
     assert isinstance(censored, list)
     return {

@@ -60,10 +60,12 @@ def percentile_of(name: str) -> str:
 
 
 def whole(row: Row, name: str) -> str:
+    """Return a value as a whole number."""
     return f"{float(row[name]):,.0f}"
 
 
 def percent(row: Row, name: str) -> str:
+    """Return a fraction as a percentage."""
     return f"{float(row[name]):.0%}"
 
 
@@ -80,6 +82,7 @@ def limited(row: Row) -> str:
 
 
 def index(row: Row, name: str) -> str:
+    """Return an index to three digits."""
     return f"{float(row[name]):.3f}"
 
 

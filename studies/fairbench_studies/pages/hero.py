@@ -1,4 +1,4 @@
-"""Draw the README's chart from results/tables/cells.csv: python studies hero
+"""Draw the README's chart from results/tables/cells.csv: ``python studies hero``.
 
 P95 of the well-behaved clients against throughput, one mark a scheduler, in two workloads.
 """
@@ -18,7 +18,7 @@ CELLS = (
     ("tot", "s1", "trees of thought, one client sends more", "P95 of the well-behaved, s"),
     ("long-qa", "s2", "long documents, one client's are longer", "P95 to the first token, s"),
 )
-# Where a label stands from its mark, in points; the rest stand to the right.
+# Offset of a label from its mark, in points; the others stand to the right.
 OFFSETS = {
     ("tot", "vtc"): (-4, -11),
     ("tot", "dlpm"): (6, 5),

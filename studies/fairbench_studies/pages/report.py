@@ -1,4 +1,4 @@
-"""Photograph the top of a stored run's report: report-picture RUN_DIR OUT.png"""
+"""Photograph the top of a stored run's report: ``report-picture RUN_DIR OUT.png``."""
 
 from __future__ import annotations
 

@@ -77,6 +77,7 @@ def rendered(text: str) -> str:
 
 
 def main(*arguments: str) -> None:
+    """Render all tables, or collect the rows that the arguments name first."""
     match arguments:
         case []:
             for document in DOCUMENTS:

@@ -11,9 +11,7 @@ from fairbench_studies.kit.table_text import as_markdown
 
 
 def measured(fitted: str) -> str:
-    """Return the validation's runs, one per row: errors now, and before the prefill law was
-    refitted.
-    """
+    """Return the validation's runs by row: errors now, and before the refitted prefill law."""
     now, before = (_validation(name, fitted) for name in ("validation", "before"))
     header = (
         "run",

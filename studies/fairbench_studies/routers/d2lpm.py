@@ -99,6 +99,7 @@ def scaling() -> Iterator[list[str]]:
 
 
 def cases() -> Iterator[Case]:
+    """Yield the cases in order of the table."""
     yield case()
     for skew in SKEWS:
         yield case(form="independent", skew=skew)

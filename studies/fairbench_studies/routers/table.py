@@ -39,6 +39,7 @@ Case = tuple[tuple[str, Any], ...]
 
 
 def case(**settings: Any) -> Case:
+    """Return a case with these settings."""
     return tuple(settings.items())
 
 
@@ -61,6 +62,7 @@ class Outcome(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
+    """Yield the cases in order of the table."""
     yield case()
     for skew in SKEWS:
         yield case(form="independent", skew=skew)
@@ -82,6 +84,7 @@ def cases() -> Iterator[Case]:
 
 
 def exchange(skew: float, every_s: float, **settings: float) -> Case:
+    """Return a case in which the routers exchange charges every ``every_s`` seconds."""
     return case(form="exchange", skew=skew, every_s=every_s, **settings)
 
 

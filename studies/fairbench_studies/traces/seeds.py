@@ -1,4 +1,4 @@
-"""Traces of which a seed draws the requests, under a handful of schedulers: mean and range.
+r"""Traces of which a seed draws the requests, under a handful of schedulers: mean and range.
 
     fairbench sweep examples/traces/sweep.toml --name seeds --num-runs 3 \\
         --workloads examples/traces/reasoning-clients.toml,examples/traces/small-model-clients.toml

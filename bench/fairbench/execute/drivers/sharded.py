@@ -34,7 +34,9 @@ class ShardedDrive:
         on_progress: Callable[[DriveProgress], None],
         interrupted: Callable[[], bool],
     ) -> DriveResult:
-        """Drive as ``live.driver.drive`` does. Raises RunFailed if a driver dies, or a driver's
+        """Drive as ``live.driver.drive`` does.
+
+        Raises RunFailed if a driver dies, or a driver's
         error.
 
         Finished requests are written to the drivers' folders at once, and to ``folder`` at the end.

@@ -106,7 +106,7 @@ class TreeTurns(Turns):
         self, credits: TreeCredits, view: WaitingView, may_refill: MayRefill, stops: bool = True
     ) -> None:
         super().__init__(credits, view, may_refill, stops)
-        # By tenant: whether someone in it that waits is in credit.
+        # Tenant -> whether a waiting client in it is in credit.
         self._below: dict[str, bool] = {}
 
     def may_go(self, client: str, scan: Scan) -> bool:

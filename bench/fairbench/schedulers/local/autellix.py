@@ -134,7 +134,7 @@ class Autellix(LocalScheduler):
         return call.queue, call.place
 
     def _lower(self, queue: int, view: WaitingView) -> list[Request]:
-        """Running calls of lower queues, the lowest and latest first."""
+        """Yield the running calls of lower queues, the lowest and latest first."""
         running = [one.request for one in view.running if self._calls[one.request].queue > queue]
         return sorted(running, key=self._place, reverse=True)
 

@@ -47,7 +47,9 @@ class PrebleE2(Router):
 
     @dataclass(frozen=True)
     class Params:
-        """``window_s`` is H. Each mechanism can be turned off by itself: ``exploit`` and
+        """Parameters of E2.
+
+        ``window_s`` is H. Each mechanism can be turned off by itself: ``exploit`` and
         ``eviction_cost`` with false, the others with inf, as they have a threshold each.
 
         ``rebalance_threshold`` is Th_bal (1.5 in Preble's code). ``autoscale_factor`` is by how

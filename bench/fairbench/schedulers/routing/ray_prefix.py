@@ -34,7 +34,8 @@ class RayPrefix(CountingRouter):
     class Params:
         """Names and defaults are Ray's; lengths are in characters.
 
-        With ``imbalanced_threshold`` inf no load counts as out of balance."""
+        With ``imbalanced_threshold`` inf no load counts as out of balance.
+        """
 
         imbalanced_threshold: Annotated[float, Ge(0)] = 10
         match_rate_threshold: Annotated[float, Ge(0), Le(1)] = 0.1

@@ -1,8 +1,8 @@
-"""The loop of a worker whose requests are heard between iterations and whose tokens come one a
-step, as in SGLang and vLLM: arrivals, runs of decode steps, the service log.
+"""The loop of a worker, as in SGLang and vLLM: arrivals, decode steps, the service log.
 
-Between two boundaries at which something can change, k decode steps are one event. Iterations
-follow each other without overlap. Rules: docs/appendix/engine.md.
+Requests are heard between iterations, and each step makes one token a request. Between two
+boundaries at which something can change, k decode steps are one event. Iterations follow each other
+without overlap. Rules: docs/appendix/engine.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ NOBODY: list[Sequence] = []
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EngineLoop(ABC, Generic[N]):
-    """The loop that engine replicas share. ``submit`` requests; each request's ``on_done`` is
+    """The loop that engine replicas share.
+
+    ``submit`` requests; each request's ``on_done`` is
     called at its end.
     """
 

@@ -127,7 +127,7 @@ class Stretches:
 
 
 def _running(values: Ints, begin: Ints, count: Ints) -> Ints:
-    """Running sums within each stretch."""
+    """Return the cumulative sums within each stretch."""
     total = np.cumsum(values)
     sums: Ints = total - np.repeat((total - values)[begin], count)
     return sums

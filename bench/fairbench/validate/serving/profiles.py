@@ -42,8 +42,7 @@ def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
 
 
 def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
-    """Return the measured profile of the GPU, else an operator profile, preferring the engine's
-    own.
+    """Return the measured profile of the GPU, else an operator profile, the engine's own first.
 
     The A100's measured profile serves both engines, the H100's only SGLang. Time in HTTP and
     tokenizer is a property of the engine, not of the GPU: an operator profile takes the measured

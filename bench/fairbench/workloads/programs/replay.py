@@ -46,9 +46,7 @@ class Replay(Calls):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program from its recording; nothing is drawn. Raises UsageError without a
-        recording.
-        """
+        """Build a program from its recording. Raises UsageError without a recording."""
         if not isinstance(item, Recorded):
             raise UsageError("program replay: needs arrivals of kind replay, which name a trace")
         return cls(program_id, client, item.calls)

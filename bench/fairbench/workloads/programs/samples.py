@@ -53,9 +53,7 @@ class Samples(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item gives the problem. Outputs are always drawn: a data set has
-        one.
-        """
+        """Build a program; a real item gives the problem. Outputs are always drawn."""
         if item is None:
             problem = sample_input(rng, params.problem_tokens, params.problem_sigma)
         else:

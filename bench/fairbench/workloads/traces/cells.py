@@ -68,9 +68,7 @@ def token_count(value: Any, column: Column | None, where: str, most: int) -> int
 
 
 def name_of(value: Any, field: str, where: str) -> str:
-    """Return a name, "" for none; numbers are names, too. A client may be called None, a session
-    not.
-    """
+    """Return a name, "" for none; numbers are names. Only a client may be called None."""
     if is_blank(value) or (field == "session" and is_missing(value)):
         return ""
     text = str(value).strip() if isinstance(value, str | int | float) else None

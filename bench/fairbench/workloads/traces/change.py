@@ -26,8 +26,7 @@ def cut(
     clients: Collection[str] = (),
     largest: int | None = None,
 ) -> Table:
-    """Return the requests from ``start_s`` until before ``end_s``, of some clients, the first
-    ``head``.
+    """Return the first ``head`` requests of some clients in [``start_s``, ``end_s``).
 
     ``largest`` keeps that many clients with the most requests in that time. A session is cut at the
     same times. Raises UsageError for an unknown client, or if no request is left.

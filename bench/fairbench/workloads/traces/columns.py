@@ -178,9 +178,7 @@ class Columns:
         return at_ns
 
     def _think(self, value: Any, column: Column | None, where: str) -> int | None:
-        """Return the delay between the previous answer and a step (ns), by default from
-        milliseconds.
-        """
+        """Return the delay after the previous answer (ns), by default from milliseconds."""
         if column is None or given(value) is None:
             return None
         self._delayed = True

@@ -80,8 +80,7 @@ def _peak(arrival_s: Floats) -> float:
 
 
 def shared(table: Table) -> dict[str, float]:
-    """Return how much prompts share, as fractions of all input tokens; 0 for a trace without
-    blocks.
+    """Return how much prompts share, as fractions of input tokens; 0 without blocks.
 
     ``shared_ratio`` counts blocks that several requests have. ``infinite_hit_rate`` counts tokens
     that an unlimited cache has seen as the beginning of an earlier prompt.

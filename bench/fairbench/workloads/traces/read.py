@@ -74,8 +74,7 @@ class ReadTrace:
 
 
 def read_trace(params: TraceParams) -> ReadTrace:
-    """Return the traffic of a file. Raises DataError (file, line, field), or UsageError for
-    parameters.
+    """Return the traffic of a file. Raises DataError (file, line, field) or UsageError.
 
     The last few traces are cached for as long as their files do not change. A trace given by
     ``sha256`` stays cached whatever happens to the file, so that a run that has begun can end.

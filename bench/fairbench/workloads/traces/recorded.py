@@ -58,9 +58,7 @@ class RecordedTrace:
         return runs_of(self._table)
 
     def _item(self, rows: list[int], speed: float) -> Recorded:
-        """Return the program of a session's rows, with sub-agents as branches of the session's
-        calls.
-        """
+        """Return the program of a session's rows, with sub-agents as branches of its calls."""
         of_branch: dict[int, list[int]] = {}
         for row in rows:
             of_branch.setdefault(int(self._table.branch[row]), []).append(row)

@@ -58,8 +58,7 @@ def blocks_of(text: str) -> list[int]:
 
 
 def fitted(counts: Ints, ids: Ints, tokens: Ints, estimated: Ints) -> tuple[Ints, Ints, int]:
-    """Return blocks of texts that cover prompts of ``tokens``: counts per prompt, ids and block
-    size.
+    """Return blocks of texts that cover prompts: counts per prompt, ids and block size.
 
     All texts share one block size, from the median of ``tokens`` to ``estimated``; 0 without text.
     """

@@ -13,8 +13,7 @@ from annotated_types import Ge, Gt
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase of ``for_s`` seconds at ``multiple`` times the client's rate, up or down to
-    ``to_multiple``.
+    """A phase of ``for_s`` seconds at ``multiple`` (to ``to_multiple``) times the client's rate.
 
     With ``on_s`` above 0, the phase alternates ``on_s`` seconds of traffic with ``off_s`` of
     silence. The last phase continues for ever, at the multiple reached.

@@ -64,8 +64,7 @@ class CentralDLPM:
         return {r: tree.holders(tree.find(r.prompt).node).tokens for r in self.queue}
 
     def dispatch(self, matched: dict[Request, int], free_tokens: int) -> list[Request]:
-        """Return the requests for a worker with these matches and this much free KV memory, in
-        order.
+        """Return the requests for a worker with these matches and free KV memory, in order.
 
         The requests leave the queue. Each takes its uncached prompt and all of its
         ``max_new_tokens``.

@@ -61,6 +61,6 @@ class MatchOrder:
 
 
 def prefix_len(req: Req) -> int:
-    """Return a matched request's cached tokens. (0.5.17 stores their indices instead.)"""
+    """Return a matched request's cached tokens; 0.5.17 stores their indices instead."""
     length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)
     return length

@@ -27,7 +27,9 @@ from fairbench.sim.engine.waiting import WaitingQueue
 
 
 class Admission:
-    """Admits into a step. In vLLM the first request that does not fit ends the pass, which is what
+    """The admission into a step.
+
+    In vLLM the first request that does not fit ends the pass, which is what
     ``fcfs`` does; another scheduler decides that itself.
     """
 

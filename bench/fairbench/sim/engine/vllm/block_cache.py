@@ -19,7 +19,9 @@ from fairbench.sim.engine.vllm.block_tree import (
 
 
 class BlockCache:
-    """``blocks`` blocks of ``block_size`` tokens. ``on_evict(prefix, tokens)`` hears of evictions,
+    """A cache of ``blocks`` blocks of ``block_size`` tokens.
+
+    ``on_evict(prefix, tokens)`` hears of evictions,
     in one call for all blocks of a prefix that go in a row.
 
     vLLM's free list has the blank blocks at its head and the cached ones behind them, least

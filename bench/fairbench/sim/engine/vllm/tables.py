@@ -25,7 +25,9 @@ class Table:
 
 
 class BlockTables:
-    """The tables of what runs. As in vLLM, a block is stored when a step is scheduled that will
+    """The block tables of running requests.
+
+    As in vLLM, a block is stored when a step is scheduled that will
     fill it, so that others may find it in that very step.
     """
 
