@@ -21,6 +21,7 @@ SCRIPTS = {
     "report-picture": "pages.report",
     "routers": "routers.table",
     "routers-d2lpm": "routers.d2lpm",
+    "sentences": "pages.sentences",
     "sharing": "sharing.table",
     "summary": "pages.summary",
     "tables": "pages.tables",

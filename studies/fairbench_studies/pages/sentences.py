@@ -1,0 +1,78 @@
+"""Draw sentences for a reading test: ``python studies sentences [SEED]``.
+
+Prints 15 sentences of the documents, 10 docstrings, 10 messages and 5 help texts. A reader who has
+not seen the rules judges each: is it natural, and is it clear the first time?
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from fairbench_studies.kit.rows import ROOT
+
+CODE = ("bench", "studies")
+ERRORS = re.compile(r"(Usage|Data|Value)Error|RunFailed")
+SHORTEST, LONGEST = 30, 400  # characters
+
+
+def main(seed: str = "0") -> None:
+    """Print the sentences of a seed."""
+    rng = random.Random(seed)
+    kinds = {"document": (15, documents()), "docstring": (10, docstrings())}
+    kinds |= {"message": (10, messages()), "help": (5, help_texts())}
+    for kind, (count, found) in kinds.items():
+        for text in rng.sample(sorted(set(found)), count):
+            print(f"{kind:10} {text}")  # noqa: T201
+
+
+def documents() -> Iterator[str]:
+    """Yield the sentences of prose in the README and in the documents, without appendices."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for page in pages:
+        if "appendix" in page.parts:
+            continue
+        text = re.sub(
+            r"```.*?```|<!--.*?-->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL
+        )
+        for block in text.split("\n\n"):
+            if not re.match(r"\s*([#|!<]|[-*\d]+\.? )", block):
+                joined = re.sub(r"\]\([^)]*\)", "]", " ".join(block.split()))
+                yield from _usable(re.split(r"(?<=[.!?]) (?=[A-Z`*\[])", joined))
+
+
+def docstrings() -> Iterator[str]:
+    """Yield the first paragraph of each docstring."""
+    for node in _nodes():
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            yield from _usable([(ast.get_docstring(node) or "").partition("\n\n")[0]])
+
+
+def messages() -> Iterator[str]:
+    """Yield the texts of errors that a user sees."""
+    for node in _nodes():
+        if isinstance(node, ast.Call) and ERRORS.search(ast.unparse(node.func)) and node.args:
+            yield from _usable([ast.unparse(node.args[0])])
+
+
+def help_texts() -> Iterator[str]:
+    """Yield the help texts of options."""
+    for node in _nodes():
+        if isinstance(node, ast.keyword) and node.arg == "help":
+            yield from _usable([ast.unparse(node.value)])
+
+
+def _nodes() -> Iterator[ast.AST]:
+    for folder in CODE:
+        for path in sorted(Path(ROOT / folder).rglob("*.py")):
+            yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def _usable(texts: list[str]) -> Iterator[str]:
+    for text in texts:
+        plain = " ".join(text.split())
+        if SHORTEST <= len(plain) <= LONGEST:
+            yield plain
