@@ -57,7 +57,7 @@ def render(
         *(Text(line) for line in trace_lines(summary)),
     ]
     if not complete:
-        why = summary["notes"].get("complete", "the run was interrupted")
+        why = summary.get("notes", {}).get("complete", "the run was interrupted")
         blocks.append(Text(f"INCOMPLETE: {why}", style="bold red"))
     return Group(*blocks, _body(summary, str(path), width))
 
