@@ -98,6 +98,18 @@ def test_the_fewest_replicas_are_in_the_page(flooded, tmp_path):
     assert "<script" not in shown
 
 
+@pytest.mark.parametrize("command", [["diagnose", "--no-plan", "--dp", "1"], ["report"], ["score"]])
+def test_a_log_that_came_all_at_once_has_a_page_without_pictures(command, tmp_path):
+    header = "time,client,input_tokens,output_tokens,ttft,latency"
+    lines = ["0,a,100,10,0.1,1.0", "0,b,100,10,0.1,1.0", "0,a,100,10,0.1,1.0"]
+    log = written(tmp_path / "log.csv", lines, header)
+    page = tmp_path / "page.html"
+    flag = "-o" if command == ["report"] else "--report"
+    result = CliRunner().invoke(app, [*command, str(log), flag, str(page)])
+    assert result.exit_code == 0, result.output
+    assert "<svg" not in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -155,6 +155,20 @@ INPUTS |= {
     "sweep.toml": (SWEEP, ["sweep", "sweep.toml", "--dry-run"]),
     "tokenizer.json": (json.dumps(TOKENIZER).encode(), [*TOKENS, "tokenizer.json"]),
 }
+ACCESS = b"time,client,input_tokens,output_tokens,ttft,latency\n"
+FLOODED = b"".join(
+    (
+        *(b"%d,ann,90,9,0.2,1\n" % n for n in range(20)),
+        *(b"%d.%d,bob,900,90,2,9\n" % (n, m) for n in range(5, 9) for m in range(9)),
+    )
+)
+DIAGNOSE = ["diagnose", "--no-plan", "--dp", "1", "--disable-tqdm"]
+INPUTS |= {
+    "flood.csv": (ACCESS + FLOODED, [*DIAGNOSE, "flood.csv", "--report", "page.html"]),
+    "once.csv": (ACCESS + b"0,ann,90,9,0.2,1\n" * 3, [*DIAGNOSE, "once.csv", "--report", "p.md"]),
+    "access.csv": (ACCESS + FLOODED, ["report", "access.csv", "-o", "page.html"]),
+    "scored.csv": (ACCESS + FLOODED, ["score", "scored.csv", "--report", "page.html"]),
+}
 RUN_COMMANDS = (
     ["show", "run"],
     ["show", "run", "--output-file", "out.jsonl", "--output-details"],
@@ -300,7 +314,9 @@ def outcome(command):
 
 def well(ended, command):
     """Only what simulates may take long."""
-    return ended in ("0", "1", "2") or (ended == "too long" and command[0] in ("run", "compare"))
+    return ended in ("0", "1", "2") or (
+        ended == "too long" and command[0] in ("run", "compare", "diagnose")
+    )
 
 
 def main(count, seed):

@@ -116,6 +116,7 @@ def endpoint(**fields):
         ("{oops", "must be a JSON object: extra_body: not JSON"),
         ('{"stream": false}', "stream is set by fairbench itself"),
         ('{"max_tokens": 3}', "max_tokens is set by fairbench itself"),
+        ('{"max_completion_tokens": 3}', "by --max-tokens-field"),
         ('{"a": NaN}', "NaN is not JSON"),
     ],
 )

@@ -322,7 +322,12 @@ def test_a_table_of_clients_has_one_percentile_that_all_of_them_carry(cohorts, h
 
 def test_an_interrupted_run_says_so():
     assert "INCOMPLETE" not in text(SUMMARY)
-    assert "INCOMPLETE" in text(SUMMARY, complete=False)
+    assert "INCOMPLETE: the run was interrupted" in text(SUMMARY, complete=False)
+
+
+def test_a_run_without_a_success_says_so_and_not_that_it_was_interrupted():
+    refused = SUMMARY | {"notes": {"complete": "no request succeeded"}}
+    assert "INCOMPLETE: no request succeeded" in text(refused, complete=False)
 
 
 def test_colours_only_where_wanted():

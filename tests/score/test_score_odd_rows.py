@@ -35,7 +35,9 @@ def summary_of(file, *flags):
 
 
 @pytest.mark.parametrize("field", ["session", "program", "conversation_id"])
-@pytest.mark.parametrize("nothing", [None, "", "  ", "nan", "None", "NULL", float("nan"), ...])
+@pytest.mark.parametrize(
+    "nothing", [None, "", "  ", "nan", "None", "NULL", "NA", "N/A", float("nan"), ...]
+)
 def test_a_row_without_a_program_is_one_of_its_own(tmp_path, field, nothing):
     ids = ["s", nothing, "s", nothing, nothing]
     programs = scored_rows(tmp_path, *({field: one} for one in ids)).programs
@@ -285,7 +287,7 @@ def test_numbers_may_be_texts(tmp_path):
     assert scored.requests.input_tokens.tolist() == [100, 100]
 
 
-@pytest.mark.parametrize("word", ["nan", "NULL", "None", "NaN", ""])
+@pytest.mark.parametrize("word", ["nan", "NULL", "None", "NaN", "NA", "n/a", ""])
 def test_words_for_nothing_are_nothing(tmp_path, word):
     nothing = {"ttft": word, "latency": word, "cached_tokens": word, "status": word}
     scored = scored_rows(tmp_path, {"cached_tokens": 3}, nothing | {"error": word})

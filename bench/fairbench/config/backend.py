@@ -232,7 +232,8 @@ class Endpoint(BackendConfig):
     def _is_object(cls, text: str | None) -> str | None:
         fields = _extra_fields(text)
         for name in sorted(MANAGED_FIELDS & set(fields)):
-            raise ValueError(f"{name} is set by fairbench itself")
+            how = ", by --max-tokens-field" if name == "max_completion_tokens" else ""
+            raise ValueError(f"{name} is set by fairbench itself{how}")
         return text
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from fairbench.diagnose.access_log import FIRST_TOKEN, AccessLog
 from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits, renamed
@@ -95,10 +96,10 @@ def _count(replicas: int | None, most: int) -> str:
 
 def _figures(found: Diagnosis) -> Iterator[Figure]:
     measured, basis = found.log.measured or FIRST_TOKEN, found.replays[0].scheduler
-    load, *waits = traffic_figures(_judged(found), measured)
-    yield load
+    figures = traffic_figures(_judged(found), measured)
+    yield from islice(figures, 1)  # the load; a log that came all at once has no pictures
     shown = "As recorded" if found.log.measured else f"Replayed under {basis}"
-    yield from (Figure(one.svg, f"{shown}. {one.caption}") for one in waits)
+    yield from (Figure(one.svg, f"{shown}. {one.caption}") for one in figures)
     best = best_fair(found)
     if best is not None and best.traffic.span_s > 0:
         clients = waiting_clients(found.waits, found.heavy, found.harm)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isnan
 from typing import Any
 
-NOTHING = frozenset({"", "null", "none", "nan", "<na>"})
+NOTHING = frozenset({"", "null", "none", "nan", "na", "n/a", "#n/a", "<na>"})
 """Texts, in lower case, that tools write where there is no value."""
 
 

@@ -57,7 +57,8 @@ def render(
         *(Text(line) for line in trace_lines(summary)),
     ]
     if not complete:
-        blocks.append(Text("INCOMPLETE: the run was interrupted", style="bold red"))
+        why = summary.get("notes", {}).get("complete", "the run was interrupted")
+        blocks.append(Text(f"INCOMPLETE: {why}", style="bold red"))
     return Group(*blocks, _body(summary, str(path), width))
 
 
