@@ -6,8 +6,7 @@ from pathlib import Path
 
 import typer
 
-from fairbench.errors import unknown_name
-from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.hardware.catalogue import named_profile
 from fairbench.results.store import write_json
 from fairbench.validate.programs.compare import (
     ProgramComparison,
@@ -22,8 +21,8 @@ from fairbench.validate.report import Report, each
 
 def validate_programs(file: Path, profile: str | None, output_dir: Path | None) -> Report:
     """Replay and compare the runs of a file, and write ``validation.json`` if asked to."""
-    if profile is not None and profile not in profile_ids():
-        raise unknown_name("profile", profile, profile_ids())
+    if profile is not None:
+        named_profile(profile)
     read, unread = read_programs(file)
     runs, failed = each(lambda run: _compared(run, profile), read, lambda run: run.name)
     report = Report(
@@ -37,5 +36,5 @@ def validate_programs(file: Path, profile: str | None, output_dir: Path | None) 
 
 
 def _compared(run: ProgramRun, profile: str | None) -> ProgramComparison:
-    simulated, used = replay(run, None if profile is None else load_profile(profile))
+    simulated, used = replay(run, None if profile is None else named_profile(profile))
     return compare_programs(run, simulated, used)

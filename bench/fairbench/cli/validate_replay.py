@@ -10,8 +10,7 @@ from typing import Any
 import typer
 
 from fairbench.cli.output import print_json
-from fairbench.errors import unknown_name
-from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.hardware.catalogue import named_profile
 from fairbench.hardware.timing import TimingProfile
 from fairbench.validate.calibrate import best, candidates, fitted_runs
 from fairbench.validate.compare import RunComparison, compare_run
@@ -33,14 +32,12 @@ def validate_replay(
     pool: int | None,
 ) -> Report:
     """Replay and compare every run of a file, on the fitted server if no other is named."""
-    if profile is not None and profile not in profile_ids():
-        raise unknown_name("profile", profile, profile_ids())
+    timing = None if profile is None else named_profile(profile)
     read, unread = read_measured(file)
     if output_dir is not None:
         check_output(output_dir)
     checks = None if crosschecks is None else _crosschecks(crosschecks)
     tokens = pool or POOL_TOKENS
-    timing = None if profile is None else load_profile(profile)
     runs, failed = each(lambda run: _compared(run, timing, tokens), read, lambda run: run.name)
     whole, text = _report(runs, checks, output_dir, profile, tokens)
     return Report(whole, text, [*unread, *failed])

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, ServiceBound
-from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.hardware.catalogue import is_known, load_profile
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.metrics.memory import memory_summary
 from fairbench.metrics.percentiles import chosen_percentiles, parse_percentiles
@@ -129,8 +129,8 @@ def padding_of(plan: ClientPlan) -> Padding:
 
 
 def fit_limits(profile_id: str | None) -> FitLimits | None:
-    """What a bundled timing profile was fitted to; None for none, or one that is not bundled."""
-    if profile_id is None or profile_id not in profile_ids():
+    """What a timing profile was fitted to; None for none, or one that is not known here."""
+    if profile_id is None or not is_known(profile_id):
         return None
     profile = load_profile(profile_id)
     domain, pool = profile.fit_domain, profile.pool
@@ -142,16 +142,16 @@ def fit_limits(profile_id: str | None) -> FitLimits | None:
 
 
 def lone_step(profile_id: str) -> LoneStep | None:
-    """A single request's decode step by a bundled profile; None for one that is not bundled."""
-    if profile_id not in profile_ids():
+    """A single request's decode step by a profile; None for one that is not known here."""
+    if not is_known(profile_id):
         return None
     profile = load_profile(profile_id)
     return LoneStep(profile.decode_ps(1, 0) / PS_PER_S, profile.context_ps / PS_PER_S)
 
 
 def costs_of(profile_id: str | None) -> ProfileCosts | None:
-    """What iterations take by a bundled timing profile; None for none, or one not bundled."""
-    known = profile_id is not None and profile_id in profile_ids()
+    """What iterations take by a timing profile; None for none, or one not known here."""
+    known = profile_id is not None and is_known(profile_id)
     return ProfileCosts(load_profile(profile_id)) if known and profile_id else None
 
 
