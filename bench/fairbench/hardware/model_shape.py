@@ -96,6 +96,11 @@ class ModelShape:
         used = self.experts.active if self.experts else 0
         return self.layers * self.attention_weights + self.mlp_weights(used) + self.output_weights
 
+    @property
+    def experts_left(self) -> float:
+        """Share of the experts that a token leaves out; 0 for a dense model."""
+        return 1 - self.experts.active / self.experts.count if self.experts else 0.0
+
     def weight_bytes(self, dtype: str) -> float:
         """Bytes of all weights. ``mxfp4`` quantizes experts only."""
         each = WEIGHT_BYTES[dtype]

@@ -18,7 +18,7 @@ FILE = "file:"
 """Beginning of the source, the last part of an id, of a profile that was read from a file."""
 
 COEFFICIENTS = ("c0", "c_w", "c_T", "p", "c_A", "c_K", "c_npf", "c_nd")
-OPTIONAL = ("c_pf",)
+OPTIONAL = ("c_pf", "c_e", "q_e")
 _TABLES = {"coefficients_ms", "pool", "frontend_ms", "fit_domain", "heldout_error_pct"}
 _KEYS = _TABLES | {"profile", "grade", "source", "host_ms"}
 _DIGEST_LETTERS = 12
@@ -58,6 +58,8 @@ def profile_of_table(data: Mapping[str, Any], profile_id: str, where: str) -> Ti
     costs = _numbers(data, "coefficients_ms", where, COEFFICIENTS, OPTIONAL)
     if not costs["p"] >= 1:
         raise DataError(f"{where}: coefficients_ms.p = {costs['p']}: must be at least 1")
+    if ("c_e" in costs) != ("q_e" in costs) or costs.get("q_e", 0) > 1:
+        raise DataError(f"{where}: coefficients_ms.q_e: goes with c_e and is at most 1")
     names = tuple(field.name for field in fields(KVPool))
     pool = _numbers(data, "pool", where, names[:-1], names[-1:])
     pool["chunked_prefill_size"] = int(pool["chunked_prefill_size"])
