@@ -38,6 +38,12 @@ def profile_ids() -> list[str]:
     return sorted([*_load("engine_profiles.json")["profiles"], *_derived()])
 
 
+def model_configs() -> dict[str, Any]:
+    """Return the bundled models: each one's name on the hub, and its ``config.json``."""
+    models: dict[str, Any] = _load("model_configs.json")["models"]
+    return models
+
+
 def is_known(profile_id: str) -> bool:
     """Whether ``load_profile`` finds the profile; a file may have gone or changed."""
     if not is_profile_file(profile_id):

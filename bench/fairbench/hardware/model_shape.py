@@ -11,7 +11,6 @@ from fairbench.errors import DataError, UsageError
 WEIGHT_BYTES = {"fp16": 2.0, "fp8": 1.0, "int4": 0.53, "mxfp4": 0.53}
 """Bytes of a quantized weight. Four-bit weights have a scale for each group."""
 
-DTYPES = ("fp16", "fp8", "int4")
 _NATIVE = {"fp8": "fp8", "mxfp4": "mxfp4", "awq": "int4", "gptq": "int4"}
 KV_BYTES = 2
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.files.reader import digest as digest_of
 from fairbench.files.toml_text import read_toml
 from fairbench.hardware.kv_pool import KVPool
 from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
@@ -37,7 +37,7 @@ def read_profile(gpu: str) -> TimingProfile:
     """
     path, _, digest = gpu.rpartition(f"/{FILE}")[2].partition("@")
     data = read_toml(Path(path), path)
-    found = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:_DIGEST_LETTERS]
+    found = digest_of(Path(path), path)[:_DIGEST_LETTERS]
     if digest and digest != found:
         raise UsageError(
             f"gpu {path}: has changed since the experiment was stored "

@@ -15,7 +15,6 @@ from fairbench.hardware.flash_attention import FlashAttention2, flash_attention_
 from fairbench.hardware.kv_pool import KVPool
 from fairbench.hardware.step_time import PS_PER_MS, Chunk, StepTime
 
-
 DIMENSIONLESS = frozenset({"p", "q_e"})
 """The coefficients of a timing profile that are no times."""
 

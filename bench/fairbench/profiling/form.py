@@ -44,6 +44,7 @@ def fitted(
     times_ms: Column,
     *,
     experts_left: float = 0.0,
+    waits: Column | None = None,
     start: Mapping[str, float] = START,
     prior: float = 0.0,
 ) -> dict[str, float]:
@@ -53,12 +54,15 @@ def fitted(
         it: The iterations.
         times_ms: Their times, shape (n_iterations,), ms.
         experts_left: Share of the experts that a token leaves out, 0 for a dense model.
+        waits: How often each of the times holds an unknown delay, the same everywhere, which is
+            found as ``delay_ms``; none if not given.
         start: Where the search begins.
         prior: How firmly coefficients keep to the start, against 1 for an iteration's time.
     """
     names = [name for name in START if experts_left or name != "c_e"]
+    names += ["delay_ms"] if waits is not None else []
     fixed = {"q_e": experts_left} if experts_left else {}
-    origin = np.log([max(start.get(name, START[name]), 1e-12) for name in names])
+    origin = np.log([max(start.get(name, START.get(name, 1.0)), 1e-12) for name in names])
     least, most = np.full(len(names), -30.0), np.full(len(names), 10.0)
     least[names.index("p")], most[names.index("p")] = np.log(LEAST_P), np.log(MOST_P)
 
@@ -66,7 +70,9 @@ def fitted(
         return dict(zip(names, np.exp(logs).tolist(), strict=True)) | fixed
 
     def residuals(logs: Column) -> Column:
-        off = np.log(predicted_ms(coefficients(logs), it) / times_ms)
+        c = coefficients(logs)
+        delays = 0.0 if waits is None else c["delay_ms"] * waits
+        off = np.log((predicted_ms(c, it) + delays) / times_ms)
         return np.append(_softened(off), prior * (logs - origin))
 
     begun = [origin]
@@ -75,7 +81,7 @@ def fitted(
     ended = [_minimised(residuals, np.clip(one, least, most), least, most) for one in begun]
     found = coefficients(min(ended, key=lambda logs: float(np.sum(residuals(logs) ** 2))))
     return {
-        name: value if name in DIMENSIONLESS or value > NEGLIGIBLE * START[name] else 0.0
+        name: value if name in DIMENSIONLESS or value > NEGLIGIBLE * START.get(name, 1.0) else 0.0
         for name, value in found.items()
     }
 

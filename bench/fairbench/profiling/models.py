@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import urllib.request
 from collections.abc import Mapping
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.files.json_text import json_objects
+from fairbench.files.json_text import json_objects, parsed
+from fairbench.hardware.catalogue import model_configs
 from fairbench.hardware.model_names import canonical_model
 
 HUB = "https://huggingface.co/{}/resolve/main/config.json"
@@ -27,16 +25,9 @@ class ModelConfig(NamedTuple):
     source: str
 
 
-@cache
-def _bundled() -> dict[str, Any]:
-    path = files("fairbench.hardware") / "profiles" / "model_configs.json"
-    models: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["models"]
-    return models
-
-
 def bundled_models() -> list[str]:
     """Return the models whose config is bundled."""
-    return sorted(_bundled())
+    return sorted(model_configs())
 
 
 def model_config(model: str) -> ModelConfig:
@@ -53,30 +44,30 @@ def model_config(model: str) -> ModelConfig:
         path /= "config.json"
     if path.suffix == ".json" or path.is_file():
         return _from_file(path)
-    name = canonical_model(model, _bundled())
-    if name in _bundled():
-        found = _bundled()[name]
+    name = canonical_model(model, model_configs())
+    if name in model_configs():
+        found = model_configs()[name]
         return ModelConfig(name, found["config"], f"bundled config of {found['hub']}")
     if model.count("/") == 1 and not model.startswith(("/", ".", "~")):
         return _from_hub(model)
-    wrong = unknown_name("model", model, _bundled())
+    wrong = unknown_name("model", model, model_configs())
     raise UsageError(f"{wrong} Or give a hub's name, owner/name, or the path of a config.json")
 
 
 def _from_file(path: Path) -> ModelConfig:
-    (found,) = list(json_objects(path, str(path)))[:1] or [None]
+    found = next(json_objects(path, str(path)), None)
     if found is None:
         raise DataError(f"{path}: is empty")
     name = found.value.get("_name_or_path") or path.resolve().parent.name or "model"
-    return ModelConfig(canonical_model(str(name), _bundled()), found.value, str(path))
+    return ModelConfig(canonical_model(str(name), model_configs()), found.value, str(path))
 
 
 def _from_hub(model: str) -> ModelConfig:
     url = HUB.format(model)
     try:
         with urllib.request.urlopen(url, timeout=_WAIT_S) as answer:
-            config = json.loads(answer.read(_MOST_BYTES))
-    except (OSError, ValueError) as error:
+            config = parsed(answer.read(_MOST_BYTES), url)
+    except OSError as error:
         reason = getattr(error, "reason", error)
         raise UsageError(
             f"model {model!r}: its config.json cannot be loaded from the hub ({reason}): give the "
@@ -84,4 +75,4 @@ def _from_hub(model: str) -> ModelConfig:
         ) from None
     if not isinstance(config, dict):
         raise DataError(f"{url}: is no JSON object")
-    return ModelConfig(canonical_model(model, _bundled()), config, url)
+    return ModelConfig(canonical_model(model, model_configs()), config, url)

@@ -29,9 +29,7 @@ def roofline_ms(shape: ModelShape, gpu: GPU, tp: int, dtype: str, it: Iterations
     return np.asarray(MS * (linear + attention + fixed + _all_reduce_s(shape, gpu, tp, it.tokens)))
 
 
-def _linear_s(
-    shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth: float
-) -> Column:
+def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth: float) -> Column:
     """Linear layers: the larger of reading weights and multiplying, by kind of layer."""
     dense_bytes = 2.0 if dtype == "mxfp4" else WEIGHT_BYTES[dtype]
     attention = shape.layers * shape.attention_weights
@@ -56,17 +54,17 @@ def _mlp_read(shape: ModelShape, tokens: Column) -> Column:
     moe = shape.experts
     assert moe is not None
     none, every = shape.mlp_weights(0), shape.mlp_weights(moe.count)
-    return none + (every - none) * (1 - shape.experts_left**tokens)
+    return np.asarray(none + (every - none) * (1 - shape.experts_left**tokens))
 
 
-def _attention_s(
-    shape: ModelShape, gpu: GPU, tp: int, it: Iterations, bandwidth: float
-) -> Column:
+def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, bandwidth: float) -> Column:
     """Attention: products of prefills, and reading the KV of all contexts."""
     full = shape.layers - shape.windowed_layers
     heads, latent = shape.heads / tp, shape.latent
-    pair = 4 * shape.head_dim if latent is None else 2 * (
-        latent.nope_dim + latent.rope_dim + latent.value_dim
+    pair = (
+        4 * shape.head_dim
+        if latent is None
+        else 2 * (latent.nope_dim + latent.rope_dim + latent.value_dim)
     )
     near = np.minimum(it.attended, it.new * shape.window)
     pairs = full * it.attended + shape.windowed_layers * near
@@ -78,7 +76,8 @@ def _attention_s(
 
 def _read(shape: ModelShape, full: int, context: Column) -> Column:
     """Return the tokens of context that all layers read."""
-    return full * context + shape.windowed_layers * np.minimum(context, shape.window)
+    near = np.minimum(context, shape.window)
+    return np.asarray(full * context + shape.windowed_layers * near)
 
 
 def _all_reduce_s(shape: ModelShape, gpu: GPU, tp: int, tokens: Column) -> Column:
