@@ -27,15 +27,17 @@ DERIVE = "derive"
 class _DeriveByDefault(TyperGroup):
     """``profile MODEL`` means ``profile derive MODEL``."""
 
+    default = DERIVE
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in (*self.commands, "--help", "-h"):
-            args = [DERIVE, *args]
+            args = [self.default, *args]
         return super().parse_args(ctx, args)
 
 
 profile = typer.Typer(
     cls=_DeriveByDefault,
-    help="Make a timing profile of any model on any GPU: profile MODEL --gpu GPU.",
+    help="Make a timing profile of any model on any GPU, or of a live server.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.errors import UsageError
+from fairbench.hardware.catalogue import profile_ids
 from fairbench.hardware.gpus import GPU, find_gpu
 from fairbench.hardware.kv_pool import KVPool
 from fairbench.hardware.model_shape import ModelShape, check_split, shape_of
@@ -97,7 +98,14 @@ def derive(
         fit_domain=FitDomain(LARGEST_BATCH, None),
     )
     source = f"{priced.source}; {described.source}, {weights} weights"
-    return Derived(profile, source, priced.note, errors, held, priced.times_ms[:HELD_OUT])
+    note = priced.note and priced.note + _bundled(f"{card.name}/{name}/tp{tp}/")
+    return Derived(profile, source, note, errors, held, priced.times_ms[:HELD_OUT])
+
+
+def _bundled(place: str) -> str:
+    """Return in words which bundled profiles rest on more than a roofline."""
+    names = [name for name in profile_ids() if name.startswith(place) and "roofline" not in name]
+    return f". Bundled, and better: --gpu {' or '.join(names)}" if names else ""
 
 
 def pool_of(shape: ModelShape, gpu: GPU, tp: int, dtype: str) -> KVPool:
