@@ -108,6 +108,8 @@ def parse(words):
     """Raises KeyError for an unknown command, what the program raises for unknown options."""
     command, words = COMMANDS[words[0]], words[1:]
     while hasattr(command, "commands"):
+        if words[0] not in command.commands and hasattr(command, "default"):
+            words = [command.default, *words]
         command, words = command.commands[words[0]], words[1:]
     command.make_context(command.name, words)
 

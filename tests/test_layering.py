@@ -30,7 +30,7 @@ FLOORS = (
     ("live",),  # the emulator is the simulator's engine
     ("execute",),
     ("report",),
-    ("figures", "gate", "score", "validate", "capacity"),
+    ("figures", "gate", "score", "validate", "capacity", "profiling"),
     ("attack", "diagnose"),
     ("cli",),
     ("api", "__main__"),  # the Python interface, which ``fairbench`` itself names

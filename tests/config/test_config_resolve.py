@@ -74,7 +74,7 @@ def test_wrong_values_name_field_value_and_what_is_allowed(flags, expected):
         ({"workload": "tott"}, "unknown workload 'tott'", "tot"),
         ({"scenario": "s3"}, "unknown scenario of tot 's3'", "s"),
         ({"gpu": "a1000"}, "unknown gpu 'a1000'", "a10"),
-        ({"model": "llama-3-8b"}, "unknown model 'llama-3-8b'", "llama-3"),
+        ({"model": "llama-4-8b"}, "unknown model 'llama-4-8b'", "llama-3"),
     ],
 )
 def test_unknown_names_offer_the_nearest(flags, what, near):

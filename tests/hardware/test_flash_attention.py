@@ -36,7 +36,7 @@ def test_the_longest_sequence_keeps_one_multiprocessor_busy(sequences, longest, 
 
 def test_gpus_with_flash_attention_3_and_unknown_ones_cost_no_more():
     for name in profile_ids():
-        newer = name.startswith(("h100", "h200"))
+        newer = name.startswith(("h100", "h200", "b200")) or "/gpt-oss-" in name
         assert (flash_attention_2(name) is None) == newer, name
     assert flash_attention_2("b200/llama-3.1-8b/tp1/vllm") is None
 

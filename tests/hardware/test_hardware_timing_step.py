@@ -16,7 +16,8 @@ def formula_ms(profile, chunks, sequences, context):
     attention = sum(
         max(c["c_A"] * new * (prefix + (new + 1) / 2), c["c_K"] * prefix) for prefix, new in chunks
     )
-    linear = (c["c_w"] ** p + (c["c_T"] * tokens) ** p) ** (1 / p)
+    weights = c["c_w"] + c.get("c_e", 0) * (1 - c.get("q_e", 1) ** tokens)
+    linear = (weights**p + (c["c_T"] * tokens) ** p) ** (1 / p)
     counts = c["c_npf"] * len(chunks) + c["c_nd"] * sequences + c["c_K"] * context
     launch = c.get("c_pf", 0.0) if chunks else 0.0
     return c["c0"] + linear + counts + launch + profile.host_ms + attention

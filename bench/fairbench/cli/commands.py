@@ -34,6 +34,9 @@ COMMANDS: Mapping[str, Entry] = {
     ),
     "recover": Entry("recover:recover", "Save what had finished of a run that was killed."),
     "validate": Entry("validate:validate", "Replay measured runs in the simulator, and compare."),
+    "profile": Entry(
+        "profile:profile", "Make a timing profile of any model on any GPU, or of a live server."
+    ),
     "sweep": Entry("sweep:sweep", "Run a grid of experiments and compare them."),
     "compare": Entry(
         "compare:compare", "Compare experiments over common seeds: better, worse or cannot tell."

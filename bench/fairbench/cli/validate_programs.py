@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fairbench.errors import unknown_name
-from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.hardware.catalogue import named_profile
 from fairbench.validate.programs.files import read_programs
 from fairbench.validate.programs.measured import ProgramRun
 from fairbench.validate.report import Report, each
@@ -22,8 +21,8 @@ def validate_programs(file: Path, profile: str | None, output_dir: Path | None) 
     from fairbench.results.store import write_json
     from fairbench.validate.programs.compare import programs_text
 
-    if profile is not None and profile not in profile_ids():
-        raise unknown_name("profile", profile, profile_ids())
+    if profile is not None:
+        named_profile(profile)
     read, unread = read_programs(file)
     runs, failed = each(lambda run: _compared(run, profile), read, lambda run: run.name)
     report = Report(
@@ -40,5 +39,5 @@ def _compared(run: ProgramRun, profile: str | None) -> ProgramComparison:
     from fairbench.validate.programs.compare import compare_programs
     from fairbench.validate.programs.replay import replay
 
-    simulated, used = replay(run, None if profile is None else load_profile(profile))
+    simulated, used = replay(run, None if profile is None else named_profile(profile))
     return compare_programs(run, simulated, used)

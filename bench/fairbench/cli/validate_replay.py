@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fairbench.errors import unknown_name
-from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.hardware.catalogue import named_profile
 from fairbench.hardware.timing import TimingProfile
 from fairbench.validate.report import Report, each
 
@@ -31,14 +30,12 @@ def validate_replay(
     from fairbench.validate.measured import read_measured
     from fairbench.validate.replay import POOL_TOKENS
 
-    if profile is not None and profile not in profile_ids():
-        raise unknown_name("profile", profile, profile_ids())
+    timing = None if profile is None else named_profile(profile)
     read, unread = read_measured(file)
     if output_dir is not None:
         check_output(output_dir)
     checks = None if crosschecks is None else _crosschecks(crosschecks)
     tokens = pool or POOL_TOKENS
-    timing = None if profile is None else load_profile(profile)
     runs, failed = each(lambda run: _compared(run, timing, tokens), read, lambda run: run.name)
     whole, text = _report(runs, checks, output_dir, profile, tokens)
     return Report(whole, text, [*unread, *failed])

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.errors import DataError, UsageError
+from fairbench.hardware.catalogue import named_profile
 from fairbench.hardware.timing import TimingProfile
 from fairbench.validate.report import Report, each
 from fairbench.validate.serving.profiles import profile_of, with_host_cost
@@ -89,8 +89,6 @@ def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | Tenan
 def _profile(run: ServingRun, profile: str | None) -> TimingProfile:
     if profile is None:
         used = profile_of(run.gpu, run.model, run.tp, run.engine)
-    elif profile in profile_ids():
-        used = load_profile(profile)
     else:
-        raise unknown_name("profile", profile, profile_ids())
+        used = named_profile(profile)
     return with_host_cost(used, run.policy)

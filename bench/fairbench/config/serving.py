@@ -15,6 +15,8 @@ from fairbench.config.backend import (
 from fairbench.config.defaults import DEFAULTS, parts_of, text_of
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
+from fairbench.hardware.model_names import canonical_model
+from fairbench.hardware.profile_file import is_profile_file
 from fairbench.schedulers.registry import pair_name, params_classes
 
 Chosen = BackendConfig | None
@@ -80,7 +82,7 @@ def _has_external_router(backend: Chosen) -> bool:
 
 def _hardware(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
     if backend is None or backend.has_profile:
-        return {"gpu": resolve_profile(text_of(draft, "gpu"), text_of(draft, "model")).profile_id}
+        return _profile(text_of(draft, "gpu"), text_of(draft, "model"))
     if draft.get("gpu", NO_PROFILE) != NO_PROFILE:
         raise UsageError(
             f"gpu = {draft['gpu']!r}: backend {backend.kind} runs on real hardware and takes no "
@@ -91,6 +93,17 @@ def _hardware(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
             f"model: missing: backend {backend.kind} needs --model, a path or a hub's name"
         )
     return {"gpu": NO_PROFILE}
+
+
+def _profile(gpu: str, model: str) -> dict[str, str]:
+    """Return the profile's id and model. A file says its model, so the default gives way to it."""
+    profile_id = resolve_profile(gpu, model).profile_id
+    found = profile_id.split("/")[1]
+    if not is_profile_file(gpu):
+        return {"gpu": profile_id, "model": found}
+    if model != DEFAULTS["model"] and canonical_model(model, {found}) != found:
+        raise UsageError(f"model = {model!r}: gpu {gpu} is a profile of {found!r}")
+    return {"gpu": profile_id, "model": found}
 
 
 def _scheduling(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The bundled timing profiles, by full id and by what a user calls them."""
+"""Timing profiles by full id and by what a user calls them: the bundled ones, and files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.kv_pool import KVPool
+from fairbench.hardware.model_names import canonical_model
+from fairbench.hardware.profile_file import is_profile_file, profile_of_table, read_profile
 from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
+
+DERIVED = "derived_profiles.json"
+"""The profiles that ``hardware/profiles`` has from ``fairbench profile``, as it writes them."""
 
 MEASURED = "/measured-sglang"
 """How the id of a profile ends that was fitted to measured serving, not to single operators."""
@@ -22,9 +27,39 @@ def _load(name: str) -> dict[str, Any]:
     return data
 
 
+@cache
+def _derived() -> dict[str, Any]:
+    """Return the tables of the derived profiles by id."""
+    return {one["profile"]: one for one in _load(DERIVED)["profiles"]}
+
+
 def profile_ids() -> list[str]:
     """Return every bundled profile, ``gpu/model/tp/source``."""
-    return sorted(_load("engine_profiles.json")["profiles"])
+    return sorted([*_load("engine_profiles.json")["profiles"], *_derived()])
+
+
+def model_configs() -> dict[str, Any]:
+    """Return the bundled models: each one's name on the hub, and its ``config.json``."""
+    models: dict[str, Any] = _load("model_configs.json")["models"]
+    return models
+
+
+def is_known(profile_id: str) -> bool:
+    """Return whether ``load_profile`` finds the profile; a file may be gone or changed."""
+    if not is_profile_file(profile_id):
+        return profile_id in profile_ids()
+    try:
+        read_profile(profile_id)
+    except UsageError:
+        return False
+    return True
+
+
+def named_profile(name: str) -> TimingProfile:
+    """Return the profile of a full id or a file. Raises UsageError for an unknown name."""
+    if not is_profile_file(name) and name not in profile_ids():
+        raise unknown_name("profile", name, profile_ids())
+    return load_profile(name)
 
 
 def model_names() -> list[str]:
@@ -33,15 +68,16 @@ def model_names() -> list[str]:
 
 
 def resolve_profile(gpu: str, model: str) -> TimingProfile:
-    """Return the profile for a GPU (any prefix of a profile id) and a model.
+    """Return the profile for a GPU (any prefix of a profile id, or a TOML file) and a model.
 
-    If several profiles match, SGLang at TP 1 is chosen, preferring a profile fitted to measured
-    serving. Raises UsageError for an unknown GPU or model, and for a prefix that is still
-    ambiguous.
+    A model may be spelled as on a hub. If several profiles match, SGLang's at the lowest TP degree
+    is chosen, preferring a profile fitted to measured serving. Raises UsageError for an unknown GPU
+    or model, and for a prefix that is still ambiguous.
     """
+    if is_profile_file(gpu):
+        return read_profile(gpu)
     ids = profile_ids()
-    if model not in model_names():
-        raise unknown_name("model", model, model_names())
+    model = known_model(model)
     matching = [name for name in ids if name.startswith(gpu.lower())]
     if not matching:
         raise unknown_name("gpu", gpu, {name.split("/")[0] for name in ids})
@@ -52,16 +88,33 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
     if len({name.split("/")[0] for name in of_model}) > 1:
         gpus = ", ".join(sorted({name.split("/")[0] for name in of_model}))
         raise UsageError(f"gpu {gpu!r} is ambiguous: it may be {gpus}")
-    usual = [name for name in of_model if name.split("/")[2] == "tp1"]
+    lowest = min(map(_degree, of_model))
+    usual = [name for name in of_model if _degree(name) == lowest]
     served = [name for name in usual if name.endswith(MEASURED)]
-    preferred = served or [name for name in usual if "/sglang" in name] or of_model
+    preferred = served or [name for name in usual if "/sglang" in name] or usual
     if len(preferred) > 1:
         raise UsageError(f"gpu {gpu!r} is ambiguous: it may be {', '.join(preferred)}")
     return load_profile(preferred[0])
 
 
+def known_model(model: str) -> str:
+    """Return the model of the catalogue that a name spells. Raises UsageError if there is none."""
+    found = canonical_model(model, model_names())
+    if found not in model_names():
+        raise unknown_name("model", model, model_names())
+    return found
+
+
+def _degree(profile_id: str) -> int:
+    return int(profile_id.split("/")[2].removeprefix("tp"))
+
+
 def load_profile(profile_id: str) -> TimingProfile:
-    """Load a bundled profile by its full id, with the KV pool of its GPU, model and TP degree."""
+    """Load a profile by its full id, with the KV pool of its GPU, model and TP degree."""
+    if is_profile_file(profile_id):
+        return read_profile(profile_id)
+    if profile_id in _derived():
+        return profile_of_table(_derived()[profile_id], profile_id, DERIVED)
     data = _load("engine_profiles.json")
     entry = data["profiles"][profile_id]
     gpu, model, parallel, _ = profile_id.split("/")

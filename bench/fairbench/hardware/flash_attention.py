@@ -27,8 +27,13 @@ HEADS = {
     "llama-3.2-3b": (24, 8),
     "llama-3.1-8b": (32, 8),
     "llama-3.1-70b": (64, 8),
+    "qwen3-8b": (32, 8),
+    "qwen3-14b": (40, 8),
+    "qwen3-32b": (64, 8),
+    "qwen3-30b-a3b": (32, 4),
+    "mixtral-8x7b": (32, 8),
 }
-"""Query heads and KV heads of each model, from the model's ``config.json``."""
+"""Query heads and KV heads of models with heads of 128, from their ``config.json``."""
 
 TILE_ROWS, TILE_KEYS = 64, 128  # of the split-KV kernel, for heads of 128 elements
 BLOCKS_PER_SM = 2  # as the heuristic for splits assumes

@@ -11,8 +11,10 @@ SAME_SHAPE = {
     "llama-3-70b": "llama-3.1-70b",
     "llama-3.3-70b": "llama-3.1-70b",
     "llama-2-7b-chat": "llama-2-7b",
+    "deepseek-r1": "deepseek-v3",
+    "deepseek-v3.1": "deepseek-v3",
 }
-_TUNING = re.compile(r"-(instruct|chat|base|hf|it|bf16|fp16)$")
+_TUNING = re.compile(r"-(instruct|chat|base|thinking|hf|it|bf16|fp16|v\d+\.\d+|\d{4})$")
 _GLUED = re.compile(r"^(llama|qwen)(\d)")
 
 

@@ -15,6 +15,9 @@ from fairbench.hardware.flash_attention import FlashAttention2, flash_attention_
 from fairbench.hardware.kv_pool import KVPool
 from fairbench.hardware.step_time import PS_PER_MS, Chunk, StepTime
 
+DIMENSIONLESS = frozenset({"p", "q_e"})
+"""The coefficients of a timing profile that are no times."""
+
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
@@ -44,8 +47,9 @@ class TimingProfile:
     t_ms = c0 + (c_w^p + (c_T*T)^p)^(1/p) + c_npf*n_prefill + c_K*K + c_nd*n_decode + host_ms
            + sum_i max(c_A*new_i*(prefix_i+(new_i+1)/2), c_K*prefix_i)
            + c_pf if anything is prefilled (launched kernel by kernel, not as one CUDA graph)
-    with T = new tokens + decode sequences and K = sum of the decode context lengths. A profile
-    without c_pf has none.
+    with T = new tokens + decode sequences and K = sum of the decode context lengths. A mixture of
+    experts reads those that some token chooses: c_w + c_e*(1 - q_e^T) in place of c_w, where q_e is
+    the share of experts that a token leaves out. A profile without c_pf or c_e has none.
     """
 
     profile_id: str
@@ -126,6 +130,8 @@ class TimingProfile:
     def _linear_ms(self, tokens: int) -> float:
         c = self.coefficients_ms
         weights, compute, p = c["c_w"], c["c_T"] * tokens, c["p"]
+        if "c_e" in c:
+            weights += c["c_e"] * (1 - c["q_e"] ** tokens)
         most = max(weights, compute)
         smooth = most * ((weights / most) ** p + (compute / most) ** p) ** (1 / p)
         return float(c["c0"] + smooth + self.host_ms)
@@ -134,7 +140,7 @@ class TimingProfile:
 def slowed(profile: TimingProfile, factor: float) -> TimingProfile:
     """Return the profile of a GPU that takes ``factor`` times as long for everything."""
     coefficients = {
-        name: value if name == "p" else value * factor
+        name: value if name in DIMENSIONLESS else value * factor
         for name, value in profile.coefficients_ms.items()
     }
     frontend = Frontend(

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Lt
 
-from fairbench.hardware.timing import Frontend, TimingProfile
+from fairbench.hardware.timing import DIMENSIONLESS, Frontend, TimingProfile
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProf
 
     bias = factor()
     coefficients = {
-        name: value if name == "p" else value * bias * factor()
+        name: value if name in DIMENSIONLESS else value * bias * factor()
         for name, value in sorted(profile.coefficients_ms.items())
     }
     host_ms = profile.host_ms * bias * factor()

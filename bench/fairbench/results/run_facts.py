@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, ServiceBound
-from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.hardware.catalogue import is_known, load_profile
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.metrics.memory import memory_summary
 from fairbench.metrics.percentiles import chosen_percentiles, parse_percentiles
@@ -129,8 +129,8 @@ def padding_of(plan: ClientPlan) -> Padding:
 
 
 def fit_limits(profile_id: str | None) -> FitLimits | None:
-    """Return the range to which a bundled timing profile was fitted, None for others."""
-    if profile_id is None or profile_id not in profile_ids():
+    """Return the range to which a timing profile was fitted; None if unknown."""
+    if profile_id is None or not is_known(profile_id):
         return None
     profile = load_profile(profile_id)
     domain, pool = profile.fit_domain, profile.pool
@@ -142,16 +142,16 @@ def fit_limits(profile_id: str | None) -> FitLimits | None:
 
 
 def lone_step(profile_id: str) -> LoneStep | None:
-    """Return a bundled profile's decode step of a single request, None for others."""
-    if profile_id not in profile_ids():
+    """Return a profile's decode step of a single request; None if unknown."""
+    if not is_known(profile_id):
         return None
     profile = load_profile(profile_id)
     return LoneStep(profile.decode_ps(1, 0) / PS_PER_S, profile.context_ps / PS_PER_S)
 
 
 def costs_of(profile_id: str | None) -> ProfileCosts | None:
-    """Return the iteration costs of a bundled timing profile, None for others."""
-    known = profile_id is not None and profile_id in profile_ids()
+    """Return the iteration costs of a timing profile; None if unknown."""
+    known = profile_id is not None and is_known(profile_id)
     return ProfileCosts(load_profile(profile_id)) if known and profile_id else None
 
 

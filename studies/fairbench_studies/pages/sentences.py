@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import random
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def main(seed: str = "0") -> None:
     kinds |= {"message": (10, messages()), "help": (5, help_texts())}
     for kind, (count, found) in kinds.items():
         for text in rng.sample(sorted(set(found)), count):
-            print(f"{kind:10} {text}")  # noqa: T201
+            sys.stdout.write(f"{kind:10} {text}\n")
 
 
 def documents() -> Iterator[str]:

@@ -1,0 +1,130 @@
+"""``fairbench profile``: make a timing profile of any model on any GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+from typer.core import TyperGroup
+
+from fairbench.cli.profile_output import Dtype, Output, Tables, check_output, write_profile
+from fairbench.cli.profile_probe import probe
+
+if TYPE_CHECKING:
+    from fairbench.figures.profile_fit import Points
+    from fairbench.profiling.derive import Derived
+
+DERIVE = "derive"
+
+
+class _DeriveByDefault(TyperGroup):
+    """``profile MODEL`` means ``profile derive MODEL``."""
+
+    default = DERIVE
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "--help", "-h"):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
+profile = typer.Typer(
+    cls=_DeriveByDefault,
+    help="Make a timing profile of any model on any GPU, or of a live server.",
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+profile.command("probe")(probe)
+
+
+@profile.command(DERIVE)
+def derive_profile(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A bundled model, the path of a config.json, or a hub's name (owner/name).",
+        ),
+    ],
+    gpu: Annotated[str, Option(help="The GPU: h100, a100, h200, b200, l40s, l4 or a10g.")],
+    tp: Annotated[int, Option(min=1, help="GPUs that share the model.")] = 1,
+    dtype: Annotated[
+        Dtype | None, Option(help="Type of the weights. [default: as published]")
+    ] = None,
+    engine: Annotated[Tables, Option(help="The engine whose kernels are used.")] = Tables.SGLANG,
+    roofline: Annotated[
+        bool, Option("--roofline", help="Use the data sheet, not the operator tables.")
+    ] = False,
+    output: Output = None,
+    plot: Annotated[
+        Path | None, Option(metavar="FILE", help="Draw the fit. Needs the plot extra.")
+    ] = None,
+    as_json: Annotated[
+        bool, Option("--json", help="Print the profile as one JSON object, and nothing else.")
+    ] = False,
+) -> None:
+    """Derive a profile from a model's config and a GPU's name; nothing is measured.
+
+    Times are those of operators that NVIDIA measured (the profile extra), else of a roofline,
+    which the grade says. `fairbench run --gpu FILE.toml` simulates with the profile.
+    """
+    from fairbench.cli.output import print_json
+    from fairbench.figures.profile_fit import check_plot, draw_profile
+    from fairbench.hardware.profile_file import table_of
+    from fairbench.profiling.derive import derive
+    from fairbench.profiling.text import described
+
+    check_output(output)
+    if plot is not None:
+        check_plot(plot)
+    found = derive(
+        model, gpu, tp=tp, dtype=dtype and dtype.value, engine=engine.value, roofline=roofline
+    )
+    table = table_of(found.profile, found.source, found.error_pct)
+    if as_json:
+        print_json(table)
+    else:
+        lines = described(found.profile, found.source, found.note, found.error_pct)
+        typer.echo("\n".join(lines))
+    if output is not None:
+        write_profile(output, table)
+    if plot is not None:
+        draw_profile(_points(found), plot, f"{found.profile.profile_id}: iterations held out")
+
+
+@profile.command()
+def fit(
+    file: Annotated[Path, typer.Argument(metavar="RUNS.jsonl", help="Measured runs.")],
+    as_json: Annotated[
+        bool, Option("--json", help="Print one JSON object, and nothing else.")
+    ] = False,
+) -> None:
+    """Fit the measured profiles to runs again, and print the fit (4 min); as `validate --fit`."""
+    from fairbench.cli.validate_replay import print_fit
+    from fairbench.cli.validate_serving import print_serving_fit
+    from fairbench.validate.serving.files import holds_serving_runs
+
+    if holds_serving_runs(file):
+        print_serving_fit(file, as_json=as_json)
+    else:
+        print_fit(file, as_json=as_json)
+
+
+def _points(found: Derived) -> list[Points]:
+    """Return the iterations held out by kind, for the figure."""
+    from fairbench.figures.profile_fit import Points
+    from fairbench.profiling.form import predicted_ms
+
+    it, ours = found.held, predicted_ms(found.profile.coefficients_ms, found.held)
+    kinds = {
+        "prefill": (it.prefills > 0) & (it.decodes == 0),
+        "decode": it.prefills == 0,
+        "both": (it.prefills > 0) & (it.decodes > 0),
+    }
+    return [
+        Points(name, it.tokens[rows], found.times_ms[rows], ours[rows])
+        for name, rows in kinds.items()
+    ]

@@ -1,0 +1,82 @@
+"""``fairbench profile probe``: measure a live server, and fit a timing profile to it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from typer import Option
+
+from fairbench.cli.flags import parse_headers
+from fairbench.cli.profile_output import Dtype, Output, Tables, check_output, write_profile
+
+if TYPE_CHECKING:
+    from fairbench.hardware.timing import TimingProfile
+
+
+def probe(
+    base_url: Annotated[str, Option(metavar="URL", help="The server, http://HOST:PORT.")],
+    gpu: Annotated[str, Option(help="Its GPU, as of `profile MODEL`.")],
+    model: Annotated[
+        str | None, Option(help="Its model, as of `profile MODEL`. [default: the server's name]")
+    ] = None,
+    served_model_name: Annotated[
+        str | None, Option(help="Name of the model in requests. [default: as the server lists it]")
+    ] = None,
+    tp: Annotated[int, Option(min=1, help="GPUs that share the model.")] = 1,
+    dtype: Annotated[
+        Dtype | None, Option(help="Type of the weights. [default: as published]")
+    ] = None,
+    engine: Annotated[Tables, Option(help="The engine of the server.")] = Tables.SGLANG,
+    chunked_prefill_size: Annotated[
+        int | None,
+        Option(min=64, help="Most prompt tokens of an iteration. [default: SGLang's for the GPU]"),
+    ] = None,
+    header: Annotated[
+        list[str] | None, Option(metavar="NAME=VALUE", help="Sent along, such as an API key.")
+    ] = None,
+    output: Output = None,
+    as_json: Annotated[
+        bool, Option("--json", help="Print the profile as one JSON object, and nothing else.")
+    ] = False,
+) -> None:
+    """Measure a live OpenAI-compatible server for about two minutes, and fit a profile to it.
+
+    It must be idle otherwise. Lone prompts of four lengths and batches of 1 to 64 requests, of
+    random tokens; the shape of the fit begins at `profile MODEL --gpu GPU`.
+    """
+    from fairbench.cli.output import print_json
+    from fairbench.hardware.profile_file import table_of
+    from fairbench.live.requirements import require_live_extra
+    from fairbench.profiling.derive import derive
+    from fairbench.profiling.probe import Server, pool_tokens, served_model, session_of
+    from fairbench.profiling.probe_fit import fit_probe
+    from fairbench.profiling.text import described
+
+    require_live_extra()
+    check_output(output)
+    weights = dtype and dtype.value
+
+    async def measured() -> tuple[TimingProfile, str]:
+        async with session_of(base_url, parse_headers(header)) as session:
+            served = served_model_name or await served_model(session, base_url)
+            start = derive(model or served, gpu, tp=tp, dtype=weights, engine=engine.value).profile
+            chunk = chunked_prefill_size or start.pool.chunked_prefill_size
+            pool = await pool_tokens(session, base_url)
+            probed = await Server(session, base_url, served).measure(chunk, _say)
+            return fit_probe(probed, start, pool), served
+
+    found, served = asyncio.run(measured())
+    source = f"probe of {base_url}, which calls its model {served}"
+    table = table_of(found, source, {})
+    if as_json:
+        print_json(table)
+    else:
+        typer.echo("\n".join(described(found, source, "", {})))
+    if output is not None:
+        write_profile(output, table)
+
+
+def _say(step: str) -> None:
+    typer.echo(f"fairbench: {step}", err=True)

@@ -1,0 +1,73 @@
+"""A figure of a timing profile: the times it was fitted to, beside those it predicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbench.errors import UsageError
+from fairbench.figures.style import FORMATS, caption, check_drawable, panels, paper_style, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Points(NamedTuple):
+    """Iterations of one kind.
+
+    Attributes:
+        label: Name of the kind.
+        size: Abscissa of each, such as its tokens.
+        source_ms: Times that were given.
+        fitted_ms: Times that the profile predicts.
+    """
+
+    label: str
+    size: NDArray[np.float64]
+    source_ms: NDArray[np.float64]
+    fitted_ms: NDArray[np.float64]
+
+
+def check_plot(path: Path) -> None:
+    """Raise UsageError if the figure cannot be drawn, or has another format."""
+    if path.suffix.removeprefix(".") not in FORMATS:
+        raise UsageError(f"--plot {path}: must end in .{', .'.join(FORMATS)}")
+    check_drawable()
+
+
+def draw_profile(points: list[Points], path: Path, title: str) -> None:
+    """Write the figure. Raises UsageError if it cannot be drawn or written."""
+    check_plot(path)
+    with paper_style():
+        figure, axes = panels(1, 2, 7.0, 2.8)
+        _times(axes[0][0], points)
+        _errors(axes[0][1], points)
+        caption(figure, "", title, axes[0][0], columns=3)
+        try:
+            save(figure, [path])
+        except OSError as error:
+            raise UsageError(f"--plot {path}: cannot be written: {error.strerror}") from None
+
+
+def _times(panel: Axes, points: list[Points]) -> None:
+    for one, marker in zip(points, "o^s", strict=False):
+        panel.plot(one.source_ms, one.fitted_ms, marker, label=one.label, markersize=2.5, alpha=0.6)
+    ends = [min(one.source_ms.min() for one in points), max(one.source_ms.max() for one in points)]
+    panel.plot(ends, ends, color="0.3", linewidth=0.8)
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    panel.set_xlabel("source (ms)")
+    panel.set_ylabel("fitted (ms)")
+
+
+def _errors(panel: Axes, points: list[Points]) -> None:
+    for one, marker in zip(points, "o^s", strict=False):
+        off = 100 * (one.fitted_ms / one.source_ms - 1)
+        panel.plot(one.size, off, marker, markersize=2.5, alpha=0.6)
+    panel.axhline(0, color="0.3", linewidth=0.8)
+    panel.set_xscale("log")
+    panel.set_xlabel("tokens of the iteration")
+    panel.set_ylabel("error of the fit (%)")

@@ -1,0 +1,202 @@
+"""Model shapes: what a Hugging Face ``config.json`` says of a model's size and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairbench.errors import DataError, UsageError
+
+WEIGHT_BYTES = {"fp16": 2.0, "fp8": 1.0, "int4": 0.53, "mxfp4": 0.53}
+"""Bytes of a quantized weight. Four-bit weights have a scale for each group."""
+
+_NATIVE = {"fp8": "fp8", "mxfp4": "mxfp4", "awq": "int4", "gptq": "int4"}
+KV_BYTES = 2
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Multi-head latent attention (MLA): the sizes of its projections."""
+
+    kv_rank: int
+    query_rank: int
+    rope_dim: int
+    nope_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts: how many, how many a token uses, and how large each is."""
+
+    count: int
+    active: int
+    size: int
+    shared_size: int
+    dense_layers: int
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The layers of a decoder-only transformer. ``dtype`` is that of its published weights."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp: int
+    vocabulary: int
+    tied: bool
+    dtype: str
+    latent: Latent | None = None
+    experts: Experts | None = None
+    windowed_layers: int = 0
+    window: int = 0
+
+    @property
+    def attention_weights(self) -> int:
+        """Weights of one layer's attention."""
+        if (latent := self.latent) is None:
+            return 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
+        key_dim = latent.nope_dim + latent.rope_dim
+        queries = self.heads * key_dim
+        queries *= self.hidden if not latent.query_rank else latent.query_rank
+        queries += self.hidden * latent.query_rank
+        keys = self.hidden * (latent.kv_rank + latent.rope_dim)
+        keys += latent.kv_rank * self.heads * (latent.nope_dim + latent.value_dim)
+        return queries + keys + self.heads * latent.value_dim * self.hidden
+
+    def mlp_weights(self, experts_used: float) -> float:
+        """Return the weights of all MLP layers if each uses so many experts."""
+        gated = 3 * self.hidden
+        if (moe := self.experts) is None:
+            return self.layers * gated * self.mlp
+        routed = experts_used * gated * moe.size + gated * moe.shared_size
+        sparse = self.layers - moe.dense_layers
+        return moe.dense_layers * gated * self.mlp + sparse * (routed + self.hidden * moe.count)
+
+    @property
+    def output_weights(self) -> int:
+        """Weights of the output layer, which is in 16 bits."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> float:
+        """Return the number of all weights."""
+        tables = self.output_weights * (1 if self.tied else 2)
+        every = self.experts.count if self.experts else 0
+        return self.layers * self.attention_weights + self.mlp_weights(every) + tables
+
+    @property
+    def active_parameters(self) -> float:
+        """Weights that a token is multiplied with."""
+        used = self.experts.active if self.experts else 0
+        return self.layers * self.attention_weights + self.mlp_weights(used) + self.output_weights
+
+    @property
+    def experts_left(self) -> float:
+        """Share of the experts that a token leaves out; 0 for a dense model."""
+        return 1 - self.experts.active / self.experts.count if self.experts else 0.0
+
+    def weight_bytes(self, dtype: str) -> float:
+        """Return the bytes of all weights. ``mxfp4`` quantizes experts only."""
+        each = WEIGHT_BYTES[dtype]
+        attention = 2.0 if dtype == "mxfp4" else each
+        every = self.experts.count if self.experts else 0
+        tables = self.output_weights * (1 if self.tied else 2)
+        linear = self.layers * self.attention_weights * attention + self.mlp_weights(every) * each
+        return linear + tables * 2
+
+    def kv_bytes(self, tp: int) -> int:
+        """Return the bytes that a token takes in the KV cache of each of ``tp`` GPUs.
+
+        A latent cache is the same on every GPU. Layers with a sliding window count in full.
+        """
+        if self.latent is not None:
+            return self.layers * (self.latent.kv_rank + self.latent.rope_dim) * KV_BYTES
+        return 2 * self.layers * max(1, self.kv_heads // tp) * self.head_dim * KV_BYTES
+
+
+def shape_of(config: Mapping[str, Any], where: str) -> ModelShape:
+    """Return the shape that a ``config.json`` describes. ``where`` begins every complaint.
+
+    Raises DataError for a missing or wrong field.
+    """
+    config = config.get("text_config") or config
+    heads = _count(config, "num_attention_heads", where)
+    hidden = _count(config, "hidden_size", where)
+    layers = _count(config, "num_hidden_layers", where)
+    window = config.get("sliding_window") or 0
+    kinds = config.get("layer_types")
+    windowed = kinds.count("sliding_attention") if isinstance(kinds, list) else 0
+    return ModelShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=_count(config, "num_key_value_heads", where, heads),
+        head_dim=_count(config, "head_dim", where, hidden // heads),
+        mlp=_count(config, "intermediate_size", where),
+        vocabulary=_count(config, "vocab_size", where),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        dtype=native_dtype(config),
+        latent=_latent(config, where),
+        experts=_experts(config, where),
+        windowed_layers=windowed if window else 0,
+        window=window if windowed else 0,
+    )
+
+
+def native_dtype(config: Mapping[str, Any]) -> str:
+    """Return the type of the published weights; 16 bits where the config names no other."""
+    method = (config.get("quantization_config") or {}).get("quant_method", "")
+    return _NATIVE.get(str(method).lower(), "fp16")
+
+
+def check_split(shape: ModelShape, tp: int) -> None:
+    """Raise UsageError if an engine cannot split the model over so many GPUs."""
+    if tp < 1 or shape.heads % tp:
+        allowed = [str(n) for n in (1, 2, 4, 8, 16) if not shape.heads % n]
+        raise UsageError(
+            f"--tp {tp}: must divide the {shape.heads} attention heads: {', '.join(allowed)}"
+        )
+
+
+def _latent(config: Mapping[str, Any], where: str) -> Latent | None:
+    if not config.get("kv_lora_rank"):
+        return None
+    return Latent(
+        kv_rank=_count(config, "kv_lora_rank", where),
+        query_rank=config.get("q_lora_rank") or 0,
+        rope_dim=_count(config, "qk_rope_head_dim", where),
+        nope_dim=_count(config, "qk_nope_head_dim", where),
+        value_dim=_count(config, "v_head_dim", where),
+    )
+
+
+def _experts(config: Mapping[str, Any], where: str) -> Experts | None:
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    count = next((config[name] for name in names if config.get(name)), 0)
+    if not count:
+        return None
+    mlp = _count(config, "intermediate_size", where)
+    size = _count(config, "moe_intermediate_size", where, mlp)
+    shared = (config.get("n_shared_experts") or 0) * size
+    return Experts(
+        count=count,
+        active=_count(config, "num_experts_per_tok", where),
+        size=size,
+        shared_size=config.get("shared_expert_intermediate_size") or shared,
+        dense_layers=config.get("first_k_dense_replace") or 0,
+    )
+
+
+def _count(config: Mapping[str, Any], key: str, where: str, usual: int | None = None) -> int:
+    value = config.get(key)
+    value = usual if value is None else value
+    if value is None:
+        raise DataError(f"{where}: {key}: missing")
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise DataError(f"{where}: {key} = {value!r}: must be a positive integer")
+    return value

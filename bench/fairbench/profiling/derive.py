@@ -1,0 +1,147 @@
+"""A timing profile from a model's config and a GPU's name, before anything is measured."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fairbench.errors import UsageError
+from fairbench.hardware.catalogue import profile_ids
+from fairbench.hardware.gpus import GPU, find_gpu
+from fairbench.hardware.kv_pool import KVPool
+from fairbench.hardware.model_shape import ModelShape, check_split, shape_of
+from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
+from fairbench.profiling.form import errors_pct, fitted
+from fairbench.profiling.iterations import MOST_CONTEXT, Column, Iterations, drawn
+from fairbench.profiling.models import ModelConfig, model_config
+from fairbench.profiling.operators import NoTable, operators_ms
+from fairbench.profiling.roofline import roofline_ms
+
+ITERATIONS, HELD_OUT, SEED = 900, 270, 0
+LARGEST_BATCH = 400  # of the iterations drawn
+HOST_MS = 0.5
+"""Host time of an iteration that operator tables do not have."""
+
+FRONTENDS = {
+    "sglang": Frontend(request_ms=0.2486, token_ms=0.003, delay_ms=9.913),
+    "vllm": Frontend(request_ms=1.5, token_ms=0.003, delay_ms=9.913),
+}
+"""HTTP and tokenizer of each engine, as measured with Llama-3.1-8B on an A100."""
+
+
+class Derived(NamedTuple):
+    """A derived profile and what it was fitted to.
+
+    Attributes:
+        profile: The profile.
+        source: In words, what the times come from.
+        note: Why there is no better source; empty if there is none.
+        error_pct: Errors on the iterations held out.
+        held: Those iterations.
+        times_ms: Their times, shape (n_iterations,), ms, without the host's.
+    """
+
+    profile: TimingProfile
+    source: str
+    note: str
+    error_pct: dict[str, float]
+    held: Iterations
+    times_ms: Column
+
+
+class _Priced(NamedTuple):
+    """Times of iterations, the last part of the profile's id, its grade and source."""
+
+    times_ms: Column
+    kind: str
+    grade: str
+    source: str
+    note: str
+
+
+def derive(
+    model: str, gpu: str, *, tp: int = 1, dtype: str | None = None, engine: str = "sglang",
+    roofline: bool = False,
+) -> Derived:  # fmt: skip
+    """Derive the profile of a model on ``tp`` GPUs.
+
+    Args:
+        model: See ``model_config``.
+        gpu: The GPU's name.
+        tp: GPUs that share the model.
+        dtype: Of the weights, None for those published.
+        engine: ``sglang`` or ``vllm``, whose kernels the tables have.
+        roofline: Leave the operator tables alone.
+
+    Raises UsageError for an unknown name, and for a model that does not fit the GPUs.
+    """
+    card, described = find_gpu(gpu), model_config(model)
+    shape = shape_of(described.config, described.source)
+    check_split(shape, tp)
+    weights = dtype or shape.dtype
+    pool = pool_of(shape, card, tp, weights)
+    most = min(MOST_CONTEXT, pool.tokens(pool.mem_fraction_static))
+    it = drawn(ITERATIONS, np.random.default_rng(SEED), most)
+    priced = _priced(described, shape, card, tp, dtype, engine, it, roofline=roofline)
+    kept, held = it.rows(slice(HELD_OUT, None)), it.rows(slice(HELD_OUT))
+    found = fitted(kept, priced.times_ms[HELD_OUT:], experts_left=shape.experts_left)
+    errors = errors_pct(found, held, priced.times_ms[:HELD_OUT])
+    name = described.name if weights == shape.dtype else f"{described.name}-{weights}"
+    profile = TimingProfile(
+        profile_id=f"{card.name}/{name}/tp{tp}/{priced.kind}",
+        coefficients_ms=found,
+        host_ms=HOST_MS,
+        grade=priced.grade,
+        pool=pool,
+        frontend=FRONTENDS[engine],
+        fit_domain=FitDomain(LARGEST_BATCH, None),
+    )
+    source = f"{priced.source}; {described.source}, {weights} weights"
+    note = priced.note and priced.note + _bundled(f"{card.name}/{name}/tp{tp}/")
+    return Derived(profile, source, note, errors, held, priced.times_ms[:HELD_OUT])
+
+
+def _bundled(place: str) -> str:
+    """Return in words which bundled profiles rest on more than a roofline."""
+    names = [name for name in profile_ids() if name.startswith(place) and "roofline" not in name]
+    return f". Bundled, and better: --gpu {' or '.join(names)}" if names else ""
+
+
+def pool_of(shape: ModelShape, gpu: GPU, tp: int, dtype: str) -> KVPool:
+    """Return the KV pool of each of ``tp`` GPUs. Raises UsageError if the weights leave none."""
+    pool = KVPool(
+        pre_load_avail_gib=gpu.pre_load_avail_gib,
+        weights_gib=shape.weight_bytes(dtype) / tp / 2**30,
+        kv_bytes_per_token=shape.kv_bytes(tp),
+        mem_fraction_static=gpu.mem_fraction_static,
+        chunked_prefill_size=gpu.chunked_prefill_size,
+        host_gb_s=gpu.host_gb_s,
+    )
+    usable = gpu.pre_load_avail_gib * gpu.mem_fraction_static
+    if pool.weights_gib >= usable:
+        raise UsageError(
+            f"gpu {gpu.name}: {dtype} weights take {pool.weights_gib:.1f} GiB on each of {tp} "
+            f"GPUs, which have {usable:.1f} GiB for weights and KV: give a larger --tp, or --dtype"
+        )
+    return pool
+
+
+def _priced(
+    described: ModelConfig, shape: ModelShape, gpu: GPU, tp: int, dtype: str | None, engine: str,
+    it: Iterations, *, roofline: bool,
+) -> _Priced:  # fmt: skip
+    note = ""
+    if not roofline:
+        try:
+            times, release = operators_ms(described.config, gpu, tp, engine, dtype, it)
+        except NoTable as error:
+            note = str(error)
+        else:
+            kind = f"{engine}-{release}"
+            grade = f"operators: fitted to measured operators of {kind}, unchecked end to end"
+            source = f"aiconfigurator-core operator tables of {engine} {release}"
+            return _Priced(times, kind, grade, source, "")
+    times = roofline_ms(shape, gpu, tp, dtype or shape.dtype, it)
+    grade = "derived: roofline from data sheet and config, nothing measured"
+    return _Priced(times, "roofline", grade, "roofline of the GPU's data sheet", note)

@@ -1,0 +1,127 @@
+"""The form of a timing profile, fitted to iterations whose times are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from fairbench.hardware.timing import DIMENSIONLESS
+from fairbench.profiling.iterations import Column, Iterations
+
+START = {
+    "c0": 2.0, "c_w": 5.0, "c_T": 0.05, "p": 2.0, "c_A": 1e-6, "c_K": 5e-5, "c_npf": 0.02,
+    "c_nd": 0.002, "c_e": 5.0,
+}  # fmt: skip
+TURNS = (
+    {"c0": 0.05, "c_w": 2.0, "p": 2.0, "c_T": 0.3},
+    {"c0": 2.0, "c_w": 0.3, "p": 0.6, "c_T": 0.3, "c_e": 3.0},
+    {"c0": 0.5, "c_w": 0.3, "p": 1.5, "c_T": 2.0, "c_e": 2.0},
+)
+"""Multiples of the start from where a fit begins too, since it may end beside the best."""
+
+LEAST_P, MOST_P = 1.0, 8.0
+NEGLIGIBLE = 1e-4  # of its start, below which a coefficient is 0
+_STEPS, _TRIAL, _LONGEST = 200, 1e-5, 1.0
+_SOFT = 0.05  # relative error above which an iteration counts linearly, not squared
+_ENOUGH = 1e-9
+
+
+def predicted_ms(c: Mapping[str, float], it: Iterations) -> Column:
+    """Return the milliseconds of each iteration by the form, without the host's."""
+    weights = c["c_w"] + c.get("c_e", 0.0) * (1 - c.get("q_e", 1.0) ** it.tokens)
+    linear = c["c_T"] * it.tokens
+    logs = (c["p"] * np.log(np.maximum(1e-12, part)) for part in (weights, linear))
+    joined = np.exp(np.logaddexp(*logs) / c["p"])
+    attention = np.maximum(c["c_A"] * it.attended, c["c_K"] * it.prefix)
+    prefills = it.prefills * (attention + c["c_npf"])
+    decodes = it.decodes * (c["c_K"] * it.context + c["c_nd"])
+    return np.asarray(c["c0"] + joined + prefills + decodes)
+
+
+def fitted(
+    it: Iterations,
+    times_ms: Column,
+    *,
+    experts_left: float = 0.0,
+    waits: Column | None = None,
+    start: Mapping[str, float] = START,
+    prior: float = 0.0,
+) -> dict[str, float]:
+    """Return the coefficients that fit best: soft-L1 least squares of logarithms, none negative.
+
+    Args:
+        it: The iterations.
+        times_ms: Their times, shape (n_iterations,), ms.
+        experts_left: Share of the experts that a token leaves out, 0 for a dense model.
+        waits: How often each of the times holds an unknown delay, the same everywhere, which is
+            found as ``delay_ms``; none if not given.
+        start: Where the search begins.
+        prior: How firmly coefficients keep to the start, against 1 for an iteration's time.
+    """
+    names = [name for name in START if experts_left or name != "c_e"]
+    names += ["delay_ms"] if waits is not None else []
+    fixed = {"q_e": experts_left} if experts_left else {}
+    origin = np.log([max(start.get(name, START.get(name, 1.0)), 1e-12) for name in names])
+    least, most = np.full(len(names), -30.0), np.full(len(names), 10.0)
+    least[names.index("p")], most[names.index("p")] = np.log(LEAST_P), np.log(MOST_P)
+
+    def coefficients(logs: Column) -> dict[str, float]:
+        return dict(zip(names, np.exp(logs).tolist(), strict=True)) | fixed
+
+    def residuals(logs: Column) -> Column:
+        c = coefficients(logs)
+        delays = 0.0 if waits is None else c["delay_ms"] * waits
+        off = np.log((predicted_ms(c, it) + delays) / times_ms)
+        return np.append(_softened(off), prior * (logs - origin))
+
+    begun = [origin]
+    if not prior:
+        begun += [origin + np.log([turn.get(name, 1.0) for name in names]) for turn in TURNS]
+    ended = [_minimised(residuals, np.clip(one, least, most), least, most) for one in begun]
+    found = coefficients(min(ended, key=lambda logs: float(np.sum(residuals(logs) ** 2))))
+    return {
+        name: value if name in DIMENSIONLESS or value > NEGLIGIBLE * START.get(name, 1.0) else 0.0
+        for name, value in found.items()
+    }
+
+
+def errors_pct(c: Mapping[str, float], it: Iterations, times_ms: Column) -> dict[str, float]:
+    """Return relative errors in per cent: mean, percentiles and largest of the sizes, and bias."""
+    off = 100 * (predicted_ms(c, it) / times_ms - 1)
+    size = np.abs(off)
+    named = {"MAPE": size.mean(), "P50": np.median(size), "P95": np.percentile(size, 95)}
+    named |= {"max": size.max(), "bias": off.mean()}
+    return {name: round(float(value), 2) for name, value in named.items()}
+
+
+def _softened(off: Column) -> Column:
+    """Return residuals whose squares are the soft-L1 loss."""
+    loss = 2 * (np.sqrt(1 + (off / _SOFT) ** 2) - 1)
+    return np.asarray(np.sign(off) * np.sqrt(loss))
+
+
+def _minimised(
+    residuals: Callable[[Column], Column], logs: Column, least: Column, most: Column
+) -> Column:
+    """Levenberg-Marquardt on the logarithms, within bounds."""
+    damping, left = 1e-2, residuals(logs)
+    for _ in range(_STEPS):
+        units = _TRIAL * np.eye(len(logs))
+        slope = np.array([(residuals(logs + unit) - left) / _TRIAL for unit in units]).T
+        normal, downhill = slope.T @ slope, -slope.T @ left
+        scale = np.diag(np.maximum(normal.diagonal(), 1e-9))
+        while damping < 1e8:
+            step = np.linalg.solve(normal + damping * scale, downhill)
+            tried = np.clip(logs + np.clip(step, -_LONGEST, _LONGEST), least, most)
+            after = residuals(tried)
+            if after @ after < left @ left:
+                break
+            damping *= 4
+        else:
+            return logs
+        gained = 1 - (after @ after) / (left @ left)
+        logs, left, damping = tried, after, damping / 4
+        if gained < _ENOUGH:
+            break
+    return logs

@@ -1,0 +1,187 @@
+"""A probe: what a live OpenAI-compatible server takes for lone prompts and for batches."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fairbench.errors import RunFailed
+from fairbench.files.json_text import parsed
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
+
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+BATCH_PROMPT, BATCH_OUTPUT = 128, 129
+LONG_BATCHES, LONG_PROMPT = (8, 32), 2_048
+REPEATS = 3
+TOKEN_IDS = range(1_000, 30_000)  # of the prompts, in every larger vocabulary
+SEED = 0
+_WAIT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A lone prompt: its tokens, and the seconds until its first output token."""
+
+    tokens: int
+    ttft_s: float
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Requests that decode together: their number, their context in all, seconds of a step."""
+
+    requests: int
+    context_tokens: float
+    step_s: float
+
+
+@dataclass(frozen=True)
+class Probed:
+    """Everything that a probe measured."""
+
+    prompts: list[Prompt] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """Seconds, on one clock, at which a request was sent and each piece of its output came."""
+
+    sent_s: float
+    pieces_s: list[float]
+
+    def tokens_at(self, moment_s: float) -> float:
+        """Return the tokens that were there; pieces but the first are taken to be equal."""
+        counts = np.linspace(1, BATCH_OUTPUT, len(self.pieces_s))
+        return float(np.interp(moment_s, self.pieces_s, counts))
+
+
+class Server:
+    """An OpenAI-compatible server that is probed. Enter its ``session`` first."""
+
+    def __init__(self, session: ClientSession, base_url: str, model: str) -> None:
+        self._session = session
+        self._url = f"{root_of(base_url)}/v1/completions"
+        self._model = model
+        self._rng = np.random.default_rng(SEED)
+
+    async def measure(self, chunk: int, say: Callable[[str], None]) -> Probed:
+        """Measure lone prompts of up to ``chunk`` tokens, and batches. Raises RunFailed."""
+        await self._ask(BATCH_PROMPT, 8)  # what a server does once, such as to compile
+        probed = Probed()
+        for tokens in prompt_lengths(chunk):
+            say(f"lone prompts of {tokens:,} tokens")
+            taken = [await self._ask(tokens, 1) for _ in range(REPEATS)]
+            ttft_s = float(np.median([one.pieces_s[0] - one.sent_s for one in taken]))
+            probed.prompts.append(Prompt(tokens, ttft_s))
+        wanted = [(n, BATCH_PROMPT) for n in BATCHES]
+        for requests, tokens in wanted + [(n, min(LONG_PROMPT, chunk)) for n in LONG_BATCHES]:
+            say(f"{requests} requests of {tokens:,} tokens at once")
+            probed.batches.append(await self._batch(requests, tokens))
+        return probed
+
+    async def _batch(self, requests: int, tokens: int) -> Batch:
+        """Measure a decode step while all requests have begun and none has ended."""
+        asked = (self._ask(tokens, BATCH_OUTPUT) for _ in range(requests))
+        answers = await asyncio.gather(*asked)
+        begin_s = max(one.pieces_s[0] for one in answers)
+        end_s = min(one.pieces_s[-1] for one in answers)
+        if begin_s >= end_s:
+            raise RunFailed(
+                f"{requests} requests of {tokens:,} tokens never decoded together: the server "
+                "runs fewer at once, or is busy"
+            )
+        made = [(one.tokens_at(begin_s), one.tokens_at(end_s)) for one in answers]
+        step_s = float(np.median([(end_s - begin_s) / max(1e-9, b - a) for a, b in made]))
+        context = sum(tokens + (a + b) / 2 for a, b in made)
+        return Batch(requests, context, step_s)
+
+    async def _ask(self, tokens: int, output: int) -> _Answer:
+        """Send a prompt of fresh random tokens, and note when each piece of the output comes."""
+        ids = self._rng.integers(TOKEN_IDS.start, TOKEN_IDS.stop, tokens).tolist()
+        body = {
+            "model": self._model, "prompt": ids, "max_tokens": output, "temperature": 0,
+            "ignore_eos": True, "stream": True,
+        }  # fmt: skip
+        sent_s = time.monotonic()
+        async with self._session.post(self._url, json=body) as answer:
+            if answer.status != 200:
+                said = " ".join((await answer.text()).split())[:200]
+                raise RunFailed(
+                    f"{self._url}: answers {answer.status} to {tokens:,} tokens: {said}"
+                )
+            events = _events(answer.content)
+            pieces_s = [time.monotonic() async for event in events if event.get("choices")]
+        if not pieces_s:
+            raise RunFailed(f"{self._url}: streams no output to a prompt of {tokens:,} tokens")
+        return _Answer(sent_s, pieces_s)
+
+
+@asynccontextmanager
+async def session_of(base_url: str, headers: Mapping[str, str]) -> AsyncIterator[ClientSession]:
+    """Yield a session for a server. Raises RunFailed if the server cannot be reached."""
+    import aiohttp
+
+    limits = aiohttp.ClientTimeout(total=_WAIT_S)
+    connector = aiohttp.TCPConnector(limit=0)
+    try:
+        async with aiohttp.ClientSession(
+            headers=headers, timeout=limits, connector=connector
+        ) as session:
+            yield session
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        reason = str(error) or type(error).__name__
+        raise RunFailed(f"base_url {base_url}: cannot be probed: {reason}") from None
+
+
+async def served_model(session: ClientSession, base_url: str) -> str:
+    """Return the first model that the server lists. Raises RunFailed if it lists none."""
+    url = f"{root_of(base_url)}/v1/models"
+    async with session.get(url) as answer:
+        listed = await answer.json(content_type=None) if answer.status == 200 else {}
+    models = listed.get("data") or [{}]
+    if not (name := models[0].get("id")):
+        raise RunFailed(f"{url}: lists no model: give --served-model-name")
+    return str(name)
+
+
+async def pool_tokens(session: ClientSession, base_url: str) -> int | None:
+    """Return the KV pool that an SGLang says it has; None for another server."""
+    async with session.get(f"{root_of(base_url)}/server_info") as answer:
+        if answer.status != 200:
+            return None
+        try:
+            said: Mapping[str, Any] = await answer.json(content_type=None)
+        except ValueError:
+            return None
+    found = said.get("max_total_num_tokens") if isinstance(said, Mapping) else None
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def prompt_lengths(chunk: int) -> list[int]:
+    """Return four lengths, each of which one iteration prefills."""
+    return [chunk // 64, chunk // 8, chunk // 2, chunk]
+
+
+def root_of(base_url: str) -> str:
+    """Return the address without its ``/v1``."""
+    return base_url.rstrip("/").removesuffix("/v1")
+
+
+async def _events(lines: AsyncIterable[bytes]) -> AsyncIterator[dict[str, Any]]:
+    """Yield the JSON of every server-sent event."""
+    async for line in lines:
+        data = line.strip().removeprefix(b"data:").strip()
+        if line.startswith(b"data:") and data != b"[DONE]":
+            event = parsed(data, "the server's stream")
+            if "error" in event:
+                raise RunFailed(f"the server ends a stream with {str(event['error'])[:200]}")
+            yield event

@@ -1,0 +1,88 @@
+"""Profiles in files: what is read is what was written, and what is wrong is named."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbench.config.resolve import resolve
+from fairbench.config.toml import dumps
+from fairbench.errors import DataError, UsageError
+from fairbench.hardware.catalogue import is_known, load_profile, profile_ids, resolve_profile
+from fairbench.hardware.profile_file import profile_of_table, read_profile, table_of
+
+QWEN = "h100-80gb/qwen3-14b/tp1/measured-vllm"
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """A profile of Qwen3-14B in ``mine.toml`` of the current folder."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.toml"
+    path.write_text(dumps(table_of(load_profile(QWEN), "a test", {"MAPE": 1.0})))
+    return path
+
+
+@given(st.sampled_from(profile_ids()))
+def test_what_is_written_is_what_is_read(name):
+    profile = load_profile(name)
+    table = table_of(profile, "a test", {})
+    again = profile_of_table(table, name, "table")
+    assert table_of(again, "a test", {}) == table
+    assert again.decode_ps(20, 9_000) == pytest.approx(profile.decode_ps(20, 9_000), rel=1e-5)
+    assert again.fit_domain == profile.fit_domain
+    assert again.frontend == profile.frontend
+
+
+def test_a_file_is_a_gpu(file):
+    spec = resolve({"gpu": "mine.toml", "workload": "chat"})
+    assert spec.model == "qwen3-14b"
+    assert spec.gpu.startswith("h100-80gb/qwen3-14b/tp1/file:mine.toml@")
+    assert resolve({"gpu": spec.gpu, "model": spec.model}).gpu == spec.gpu
+    found, bundled = resolve_profile(spec.gpu, spec.model), load_profile(QWEN)
+    assert found.coefficients_ms == pytest.approx(bundled.coefficients_ms)
+    assert found.prefill_ps([(0, 512)]) == bundled.prefill_ps([(0, 512)])
+    assert is_known(spec.gpu)
+
+
+def test_a_changed_file_is_noticed(file):
+    gpu = resolve({"gpu": "mine.toml"}).gpu
+    file.write_text(file.read_text().replace("c_w = 10.62", "c_w = 20.62"))
+    with pytest.raises(UsageError, match=r"gpu mine.toml: has changed since .* --gpu mine.toml"):
+        resolve({"gpu": gpu})
+    assert not is_known(gpu)
+    assert resolve({"gpu": "mine.toml"}).gpu != gpu
+
+
+def test_another_model_than_the_files_is_refused(file):
+    assert resolve({"gpu": "mine.toml", "model": "Qwen/Qwen3-14B"}).model == "qwen3-14b"
+    with pytest.raises(
+        UsageError, match=r"model = 'qwen3-8b': gpu mine.toml is a profile of 'qwen"
+    ):
+        resolve({"gpu": "mine.toml", "model": "qwen3-8b"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('grade = "', 'grad = "', "unknown key 'grad': .* Did you mean 'grade'"),
+        ("c_w = 10.62", "", "coefficients_ms.c_w: missing"),
+        ("c_w = 10.62", "c_w = -1.0", r"coefficients_ms.c_w = -1.0: must be a number, not neg"),
+        ("c_w = 10.62", 'c_w = "a"', r"coefficients_ms.c_w = 'a': must be a number"),
+        ("c_w = 10.62", "c_w = 1.0\nc_e = 1.0", r"coefficients_ms.q_e: goes with c_e"),
+        ("c_w = 10.62", "c_w = 1.0\nc_x = 1.0", r"unknown key 'coefficients_ms.c_x'"),
+        ("p = 1.7927", "p = 0.5", r"coefficients_ms.p = 0.5: must be at least 1"),
+        ("/tp1/", "/two/", r"profile = .*: must be GPU/MODEL/tpN/SOURCE"),
+        ("weights_gib = 27.5", "", "pool.weights_gib: missing"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named(file, old, new, message):
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    with pytest.raises(DataError, match=f"mine.toml: {message}"):
+        read_profile("mine.toml")
+
+
+def test_a_file_that_is_not_there():
+    with pytest.raises(DataError, match=r"nothing.toml: cannot be read: No such file"):
+        resolve({"gpu": "nothing.toml"})

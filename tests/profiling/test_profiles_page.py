@@ -1,0 +1,55 @@
+"""The page on timing profiles: its tables are those of the bundle, and of the measured runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fairbench.cli.validate_serving import validate_serving
+from fairbench.config.toml import dumps
+from fairbench.hardware.catalogue import load_profile, profile_ids
+from fairbench.hardware.profile_file import table_of
+from fairbench.profiling.derive import derive
+from fairbench.profiling.operators import PACKAGE
+from shared_data import SHARED, needs
+
+(PAGE,) = (Path(__file__).parents[2] / "docs").rglob("profiles.md")
+TEXT = PAGE.read_text(encoding="utf-8")
+GPUS = ("a100-80gb", "h100-80gb", "h200-141gb", "l40s-48gb", "b200-180gb")
+RUNS = SHARED / "data" / "residency_runs.jsonl.gz"
+
+
+def test_the_page_lists_the_derived_profiles():
+    listed = set()
+    for model, tp, *cells in re.findall(r"^\| `(\S+)` \| (\d) \|" + 5 * r" (.+?) \|", TEXT, re.M):
+        for gpu, cell in zip(GPUS, cells, strict=True):
+            if cell.startswith(("operators", "roofline")):
+                listed.add((f"{gpu}/{model}/tp{tp}", cell.split()[0]))
+    grades = {"operators": "operators:", "roofline": "derived:"}
+    bundled = {
+        (name.rpartition("/")[0], kind)
+        for name in profile_ids()
+        for kind, beginning in grades.items()
+        if load_profile(name).grade.startswith(beginning)
+    }
+    assert listed == bundled
+
+
+@needs(RUNS)
+@pytest.mark.parametrize("roofline", [True, False])
+def test_the_errors_against_measured_runs_are_those_of_today(tmp_path, roofline):
+    if not roofline:
+        pytest.importorskip(PACKAGE, reason="the profile extra is not installed")
+    found = derive("qwen3-14b", "h100", engine="vllm", roofline=roofline)
+    path = tmp_path / "qwen.toml"
+    path.write_text(dumps(table_of(found.profile, found.source, {})))
+    for run in validate_serving(RUNS, str(path), None).as_dict()["tenants"]:
+        name = run["name"].removeprefix("vllm-h100-qwen3-14b-")
+        (row,) = re.findall(rf"^\| `{name}` \|(.*)\|$", TEXT, re.M)
+        stated = [[int(part) for part in re.findall(r"-?\d+", cell)] for cell in row.split("|")]
+        throughput, tpot, ttft = stated[3:] if roofline else stated[:3]
+        assert run["throughput_tok_s"]["error_pct"] == pytest.approx(throughput[0], abs=1)
+        assert run["tpot_p50_ms"]["error_pct"] == pytest.approx(tpot[0], abs=1)
+        errors = sorted(one["p50_s"]["error_pct"] for one in run["ttft"])
+        assert errors[0] == pytest.approx(ttft[0], abs=1)
+        assert errors[-1] == pytest.approx(ttft[-1], abs=1)

@@ -1,0 +1,151 @@
+"""Profiles derived from a config and a data sheet, and those that are bundled of them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fairbench.errors import DataError, UsageError
+from fairbench.hardware.catalogue import load_profile, profile_ids, resolve_profile
+from fairbench.hardware.gpus import GPUS
+from fairbench.hardware.model_shape import shape_of
+from fairbench.profiling.derive import derive, pool_of
+from fairbench.profiling.iterations import Iterations, drawn
+from fairbench.profiling.models import model_config
+from fairbench.profiling.operators import NoTable, operators_ms
+from fairbench.profiling.roofline import COMPUTE_SHARE, LAYER_US, MEMORY_SHARE, roofline_ms
+
+H100 = GPUS["h100-80gb"]
+
+
+def shape(model):
+    return shape_of(model_config(model).config, model)
+
+
+def one(prefills=0.0, new=0.0, prefix=0.0, decodes=0.0, context=0.0):
+    return Iterations(*(np.array([value]) for value in (prefills, new, prefix, decodes, context)))
+
+
+def test_a_lone_decode_step_reads_weights_and_context_once():
+    llama = shape("llama-3.1-8b")
+    weights = 2 * (llama.parameters - llama.output_weights)  # of the input table, one row
+    context = 1_000 * llama.kv_bytes(1)
+    expected = (weights + context) / (H100.memory_gb_s * 1e9 * MEMORY_SHARE)
+    ms = roofline_ms(llama, H100, 1, "fp16", one(decodes=1.0, context=1_000.0))[0]
+    assert ms == pytest.approx(1_000 * (expected + 32 * LAYER_US * 1e-6), rel=1e-9)
+
+
+def test_a_long_prompt_is_multiplied():
+    llama = shape("llama-3.1-8b")
+    products = 2 * llama.active_parameters * 4_096 / (989e12 * COMPUTE_SHARE)
+    ms = roofline_ms(llama, H100, 1, "fp16", one(1.0, 4_096.0))[0]
+    assert products * 1_000 < ms < 1.2 * products * 1_000  # attention, and layers' launches
+
+
+def test_a_mixture_reads_the_experts_that_are_chosen():
+    mixtral = shape("mixtral-8x7b")
+    lone, many = (
+        roofline_ms(mixtral, H100, 2, "fp16", one(decodes=n, context=1.0))[0] for n in (1.0, 100.0)
+    )
+    assert 2.5 < many / lone < 4  # 2 of 8 experts against all
+
+
+def test_fewer_bits_are_read_sooner_and_more_gpus_share():
+    llama, step = shape("llama-3.1-8b"), one(decodes=1.0, context=100.0)
+    times = [roofline_ms(llama, H100, 1, dtype, step)[0] for dtype in ("fp16", "fp8", "int4")]
+    assert times == sorted(times, reverse=True)
+    split = roofline_ms(llama, H100, 4, "fp16", step)[0]
+    assert times[0] / 4 < split < times[0]
+
+
+def test_rooflines_are_near_the_operators():
+    """On all bundled pairs of a dense model and a GPU, at the sizes that matter."""
+    for name in profile_ids():
+        gpu, model, parallel, source = name.split("/")
+        if gpu not in GPUS or "-a3b" in model or "llama-2" in model or parallel != "tp1":
+            continue
+        if not source.startswith("sglang-0") or model.startswith("gpt-oss"):
+            continue
+        ours, theirs = derive(model, gpu, roofline=True).profile, load_profile(name)
+        for batch in (1, 64):
+            ratio = ours.decode_ps(batch, batch * 1_000) / theirs.decode_ps(batch, batch * 1_000)
+            assert 0.65 < ratio < 1.35, name
+        ratio = ours.prefill_ps([(0, 4_096)]) / theirs.prefill_ps([(0, 4_096)])
+        assert 0.65 < ratio < 1.45, name
+
+
+def test_the_grade_says_what_it_rests_on():
+    found = derive("Qwen/Qwen3-14B-Instruct", "H100", roofline=True)
+    assert found.profile.profile_id == "h100-80gb/qwen3-14b/tp1/roofline"
+    assert found.profile.grade.startswith("derived: roofline")
+    assert found.source.endswith("bundled config of Qwen/Qwen3-14B, fp16 weights")
+    assert found.error_pct["MAPE"] < 2
+    assert derive("qwen3-14b", "h100", dtype="fp8", roofline=True).profile.profile_id == (
+        "h100-80gb/qwen3-14b-fp8/tp1/roofline"
+    )
+
+
+def test_the_pool_is_what_the_weights_leave():
+    pool = pool_of(shape("qwen3-14b"), H100, 1, "fp16")
+    assert pool.tokens(0.83) == int((78.8 * 0.83 - pool.weights_gib) * 2**30 / 163_840)
+    with pytest.raises(
+        UsageError, match=r"gpu h100-80gb: fp16 weights take 131.4 GiB on each of 1"
+    ):
+        derive("llama-3.1-70b", "h100")
+    with pytest.raises(UsageError, match=r"gpu h100-80gb: fp8 weights take 78.3 GiB on each of 8"):
+        derive("deepseek-v3", "h100", tp=8)
+
+
+def test_a_config_of_ones_own(tmp_path):
+    folder = tmp_path / "My-Model"
+    folder.mkdir()
+    path = folder / "config.json"
+    path.write_text(json.dumps({**model_config("qwen3-8b").config, "num_hidden_layers": 18}))
+    for given in (path, folder):
+        found = derive(str(given), "h100", roofline=True)
+        assert found.profile.profile_id == "h100-80gb/my-model/tp1/roofline"
+    assert found.profile.decode_ps(1, 0) < 0.6 * derive(
+        "qwen3-8b", "h100", roofline=True
+    ).profile.decode_ps(1, 0)
+    path.write_text("{}")
+    with pytest.raises(DataError, match=r"config.json: num_attention_heads: missing"):
+        derive(str(path), "h100")
+    with pytest.raises(UsageError, match=r"unknown model 'quen3-8b'.* Did you mean 'qwen3-8b'"):
+        derive("quen3-8b", "h100")
+
+
+def test_every_derived_profile_has_a_grade_and_is_found_by_the_hubs_name():
+    kinds = ("sglang-0", "roofline")
+    derived = [
+        n for n in profile_ids() if load_profile(n).grade.startswith(("operators:", "derived:"))
+    ]
+    assert len(derived) == 34
+    assert all(name.split("/")[3].startswith(kinds) for name in derived)
+    for gpu, model, chosen in (
+        ("b200", "openai/gpt-oss-120b", "b200-180gb/gpt-oss-120b/tp1/sglang-0.5.14"),
+        ("h200", "deepseek-ai/DeepSeek-V3", "h200-141gb/deepseek-v3/tp8/sglang-0.5.14"),
+        ("a100", "Mixtral-8x7B-Instruct-v0.1", "a100-80gb/mixtral-8x7b/tp2/sglang-0.5.10"),
+        ("b200", "Meta-Llama-3-8B-Instruct", "b200-180gb/llama-3.1-8b/tp1/sglang-0.5.14"),
+        ("a100", "gpt-oss-20b", "a100-80gb/gpt-oss-20b/tp1/roofline"),
+        ("h100", "Qwen3-30B-A3B-Instruct-2507", "h100-80gb/qwen3-30b-a3b/tp1/sglang-0.5.14"),
+        ("h200", "deepseek-ai/DeepSeek-R1", "h200-141gb/deepseek-v3/tp8/sglang-0.5.14"),
+    ):  # fmt: skip
+        assert resolve_profile(gpu, model).profile_id == chosen
+
+
+def test_operators_of_the_tables_are_those_of_the_bundle():
+    pytest.importorskip("aiconfigurator_core", reason="the profile extra is not installed")
+    name = "h100-80gb/qwen3-14b/tp1/vllm-0.24.0"
+    found, bundled = derive("qwen3-14b", "h100", engine="vllm").profile, load_profile(name)
+    assert found.profile_id == name
+    for batch in (1, 16, 256):
+        ours, theirs = (one.decode_ps(batch, batch * 1_000) for one in (found, bundled))
+        assert ours == pytest.approx(theirs, rel=0.02)
+
+
+def test_a_gpu_that_the_tables_lack_is_said():
+    it = drawn(3, np.random.default_rng(0))
+    config = model_config("qwen3-8b").config
+    with pytest.raises(NoTable, match=r"no a10g-24gb|is not installed"):
+        operators_ms(config, GPUS["a10g-24gb"], 1, "sglang", None, it)
+    assert derive("llama-3.2-3b", "a10g").note

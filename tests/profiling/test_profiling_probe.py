@@ -1,0 +1,71 @@
+"""The probe: what it fits to an emulator is the emulator's own profile."""
+
+import pytest
+from test_live_emulator_process import emulating
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.profile_file import read_profile
+from fairbench.profiling.derive import derive
+from fairbench.profiling.probe import BATCHES, Batch, Probed, Prompt, prompt_lengths
+from fairbench.profiling.probe_fit import fit_probe
+
+DECODE, PREFILL, SHORT_PREFILL = 0.05, 0.06, 0.12  # how far a probe's fit may be off
+SERVED = {
+    "a100": "a100-80gb/llama-3.1-8b/tp1/measured-sglang",
+    "h100": "h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14",
+}
+
+
+def off(found, true):
+    """Largest relative errors of decode steps, of prefills, and of a short prefill."""
+    decodes = [
+        found.decode_ps(n, n * context) / true.decode_ps(n, n * context) - 1
+        for n in (1, 4, 16, 64)
+        for context in (200, 1_000, 4_000)
+    ]
+    prefills = [
+        found.prefill_ps([(0, tokens)]) / true.prefill_ps([(0, tokens)]) - 1
+        for tokens in (128, 512, 2_048, 8_192)
+    ]
+    return max(map(abs, decodes)), max(map(abs, prefills[1:])), abs(prefills[0])
+
+
+def measured(profile, delay_ms):
+    """A probe of a server that takes exactly what the profile says."""
+    prompts = [
+        Prompt(n, (profile.prefill_ps([(0, n)]) / 1e9 + delay_ms) / 1e3)
+        for n in prompt_lengths(8_192)
+    ]
+    sizes = [(n, 192) for n in BATCHES] + [(8, 2_100), (32, 2_100)]
+    batches = [Batch(n, n * k, profile.decode_ps(n, n * k) / 1e12) for n, k in sizes]
+    return Probed(prompts, batches)
+
+
+@pytest.mark.parametrize("gpu", SERVED)
+@pytest.mark.parametrize("start", ["h100", "a100", "l40s"])
+def test_a_fit_ends_near_the_truth_wherever_it_begins(gpu, start):
+    true = load_profile(SERVED[gpu])
+    begun = derive("llama-3.1-8b", start, roofline=True).profile
+    found = fit_probe(measured(true, 9.0), begun, 50_000)
+    decode, prefill, short = off(found, true)
+    assert decode < DECODE
+    assert prefill < 2 * PREFILL
+    assert short < 3 * SHORT_PREFILL
+    assert found.pool.tokens(found.pool.mem_fraction_static) == 50_000
+    assert found.grade.startswith("measured: fitted to a probe, at most ")
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_probe_of_the_emulator_finds_its_profile(tmp_path):
+    path = tmp_path / "probed.toml"
+    with emulating("--gpu", "a100", "--stream-interval", "1") as (_, url):
+        flags = ["--base-url", url, "--gpu", "a100", "-o", str(path)]
+        result = CliRunner().invoke(app, ["profile", "probe", *flags])
+    assert result.exit_code == 0, result.output
+    decode, prefill, short = off(read_profile(str(path)), load_profile(SERVED["a100"]))
+    assert decode < DECODE
+    assert prefill < PREFILL
+    assert short < SHORT_PREFILL
