@@ -1,6 +1,7 @@
 """A directory of baselines: per experiment its spec, its summary and its manifest, no tables.
 
-NAME/experiment.toml   what is run; put there by hand, the rest follows NAME/summary.json
+NAME/experiment.toml   what is run; put there by hand, the rest follows
+NAME/summary.json
 NAME/manifest.json
 """
 
