@@ -98,7 +98,7 @@ def recounted(log):
             if kind == "join":
                 live.add(worker)
                 for own in credit.values():
-                    own[worker] = 0
+                    own[worker] = QUANTUM  # `serve` sets `d2lpm.fill_below`
         elif kind == "credits":
             said = {
                 client: {int(worker): left for worker, left in own.items()}
