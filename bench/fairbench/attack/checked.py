@@ -14,7 +14,7 @@ from fairbench.errors.validation import explain
 
 T = TypeVar("T")
 NO_MORE = ConfigDict(extra="forbid")
-"""Of a dataclass, as its ``__pydantic_config__``: keys that it does not have are refused."""
+"""The ``__pydantic_config__`` of a dataclass that refuses unknown keys."""
 
 
 def checked(shape: type[T], data: Any, where: str) -> T:

@@ -86,7 +86,7 @@ class BackendConfig(BaseModel):
     disobeyed: ClassVar[frozenset[str]] = frozenset()
     """The engine settings that nothing there obeys."""
     run_options: ClassVar[frozenset[str]] = frozenset()
-    """What runs of it can be told besides that no other kind understands (``LiveOptions``)."""
+    """The options of runs that only this kind of backend supports (``LiveOptions``)."""
 
     @property
     def own_policy(self) -> str | None:

@@ -12,7 +12,7 @@ from fairbench.errors import FairbenchError, RunFailed
 from fairbench.execute.interruption import Interruption
 
 Task = Callable[[Interruption], Any]
-"""One piece of work. It is pickled, asks often whether to stop, and then saves."""
+"""A piece of work. The object is pickled, asks often whether to stop, and then saves."""
 
 
 @dataclass(frozen=True, slots=True)

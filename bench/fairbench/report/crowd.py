@@ -13,7 +13,7 @@ CROWD = 30  # clients, from which on they are a crowd
 WORST = 10
 PARTS = (0.1, 0.25, 0.5, 0.75, 0.9)
 STEPS = (0.25, 0.5, 0.75, 0.9, 0.99)
-"""Where ranges of the ratio to the fair share end; the last one has no end."""
+"""The ends of the ranges of the ratio to the fair share; the last range has none."""
 
 
 def is_crowd(summary: Summary) -> bool:

@@ -33,7 +33,7 @@ from fairbench.results.store import (
 SWEEP_FILE = "sweep.toml"  # what has one is a sweep
 
 AloneRows = Sequence[Mapping[str, Any]]
-"""One row per client, as ``fairbench.sim.alone`` makes them."""
+"""A row per client, as ``fairbench.sim.alone`` makes them."""
 
 
 @dataclass(frozen=True, slots=True)

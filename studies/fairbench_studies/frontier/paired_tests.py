@@ -15,7 +15,7 @@ from typing import NamedTuple
 from fairbench.results.student_t import quantile, two_sided_p
 
 Gains = Mapping[Hashable, Sequence[float]]
-"""By cell, one per seed."""
+"""Configuration -> values, one per seed."""
 
 
 class Estimate(NamedTuple):

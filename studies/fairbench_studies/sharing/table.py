@@ -25,7 +25,7 @@ RULES = {
     "input": "each",
     "each": "each",
 }
-"""What the rules are called, by the value of the setting."""
+"""The names of the rules, by the value of the setting."""
 Seeds = Sequence[Summary]
 
 

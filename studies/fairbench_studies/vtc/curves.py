@@ -167,7 +167,7 @@ FIGURES: Mapping[int, tuple[str, Callable[[Traces], list[Panel]]]] = {
     13: ("throughput under rate limits", _throughput),
     14: ("memory pool and request length", _ablation),
 }
-"""By the paper's number: what it is about, and its panels."""
+"""The paper's number -> its subject and panels."""
 
 
 def panels_of(number: int, runs: Traces) -> list[Panel] | None:

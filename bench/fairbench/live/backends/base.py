@@ -103,7 +103,7 @@ class LiveBackend(ABC, Generic[C]):
         """Return how the driver sends requests to ``url``, the router or the server itself."""
 
     flush_page: ClassVar[str] = "/flush_cache"
-    """Where workers are told to empty their caches and begin afresh."""
+    """The path at which workers empty their caches and start afresh."""
 
     def info(self, url: str) -> dict[str, Any]:
         """Return the worker's description of itself. Raises RunFailed if it does not answer."""

@@ -20,7 +20,7 @@ MOST_ORIGINS = 1_000  # routers that are gone, in one message
 LONGEST_ORIGIN = 64
 
 Versions = dict[str, dict[str, int]]
-"""By origin and part: the version of its totals that is known."""
+"""Origin and part -> the known version of its totals."""
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):

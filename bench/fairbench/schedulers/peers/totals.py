@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol, runtime_checkable
 
 Sums = Mapping[str, Mapping[int, float]]
-"""By client and place: a worker, or a band of a gateway."""
+"""Client and location (a worker, or a band of a gateway) -> sum."""
 
 
 class Totals(NamedTuple):

@@ -19,7 +19,7 @@ Sigma = Annotated[float, Ge(0), Le(3)]
 """Standard deviation of the logarithm of a sampled length; 0 makes it constant."""
 
 Scale = Annotated[float, Gt(0), Le(1000)]
-"""So many times as long."""
+"""A factor by which lengths are multiplied."""
 
 MeanGap = Annotated[float, Ge(0), Le(1e6)]
 """Mean of an exponential gap in seconds; 0 leaves it out."""

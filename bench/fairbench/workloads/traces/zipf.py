@@ -11,7 +11,7 @@ from fairbench.streams import stream
 from fairbench.workloads.traces.table import Table
 
 NAME = "synthetic"
-"""What the clients are called, with their rank behind it."""
+"""The prefix of clients' names; the rank follows."""
 
 
 def assigned(table: Table, count: int) -> Table:

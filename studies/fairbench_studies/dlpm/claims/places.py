@@ -15,7 +15,7 @@ from fairbench.results.store import Summary
 BySeed = Mapping[int, Summary]
 """The runs of one experiment, by seed."""
 At = Mapping[str, BySeed]
-"""What was run at one place, by scheduler, or by what else is compared there."""
+"""The runs of a configuration, by scheduler or by another compared setting."""
 
 
 CALLED = {

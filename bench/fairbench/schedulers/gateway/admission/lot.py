@@ -51,4 +51,4 @@ class Lot:
 
 
 NOBODY = Lot()
-"""Where nothing is held. Not to be added to."""
+"""An empty holding place. Do not add to it."""

@@ -9,7 +9,7 @@ from fairbench.schedulers.base import Router
 from fairbench.schedulers.setup import Setup
 
 Choice = Callable[[Request, int, float], int]
-"""Where a request goes that was routed to a worker at a time."""
+"""The new worker of a request that was routed to a worker at a time."""
 
 
 def rerouting(router: Router) -> Rerouting:

@@ -12,7 +12,7 @@ from fairbench.workloads.traces.format import Asked, PlacedRow, Record
 from fairbench.workloads.traces.missing import OWN
 
 FOUND = {field: f"{OWN}{field}" for field in FIELDS}
-"""What fields are called beside the record's own keys, which ``--map`` can name."""
+"""Names of fields beside the record's own keys, which ``--map`` can name."""
 
 
 @dataclass(frozen=True)
