@@ -17,7 +17,7 @@ import numpy.typing as npt
 from fairbench.workloads.tokens import ApproximateCounter
 
 CHARACTERS = 92
-"""Of a block: at 4.6 characters a token just ``BLOCK_TOKENS``, as ``ApproximateCounter`` has it."""
+"""The characters of a block: ``BLOCK_TOKENS`` at 4.6 a token, as in ``ApproximateCounter``."""
 BLOCK_TOKENS = 20
 MOST_TOKENS = 2 * CHARACTERS  # of a block
 
