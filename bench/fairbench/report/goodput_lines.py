@@ -16,8 +16,8 @@ def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         "goodput",
         f"{written(summary, 'goodput_ratio')} of the requests asked for were on time "
         f"(worst client {written(summary, 'goodput_min_ratio')}): "
-        f"{number(summary['goodput_req_s'])} requests/s, "
-        f"{with_unit(summary['goodput_tok_s'], 'tok/s')} of service",
+        f"{number(summary.get('goodput_req_s'))} requests/s, "
+        f"{with_unit(summary.get('goodput_tok_s'), 'tok/s')} of service",
     )
     yield (
         "",

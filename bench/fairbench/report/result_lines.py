@@ -137,14 +137,13 @@ def _victims(summary: Summary) -> str:
 
 def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield which ``--duration`` gives the well-behaved of a simulated run enough for a P99."""
-    n, start = summary.get("victim_n"), summary.get("window_start_s")
-    if not n or is_carried(n, P99) or start is None or not summary.get("simulated"):
+    n, end_s = summary.get("victim_n"), summary.get("window_end_s")
+    if not n or is_carried(n, P99) or not end_s or not summary.get("simulated"):
         return
     if summary.get("trace") or chosen_percentiles(summary):
         return
-    end = summary["window_end_s"]
-    enough = end * 1.1 * ENOUGH[P99] / n
-    yield "", f"for a P99: --duration {ceil(enough / 100) * 100}, {enough / end:.0f} times as long"
+    times = 1.1 * ENOUGH[P99] / n
+    yield "", f"for a P99: --duration {ceil(end_s * times / 100) * 100}, {times:.0f} times as long"
 
 
 def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:

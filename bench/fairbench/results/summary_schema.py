@@ -34,6 +34,33 @@ class _Client(_Shown):
     misbehaving: bool
 
 
+class _Window(_Shown):
+    start_s: float
+    end_s: float
+    share: float
+    client: str
+    heavy_client: str | None
+
+
+class _Eviction(_Shown):
+    client: str
+    by: str
+    tokens: float
+
+
+class _Tenant(_Shown):
+    tenant: str
+    clients: Count
+    weight: float
+    service_rate_tok_s: Number
+    tree_share: Number
+
+
+class _GoodputClass(_Shown):
+    name: str = Field(alias="class")
+    goodput_ratio: Number
+
+
 class _Run(_Shown):
     simulated: bool
     emulated: bool = False
@@ -57,6 +84,10 @@ class _Run(_Shown):
     bound_source: str | None = None
     censored: list[str] = []
     notes: dict[str, str] = {}
+    worst_windows: list[_Window] = []
+    evictions: list[_Eviction] = []
+    tenants: list[_Tenant] = []
+    goodput_classes: list[_GoodputClass] = []
 
 
 class _Whole(_Shown):
