@@ -333,3 +333,43 @@ def test_whose_a_request_is_another_column_may_say(tmp_path):
     records[0] |= {"team_id": None, "end_user": ""}
     scored = read_scored([lines(tmp_path / "spend.jsonl", records)])
     assert scored.clients == ("ann", "bob", "blue")
+
+
+@pytest.mark.parametrize("name", ["itl_ms", "itls_ms", "inter_token_latencies_ms"])
+def test_gaps_of_a_row_are_read_in_their_unit_beside_its_latency(tmp_path, name):
+    rows = rows_of({name: [100, 150, 50]}, {name: [100, 100, 100]})
+    found = summary_of(lines(tmp_path / "r.jsonl", rows))
+    assert (found["mean_itl_ms"], found["p50_itl_ms"]) == (pytest.approx(100), pytest.approx(100))
+    assert found["p99_itl_ms"] == pytest.approx(147.5)
+    assert found["p50_e2el_ms"] == pytest.approx(2000)
+
+
+def test_a_mean_gap_is_no_list_of_gaps(tmp_path):
+    found = summary_of(lines(tmp_path / "r.jsonl", rows_of({"itl_ms": 90.0})))
+    assert found["p50_itl_ms"] is None
+    assert found["p50_e2el_ms"] == pytest.approx(2000)
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        ("HTTP 200", FINISHED),
+        ("200 OK", FINISHED),
+        ("HTTP/1.1 429 Too Many Requests", REFUSED),
+        ("http 404", REFUSED),
+    ],
+)
+def test_a_status_line_of_http_is_a_status(tmp_path, status, state):
+    assert scored_rows(tmp_path, {"status": status}).requests.status.tolist() == [state]
+
+
+@pytest.mark.parametrize("tokens", ["1,000", "1000", " 1,000 ", "1,000.0"])
+def test_thousands_may_have_commas(tmp_path, tokens):
+    scored = scored_rows(tmp_path, {"input_tokens": tokens})
+    assert scored.requests.input_tokens.tolist() == [1000]
+
+
+@pytest.mark.parametrize("tokens", ["1,00", "1,0000", ",100", "1,000,"])
+def test_other_commas_are_no_number(tmp_path, tokens):
+    with pytest.raises(DataError, match="input_tokens"):
+        scored_rows(tmp_path, {"input_tokens": tokens})

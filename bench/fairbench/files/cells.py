@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from math import isnan
 from typing import Any
 
 NOTHING = frozenset({"", "null", "none", "nan", "na", "n/a", "#n/a", "<na>"})
 """Texts, in lower case, that tools write where there is no value."""
+
+
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 
 
 def is_missing(value: Any) -> bool:
@@ -25,13 +29,15 @@ def is_blank(value: Any) -> bool:
 
 
 def number_of(value: Any) -> int | float | None:
-    """Return a number, or a text that is one, as a number; None for anything else."""
+    """Return a number, or a text that is one (``1,000`` too), as a number; None for the rest."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
         return value
     if not isinstance(value, str) or len(value) > 40 or "_" in value:
         return None
+    if _THOUSANDS.fullmatch(value.strip()):
+        value = value.replace(",", "")
     try:
         return int(value)
     except ValueError:

@@ -39,6 +39,10 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "latency": ("latency", "e2elatency", "requestlatency", "duration", "e2el"),
     "first_token": ("firsttoken", "firsttokentime", "completionstarttime"),
     "ttft": ("ttft", "timetofirsttoken", "firsttokenlatency"),
+    "itls": (
+        *("itls", "itl", "intertokenlatencies", "intertokenlatency", "tokengaps"),
+        *("intertokentimes", "intertokengaps"),
+    ),
     "hash_ids": ("hashids", "blocks", "blockids", "blockhashes"),
     "block_size": ("blocksize", "blocktokens"),
     "text": ("prompt", "messages", "prompttext", "inputtext"),

@@ -68,7 +68,9 @@ class Layout:
     def units(self) -> dict[str, str]:
         """The units of times by field, where the names of columns say them."""
         found = {
-            field: split_unit(self.columns[field])[1] for field in TIMES if field in self.columns
+            field: split_unit(self.columns[field])[1]
+            for field in (*TIMES, "gaps")
+            if field in self.columns
         }
         return {field: unit for field, unit in found.items() if unit is not None}
 
@@ -110,7 +112,7 @@ _OURS = ("client", "start", "first_token", "end", "input_tokens", "output_tokens
 
 # Our fields that have names which are common, and what ``files.column_names`` calls them.
 ALIASES = {"start": "time", "program": "session", "id": "request_id"}
-_ALIKE = ("client", "input_tokens", "output_tokens", "first_token", "ttft", "end", "latency")
+_ALIKE = ("client", "input_tokens", "output_tokens", *FIRST, *LAST)
 ALIASES |= {field: field for field in _ALIKE}
 
 _RATE_LIMITED = Layout("vtc", Shape.RESPONSES, _VTC, uncached=True, refuses=True)
@@ -216,8 +218,10 @@ def common(item: Object) -> Layout:
     names = {field: found[alias].name for field, alias in ALIASES.items() if alias in found}
     sessions = "program" in names and "program" not in item
     names |= {field: field for field in FIELDS if field in item}
-    if "itls" in names:
+    if isinstance(item.get(names.get("itls", "")), list):
         names["gaps"] = names["itls"]
+    else:  # the mean of a request's gaps has the same name
+        names.pop("itls", None)
     for group in (FIRST, LAST):
         ways = [field for field in group if field in names]
         for other in ways[1:]:

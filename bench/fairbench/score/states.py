@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -25,14 +26,15 @@ WORDS = {
         *("cancelled", "canceled"),
     ),
 }
+_HTTP = re.compile(r"(?:http\S*\s+)?([1-5]\d\d)(?:\s.*)?", re.IGNORECASE)
 _STATES = {word: state for state, words in WORDS.items() for word in words}
 
 
 def states_of(values: Iterable[Any], where: str) -> Any:
     """Return the state that each value says, ``UNSAID`` for none.
 
-    Numbers are HTTP's: 2xx is finished, 4xx refused, anything else from 100 to 599 failed. Raises
-    DataError naming the request.
+    Numbers, also in ``HTTP 200`` and ``200 OK``, are HTTP's: 2xx is finished, 4xx refused, anything
+    else from 100 to 599 failed. Raises DataError naming the request.
     """
     known: dict[tuple[type, Any], int] = {}
     found = []
@@ -50,6 +52,8 @@ def _state_of(value: Any, where: str) -> int:
     if not isinstance(value, list | dict) and is_missing(value):
         return UNSAID
     code = number_of(value)
+    if code is None and isinstance(value, str) and (line := _HTTP.fullmatch(value.strip())):
+        code = int(line[1])
     if code is not None and 100 <= code < 600:
         return {2: FINISHED, 4: REFUSED}.get(int(code) // 100, FAILED)
     if isinstance(value, str) and (word := plain(value)) in _STATES:
