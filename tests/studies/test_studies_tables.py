@@ -41,7 +41,7 @@ def test_every_stored_table_is_shown():
 
 def test_a_changed_number_changes_the_table(tmp_path, monkeypatch):
     rows = table_store.read("cells")
-    rows[1]["service_rate_tok_s"] = "1234567.8"
+    rows[2]["service_rate_tok_s"] = "1234567.8"
     monkeypatch.setattr(table_store, "TABLES", tmp_path)
     table_store.write("cells", rows)
     assert "| 1,234,568 |" in tables.render("cells/tot-s1")
