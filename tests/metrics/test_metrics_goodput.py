@@ -158,7 +158,7 @@ def test_what_has_no_value_says_why():
         assert json["notes"][key] == "no request kept its targets"
     none = summarize(requests(), programs(), log(), promised(QUICK, QUICK)).to_json()
     assert none["goodput_ratio"] is None
-    assert none["notes"]["clients.c0.goodput_ratio"] == "nothing of it arrived in the window"
+    assert none["notes"]["clients.c0.goodput_ratio"] == "no request arrived in the window"
 
 
 TIMES = st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5, 4.0])

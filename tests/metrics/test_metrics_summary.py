@@ -234,7 +234,7 @@ def test_reasons_say_what_is_the_matter():
     assert notes["jain_index"] == "no client was served in the window"
     late = summarize(*CASES["stopped before the window"]).notes
     assert late["service_rate_tok_s"] == "the run ended before its window began"
-    assert late["victim_p99_s"] == "client c1: nothing of it arrived in the window"
+    assert late["victim_p99_s"] == "client c1: no request arrived in the window"
     usual = summarize(*CASES["usual"]).notes
     assert "the 1 refused of 2" in usual["clients.c0.p99_s"]
 
@@ -331,7 +331,7 @@ def test_who_is_kept_waiting_all_the_time_is_not_absent(kept_waiting):
     rows = {"client": 1, "arrival_s": 10, "finish_s": 14}, {"client": 2, **kept_waiting}
     made = summarize(requests(), programs(*rows), log(), facts(**ABSENT))
     assert made.to_json()["victim_p50_s"] is None
-    assert made.notes["victim_p50_s"] == "client c2: nothing of it arrived in the window"
+    assert made.notes["victim_p50_s"] == "client c2: no request arrived in the window"
     assert made.victims.victim_n == 0
 
 
@@ -339,4 +339,4 @@ def test_where_all_were_absent_latency_is_undefined():
     rows = {"client": 1, "finish_s": 3}, {"client": 2, "finish_s": 4}
     made = summarize(requests(), programs(*rows), log(), facts(**ABSENT)).to_json()
     assert made["victim_p99_s"] is None
-    assert made["notes"]["victim_p99_s"] == "client c1: nothing of it arrived in the window"
+    assert made["notes"]["victim_p99_s"] == "client c1: no request arrived in the window"

@@ -81,24 +81,23 @@ class Machine(FileTable):
 
 
 class ServiceClass(FileTable):
-    """Clients that were promised the same: ``targets`` as in ``fairbench.targets``, by latency."""
+    """A class of clients with the same latency ``targets``, as in ``fairbench.targets``."""
 
     clients: ClientList
     targets: dict[str, str] = Field(default_factory=dict)
 
 
 class Misbehaving(Group):
-    """Misbehaving clients: what each does differently from the well-behaved ones.
+    """Heavy clients, and how they differ from the well-behaved clients.
 
-    ``rate_multiple`` multiplies its program rate, up to ``until_fraction`` of the run if given.
-    ``arrivals`` and ``presence`` are instead of the workload's and the scenario's.
-    ``padding_tokens`` come before each of its prompts: what client ``padding_of`` last began with,
-    as far as it goes, then text of its own; of its outputs it says that they may be
-    ``max_new_multiple`` times as long, and they are ``output_multiple`` times as long, of which the
-    rest is of no use. A program waits while ``in_flight`` of its own are under way, or, with
-    ``reaction``, until something of its own has ended in a way that tells it to go (``reactions``).
-    ``targets`` are promises that it claims, laid over those that it has, and ``weight`` is the
-    weight that it claims.
+    ``rate_multiple`` multiplies the program rate, until the part ``until_fraction`` of the run if
+    given. ``arrivals`` and ``presence`` replace those of the workload and the scenario.
+    ``padding_tokens`` is the length of a constant prefix of each prompt. ``padding_of`` names a
+    client whose latest program beginning is copied as padding, followed by text of its own.
+    ``max_new_multiple`` multiplies the claimed output limit, and ``output_multiple`` the real
+    output length, of which the additional tokens are not useful. A program waits while
+    ``in_flight`` programs of the client are under way, or, with ``reaction``, for an event of its
+    own requests (``reactions``). ``targets`` and ``weight`` are those that the client claims.
     """
 
     params: dict[str, Value] = Field(default_factory=dict)
@@ -117,11 +116,11 @@ class Misbehaving(Group):
 
 
 class Other(Group):
-    """Well-behaved clients that run another kind of program, ``params`` being all of its own.
+    """Well-behaved clients that run another kind of program, with all of its ``params``.
 
-    ``rate`` is in programs/s of each per GPU, the mean of clients of several ``sizes``.
-    ``arrivals`` and ``presence`` are instead of the workload's and the scenario's. What another
-    ``workload`` says is put in when the table is read.
+    ``rate`` is in programs/s of each client per GPU; with several ``sizes`` it is their mean.
+    ``arrivals`` and ``presence`` replace those of the workload and the scenario. The values of
+    another ``workload`` are copied when the table is read.
     """
 
     workload: str | None = None
@@ -139,13 +138,14 @@ class Other(Group):
 
 
 class Scenario(FileTable):
-    """``rate`` is in programs/s of each well-behaved client, per GPU.
+    """A scenario: the clients' rates, and what differs from the workload.
 
-    ``rates`` replace it on other machines, by what their timing profile's id begins with.
-    ``params`` and ``settings`` override the workload's own. ``clients`` are the first so many of
-    the workload's, None for all. In a mix of workloads, ``others`` are the clients that run another
-    program; their rates change as ``rate`` does. ``sizes`` spread the rate over the well-behaved
-    clients that are not among them; ``presence`` says when clients are there at all.
+    ``rate`` is in programs/s of each well-behaved client, per GPU. ``rates`` replace it on other
+    machines, by prefix of the timing profile's id. ``params`` and ``settings`` override those of
+    the workload. ``clients`` is the number of the workload's clients that take part, None for all.
+    ``others`` are clients that run another program; their rates scale like ``rate``. ``sizes``
+    spread the rate over the remaining well-behaved clients. ``presence`` defines when clients are
+    present.
     """
 
     description: str = ""
@@ -170,16 +170,15 @@ class Scenario(FileTable):
 class WorkloadSpec(FileTable):
     """A whole workload file. ``params`` are those of a well-behaved client.
 
-    What another ``workload`` says is put in when the file is read. ``settings`` are the scheduler
-    parameters that suit this workload (``"dlpm.quantum" = 10000``). ``latency`` is what its latency
-    columns show: a whole program, or each request's first token. ``client_names`` name the first
-    clients, maybe with their tenants (``org/team/user``); the rest are ``client-N``.
-    ``client_weights`` are by name, 1 where none is given; a tenant's ends in /. ``client_owners``
-    say whose a client is, where somebody has several of them and names do not say it: client ->
-    name of the owner, a client's or not. ``targets`` are the latencies that every client was
-    promised, ``classes`` groups of clients with their own laid over them. ``arrivals`` say when
-    programs come, by default a Gamma process; ``machine`` what it is made for. Times are in
-    seconds.
+    The values of another ``workload`` are copied when the file is read. ``settings`` are scheduler
+    parameters that suit this workload (``"dlpm.quantum" = 10000``). ``latency`` selects what
+    latency columns show: a whole program, or the first token of each request. ``client_names``
+    name the first clients, optionally with tenants (``org/team/user``); the rest are ``client-N``.
+    ``client_weights`` are weights by name, 1 by default; names of tenants end in /.
+    ``client_owners`` map clients to the name of their owner, which may be a client or not.
+    ``targets`` are the latencies promised to every client, and ``classes`` are groups of clients
+    with targets of their own. ``arrivals`` is the arrival process, Gamma by default. ``machine``
+    is the default GPU, model and engine. Times are in seconds.
     """
 
     name: Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_plain)]

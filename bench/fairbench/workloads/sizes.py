@@ -10,10 +10,10 @@ from fairbench.workloads.table import FileTable
 
 
 class Sizes(FileTable):
-    """Either ``zipf``, or the ``heavy`` first clients with ``heavy_share`` of all that is sent.
+    """Sizes by ``zipf``, or ``heavy`` first clients that send ``heavy_share`` of the total.
 
-    By Zipf's law the client of rank r, in the order of their numbers, sends in proportion to r to
-    the minus ``zipf``; 0 makes them equal.
+    By Zipf's law, client r sends in proportion to r to the power of minus ``zipf``; 0 makes all
+    clients equal.
     """
 
     zipf: Annotated[float, Field(ge=0, le=10)] | None = None

@@ -57,7 +57,7 @@ METRICS = (
         better=Better.MORE,
         of=Of.CLIENT,
         form=Form.PERCENT,
-        undefined="it was entitled to no service",
+        undefined="the client was entitled to no service",
         of_comparison=True,
         shown=(Shown(Display.COMPARED_CLIENTS, 2),),
     ),

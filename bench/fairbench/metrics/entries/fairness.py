@@ -222,7 +222,7 @@ METRICS = (
         of=Of.CLIENT,
         form=Form.PERCENT,
         digits=3,
-        undefined="it was entitled to no service",
+        undefined="the client was entitled to no service",
         presence=Presence.ALWAYS,
         shown=(Shown(Display.CLIENTS, 4), Shown(Display.REPEATED_CLIENTS, 3)),
     ),

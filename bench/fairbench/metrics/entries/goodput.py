@@ -5,7 +5,7 @@ from __future__ import annotations
 from fairbench.metrics.metric import Better, Display, Form, Kind, Metric, Needs, Of, Shown
 from fairbench.metrics.reasons import EMPTY_WINDOW
 
-NOTHING_ASKED = "nothing of it arrived in the window"
+NOTHING_ASKED = "no request arrived in the window"
 CACHED = frozenset({Needs.CACHED})
 NONE_MET = "no request kept its targets"
 

@@ -20,7 +20,7 @@ METRICS = (
         of=Of.CLIENT,
         form=Form.PERCENT,
         digits=3,
-        undefined="nobody held any KV memory in the window",
+        undefined="no client held KV memory in the window",
         shown=(Shown(Display.CLIENTS, 13, dropped=5),),
     ),
     Metric(

@@ -116,7 +116,7 @@ METRICS = (
         key="demand_limited",
         heading="limited by demand",
         kind=Kind.FLAG,
-        undefined="in older runs where the server did not report admissions",
+        undefined="the run is old, and the server did not report admissions",
         presence=Presence.IN_REPORTS,
     ),
     Metric(
@@ -126,7 +126,7 @@ METRICS = (
         unit="s",
         of=Of.BOTH,
         digits=1,
-        undefined="nothing was simulated, or the records are older than this metric",
+        undefined="the run was not simulated, or its records are older than this metric",
         shown=(Shown(Display.CLIENTS, 11, dropped=-1),),
         compute=gpu_time,
         compute_clients=gpu_time_of_clients,
@@ -135,13 +135,13 @@ METRICS = (
         key="outside_fit_ratio",
         heading="busy time outside the timing profile's fit",
         form=Form.PERCENT,
-        undefined="nothing was simulated, or nobody knows what the timing profile was fitted to",
+        undefined="the run was not simulated, or the fitted range of its profile is unknown",
         compute=outside_fit_ratio,
     ),
     Metric(
         key="lone_tpot_ratio",
         heading="time per output token over that of a lone request",
-        undefined="nothing was simulated, or no request of the window made two tokens",
+        undefined="the run was not simulated, or no request of the window made two tokens",
         compute=lone_tpot_ratio,
     ),
 )

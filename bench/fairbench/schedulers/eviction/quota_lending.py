@@ -6,7 +6,7 @@ from fairbench.schedulers.eviction.quota import Quota
 
 
 class QuotaLending(Quota):
-    """Lends what a client leaves unused, and takes it back from the largest borrower first."""
+    """Lends unused quota, and takes it back from the largest borrower first."""
 
     name = "quota-lending"
 

@@ -13,7 +13,7 @@ from fairbench.schedulers.eviction.policy import EvictionPolicy, Leaf, Rank
 
 
 class Retention(EvictionPolicy):
-    """Keeps what a session has cached until its expected return, then drops in order of that time.
+    """Keeps a session's cache until its expected return, then evicts in order of that time.
 
     The expected return is the end of the session's last call plus the mean time that sessions of
     its client have taken between calls. Where a client's calls are known to have ended, nothing is

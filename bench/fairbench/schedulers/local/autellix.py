@@ -46,7 +46,7 @@ class _Call:
 
 
 class Autellix(LocalScheduler):
-    """Least attained service of the program first, in queues; calls are demoted, and promoted.
+    """The program with the least service first, in priority queues; may preempt.
 
     [Autellix] Alg. 1. A call enters the queue of its program's service: all that its calls had
     (``plas``), or the longest chain of them (``atlas``). Inside a queue the order is arrival. A

@@ -21,7 +21,7 @@ from fairbench.tenants import Tenants
 
 
 class DLPM(FairScheduler):
-    """LPM order, but only clients in credit; when no waiting client is, all get a quantum.
+    """Longest cached prefix among clients in credit; if there are none, all get a quantum.
 
     Where Algorithm 1 is silent or never ends: a full pass without progress ends the selection
     (line 17), and refills that leave everybody in debt are summed in closed form (line 7).

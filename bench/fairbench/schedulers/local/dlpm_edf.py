@@ -14,7 +14,7 @@ from fairbench.schedulers.local.dlpm_urgency import UrgentDLPM
 
 
 class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
-    """DLPM, but each turn that it gives to a client goes to that client's most urgent request.
+    """DLPM chooses the client, and the client's most urgent request goes next.
 
     Turns are those of DLPM, by credit and longest cached prefix, so that who calls everything
     urgent gets no more than its share, up to the bound. What is urgent ``Urgency`` says; requests

@@ -13,7 +13,7 @@ from fairbench.schedulers.local.dlpm_reordered import ReorderedDLPM
 
 
 class UpstreamDLPM(ReorderedDLPM):
-    """Among clients in credit the most upstream call first, then the longest cached prefix.
+    """Most upstream call first among clients in credit, then the longest cached prefix.
 
     [DLPM] §9 leaves it as future work: a call may produce the input of many others, so it had
     better go first, even if that breaks prefix sharing or strict fairness. Here it breaks the

@@ -28,7 +28,7 @@ AGED, IN_TIME, LATE = range(3)  # whose turn comes first
 
 
 class EDF(LocalScheduler):
-    """The request that has to be in first goes first; those that are late already go last.
+    """The earliest deadline of the first token goes first; late requests go last.
 
     A request has to be in when its first token is due, and early enough for the tokens that are to
     be expected after it to come in time at the pace of the batch as it is (``Slack``). It is late

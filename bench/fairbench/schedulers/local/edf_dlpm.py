@@ -11,7 +11,7 @@ from fairbench.schedulers.local.edf import AGED, LATE
 
 
 class EDFThenDLPM(UrgentDLPM):
-    """A scheduler that runs requests which can still be in time by deadline, others by DLPM.
+    """Requests that can still be in time go by deadline, all others by DLPM.
 
     All requests are charged in full, so a client that received much through its deadlines waits
     longer once it is late. On equal deadlines, clients in credit go first, then the longest cached

@@ -18,7 +18,7 @@ SPARED = 100  # whoever has no more tokens to go than this is not preempted
 
 
 class TextbookEDF(LocalScheduler):
-    """A textbook EDF: by deadline, then by length; starvation preempts the longest running ones.
+    """A textbook's EDF: by deadline, then by length; starving requests preempt the longest.
 
     The source is Code 24.6.1 of a textbook on distributed LLM serving. Its flaws are kept, and
     its own numbers show each of them:

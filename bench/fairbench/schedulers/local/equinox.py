@@ -24,7 +24,7 @@ class _Charge(NamedTuple):
 
 
 class Equinox(LeastCounter):
-    """Least weighted sum of both counters, each over the largest any client has.
+    """Least weighted sum of a user and an operator counter, each over its maximum.
 
     [Equinox]: the User Fairness Counter measures weighted tokens and latency, the Resource Fairness
     Counter throughput and GPU utilization; both are predicted at admission and combined by tunable

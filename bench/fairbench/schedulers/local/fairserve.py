@@ -31,7 +31,7 @@ class _Application:
 
 
 class FairServe(LeastCounter):
-    """Least weighted service counter; service counts in typical requests of the application.
+    """Least weighted service, counted in typical requests of the application.
 
     [FairServe] charges weighted tokens over what the application is expected to need, so that
     nobody is served less for using one with long answers, and throttles only under overload, and

@@ -60,7 +60,7 @@ class _Program:
 
 
 class Justitia(LocalScheduler):
-    """Least virtual finish of the program first; its calls in queue order; nobody is preempted.
+    """The program with the earliest virtual finish first; no request is preempted.
 
     [Justitia] quantifies a call of p prompt and d output tokens by the KV token-time p d + d^2 / 2,
     and a program by the sum over its calls, which is predicted when the first one arrives. A

@@ -10,7 +10,7 @@ from fairbench.schedulers.local.vtc import VTC
 
 
 class LCF(VTC):
-    """Serves the client with the least service ever; one that was away is owed all it missed."""
+    """VTC without the lift: a client that returns is owed all the service that it missed."""
 
     name = "lcf"
 

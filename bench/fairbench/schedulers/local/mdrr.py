@@ -18,7 +18,7 @@ from fairbench.schedulers.sharing import Sharing
 
 
 class MDRR(FairScheduler):
-    """Clients take turns; in its turn a client sends requests as long as it is in credit.
+    """Clients take turns; in its turn, a client is served while it is in credit.
 
     DRR asks before each packet whether the quantum covers it. An output's length is not known
     before, so here a request may overdraw: its input is charged at admission, each output token

@@ -13,7 +13,7 @@ from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 
 
 class PrebleGroups(LocalScheduler):
-    """Groups by the cached share of the prompt; each batch draws from all, in proportion.
+    """Groups requests by cached share of the prompt; a batch takes from all, in proportion.
 
     With P = 10 a request with 63 of 100 tokens cached is in group 6 ([Preble] §3.3). Group g may
     send g + 1 requests each round, so that a hit of 0 is not starved; inside a group the order is

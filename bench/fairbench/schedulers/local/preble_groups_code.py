@@ -13,7 +13,7 @@ from fairbench.schedulers.local.preble_groups import PrebleGroups
 
 
 class PrebleGroupsCode(PrebleGroups):
-    """A pass draws from a single group, the next pass from the next lower one that is not empty.
+    """Takes requests from one group a pass, and from the next lower group in the next pass.
 
     Of group g (from 0) at most (g + 1) x ``per_group`` requests are tried, in order of arrival;
     one without room is skipped. Where the paper rounds a hit share down to its group, the code

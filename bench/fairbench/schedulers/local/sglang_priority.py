@@ -23,7 +23,7 @@ CLIP_NEW_TOKENS = 4096  # no more are reserved for one request
 
 
 class SGLangPriority(LocalScheduler):
-    """The highest number first, then by queue order; it may take the memory of lower ones.
+    """The highest number first, then queue order; may preempt requests of lower priority.
 
     SGLang 0.5.23, schedule_policy.py. A request that does not fit preempts running ones whose
     number is lower by more than ``threshold``, lowest number and latest arrival first, if together

@@ -33,8 +33,8 @@ class Judge(Program):
         """Lengths in tokens. ``extra_tokens`` of fresh text precede each article ([DLPM] Table 3).
 
         ``dimension_tokens``, ``merge_tokens`` and ``score_tokens`` are the instructions of the
-        three steps. ``max_new_tokens`` is what each call says that its output may have, its true
-        length if not given.
+        three steps. ``max_new_tokens`` is the output limit of each call, by default its true
+        length.
         """
 
         dimensions: Annotated[int, Ge(1), Le(256)]

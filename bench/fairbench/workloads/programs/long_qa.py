@@ -40,7 +40,7 @@ class LongQA(Program):
     class Params:
         """Lengths in tokens; ``gap_mean_s`` is the mean of the exponential gaps in seconds.
 
-        ``document_scale`` makes every document so many times longer.
+        ``document_scale`` multiplies the length of every document.
         """
 
         questions: Annotated[int, Ge(1), Le(10_000)]

@@ -38,7 +38,7 @@ class Replay(Calls):
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """``pauses``: whether time passes between the calls of one program."""
+        """``pauses``: whether the latency of a program includes pauses between its calls."""
 
         pauses: bool
 

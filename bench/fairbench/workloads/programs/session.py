@@ -28,9 +28,9 @@ class Session(Calls):
     class Params:
         """``file`` is a trace with sessions, as a path or a name in a folder of ``FAIRBENCH_DATA``.
 
-        Sessions are drawn whose longest prompt has from ``least_tokens`` to ``most_tokens``, and
-        end after ``most_calls`` calls, those of sub-agents not counted. ``think_scale`` multiplies
-        all pauses.
+        Only sessions whose longest prompt has ``least_tokens`` to ``most_tokens`` are drawn. A
+        session ends after ``most_calls`` calls, not counting those of sub-agents. ``think_scale``
+        multiplies all pauses.
         """
 
         file: str

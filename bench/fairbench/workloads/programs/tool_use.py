@@ -43,7 +43,7 @@ class ToolUse(Program):
         """Lengths in tokens. ``popularity`` is the exponent of Zipf's law over ``tools`` tools.
 
         ``tool_tokens`` is the mean over programs, so that popular tools count more. ``private``:
-        the client has copies of the tools for itself, whose descriptions nobody shares with it.
+        each client has its own tool descriptions, which no other client shares.
         """
 
         tools: Annotated[int, Ge(1), Le(100_000)]

@@ -33,10 +33,9 @@ class TreeOfThought(Program):
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """Lengths in tokens. ``question_scale`` makes every question so many times longer.
+        """Lengths in tokens. ``question_scale`` multiplies the length of every question.
 
-        ``max_new_tokens`` is what each call says that its output may have, ``output_tokens`` if not
-        given.
+        ``max_new_tokens`` is the output limit of each call, by default ``output_tokens``.
         """
 
         branches: Annotated[int, Ge(1), Le(10)]

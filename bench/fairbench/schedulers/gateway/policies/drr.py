@@ -17,7 +17,7 @@ from fairbench.schedulers.gateway.price import PriceParams
 
 
 class DRR(FlowPolicy):
-    """Clients in rotation; a turn grants a quantum, and requests go while it lasts.
+    """Clients take turns; a turn grants a quantum, and requests go while it lasts.
 
     A client that has nothing left to send gives up what is left of its credit, and keeps a debt.
     Nobody starves: while two clients wait, what they have paid differs, over their weights, by less

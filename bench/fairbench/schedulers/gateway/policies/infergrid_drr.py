@@ -11,7 +11,7 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 
 
 class InfergridDRR(FlowPolicy):
-    """First who had the fewest requests here and under way when the request arrived.
+    """The client that had the fewest requests here and under way at the arrival goes first.
 
     What coconut-labs/infergrid calls DRR (@a8d3ea8, tenant/manager.py, priority_score): no quantum
     and no deficit, a count of requests that is frozen at arrival; ties in order of arrival. A

@@ -15,7 +15,7 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 
 
 class Kthena(FlowPolicy):
-    """Fewest tokens in a sliding window first, as counted when the request arrived.
+    """The client with the fewest tokens in a sliding window at the request's arrival first.
 
     The priority queue of volcano-sh/kthena @3cc05728 (pkg/kthena-router/datastore): usage counts
     when an answer is over, and a request keeps the priority that it arrived with. So a client with

@@ -16,7 +16,7 @@ from fairbench.schedulers.gateway.price import PriceParams
 
 
 class LlmdVTC(FlowPolicy):
-    """The lowest counter first; each request is charged as if it had 128 output tokens.
+    """The client with the lowest counter first; each request counts as 128 output tokens.
 
     As proposed for llm-d (llm-d-router PR 1222 @abb3e5b, closed; issue 1182): every output counts
     as 128 tokens, and that is never put right, so a client of long outputs pays for a part of them.

@@ -15,7 +15,7 @@ from fairbench.schedulers.gateway.policy import FlowPolicy, earliest
 
 
 class ProgramAware(FlowPolicy):
-    """Little service attained scores most, a long wait of the next request the rest.
+    """The highest score first: little service attained, and a long wait of the next request.
 
     llm-d's program-aware-fairness with its ``las`` strategy (llm-d-router @06aa34b); what it calls
     a program is a fairness id, a client here. Attained service is input + 2 x output, counted when

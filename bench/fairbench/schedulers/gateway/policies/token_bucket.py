@@ -14,7 +14,7 @@ from fairbench.tenants import Tenants
 
 
 class TokenBucket(LocalScheduler):
-    """A token a request: ``rate_per_min`` for each client, ``burst`` at most. Refuses.
+    """Refuses requests of a client beyond ``rate_per_min``, with bursts up to ``burst``.
 
     A request takes one, or is refused. The rest goes in order of arrival. InferGrid's gateway does
     so (coconut-labs/infergrid @a8d3ea8).

@@ -17,7 +17,7 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 
 
 class WFQ(FlowPolicy):
-    """The request that would end first if all were served at once, by their weights.
+    """The request that would finish first if clients shared the cluster by weight.
 
     A client's requests follow one another in virtual time, each as long as its price over the
     client's weight; virtual time is the end of the request that went last, and a client that comes

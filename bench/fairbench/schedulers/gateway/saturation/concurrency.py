@@ -17,7 +17,7 @@ class _Load(NamedTuple):
 
 
 class Concurrency(Detector):
-    """Lets go while the requests, or prompt tokens, under way are below a capacity.
+    """Sends requests while those under way, or their prompt tokens, are below a capacity.
 
     llm-d's concurrency-detector (llm-d-router @3fdd2e6): ``requests`` and ``tokens`` are totals of
     the pool over its total capacity, ``larger`` (its ``hybrid``) is the mean over the workers of

@@ -8,7 +8,7 @@ from fairbench.schedulers.gateway.saturation.detector import Detector
 
 
 class AlwaysRoom(Detector):
-    """Always lets go, so that the engines' own queues order everything."""
+    """Sends every request at once, so that only the engines' own queues order them."""
 
     name = "none"
 

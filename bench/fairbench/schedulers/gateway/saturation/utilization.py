@@ -16,7 +16,7 @@ from fairbench.schedulers.views import WorkerLoad
 
 
 class Utilization(Detector):
-    """Lets go while the workers have room, as they were when last polled.
+    """Sends requests while the workers had room at the last poll.
 
     llm-d's utilization-detector, its default (llm-d-router @96391d1): lets go while the workers'
     mean score is below 1. A score is the larger of the waiting requests over ``waiting`` and the KV
