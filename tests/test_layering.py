@@ -221,9 +221,12 @@ def test_only_the_command_line_prints_or_exits():
             assert not calls(path) & {"exit", "sys.exit", "os._exit"}, path
 
 
-# What may be imported inside functions: what needs an extra, or is Ctrl-C's to stop. In cli also
-# what a command runs, of which its flags and its help need nothing.
-LATE = ("fairbench.live", "fairbench.execute.live_run", "fairbench.execute.sweep_live")
+# What may be imported inside functions: what needs an extra, what few runs need, or is Ctrl-C's to
+# stop. In cli also what a command runs, of which its flags and its help need nothing.
+LATE = (
+    *("fairbench.live", "fairbench.execute.live_run", "fairbench.execute.sweep_live"),
+    "fairbench.execute.traced",
+)
 
 
 @pytest.mark.parametrize("name", ["execute", "api"])

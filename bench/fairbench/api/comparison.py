@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from fairbench.api.flags import CompareFlags
 from fairbench.api.notebook import html_table
 from fairbench.api.result import Result
 from fairbench.cli.progress import shown_progress
+from fairbench.config.flags.experiment import CompareFlags
 from fairbench.errors import UsageError
 from fairbench.execute.comparison import carry_out, go_on, read_alone
 from fairbench.execute.comparison_plan import check_usage, plan_comparison

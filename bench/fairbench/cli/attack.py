@@ -12,13 +12,20 @@ from typer import Option
 
 from fairbench.attack.known import KNOWN
 from fairbench.attack.objective import Objective
-from fairbench.cli.executor_flags import ExecutorName, RayAddress
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, above_0, assigned, given
+from fairbench.cli.flags import (
+    DEFAULT_RESULT_DIR,
+    ExecutorName,
+    NoProgress,
+    RayAddress,
+    above_0,
+    assigned,
+    given,
+)
 from fairbench.cli.studies import study
 from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named
-from fairbench.live.run_folder import run_folder
 from fairbench.results.directories import check_writable
+from fairbench.results.run_folder import run_folder
 
 if TYPE_CHECKING:
     from fairbench.attack.search import Search
@@ -129,7 +136,7 @@ def attack(
     ] = False,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
-    disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
+    disable_tqdm: NoProgress = False,
 ) -> None:
     """Search for what a client gains by cheating, and what the others lose.
 

@@ -8,23 +8,31 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from typer import Option
 
+from fairbench.config.flags.flag import OUTPUT
 from fairbench.errors import UsageError
 from fairbench.results.line_file import append_line, check_appendable
 
 if TYPE_CHECKING:
     from fairbench.metrics.records import Requests
-    from fairbench.results.store import StoredRun
 
 OutputFile = Annotated[
     Path | None,
-    Option(help="Also add the summary to this file, as a JSON line like sglang.bench_serving's."),
+    Option(
+        help="Also add the summary to this file, as a JSON line like sglang.bench_serving's.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 OutputDetails = Annotated[
-    bool, Option("--output-details", help="Add lists of all requests to that line.")
+    bool,
+    Option(
+        "--output-details",
+        help="Add lists of all requests to that line.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 
-OnSaved: TypeAlias = "Callable[[StoredRun], None]"
-"""Called with each run that was saved."""
+OnSaved: TypeAlias = Callable[[Path, Mapping[str, Any]], None]
+"""Called with the directory and the summary of each run that was saved."""
 
 
 def run_lines(path: Path | None, *, details: bool) -> OnSaved:
@@ -35,14 +43,22 @@ def run_lines(path: Path | None, *, details: bool) -> OnSaved:
     _check_details(path, details)
     if path is not None:
         check_appendable(path)
-    return lambda run: add_run_line(path, run, details=details)
+    return lambda run, summary: add_run_line(path, run, summary, details=details)
 
 
-def add_run_line(path: Path | None, run: StoredRun, *, details: bool) -> None:
+def add_run_line(
+    path: Path | None, run: Path, summary: Mapping[str, Any], *, details: bool
+) -> None:
     """Call ``add_bench_line`` for a stored run. Raises DataError if its requests are unreadable."""
-    from fairbench.results.run_tables import read_tables
 
-    add_bench_line(path, run.summary, lambda: read_tables(run).requests, details=details)
+    def requests() -> Requests:
+        from fairbench.results.run_tables import read_tables
+        from fairbench.results.store import read_run
+
+        return read_tables(read_run(run)).requests
+
+    if path is not None or details:
+        add_bench_line(path, summary, requests, details=details)
 
 
 def add_bench_line(

@@ -9,6 +9,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import assigned
+from fairbench.config.flags.texts import parse_weights
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.live.processes.addresses import WorkerAddress
@@ -75,8 +76,6 @@ def emulate(
     Prints its address as `serve --worker-url` takes it. All its answers are emulated: times are
     those of the profile, texts are made up.
     """
-    from fairbench.config.weights import parse_weights
-
     require_live_extra()
     from fairbench.live.emulator.app import serve_emulator
     from fairbench.live.emulator.config import EmulatorConfig

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.flags import Gateway, assigned, given, goodput_flag, split_args
+from fairbench.cli.flags import assigned, given, option_of
 from fairbench.cli.serve_flags import (
     AdminKeyFile,
     AdminPort,
@@ -38,6 +38,8 @@ from fairbench.cli.serve_flags import (
     WorkerKeyFile,
 )
 from fairbench.config.backend_names import STARTED
+from fairbench.config.flags.run import RUN
+from fairbench.config.flags.texts import goodput_flag, parse_weights, split_words
 from fairbench.errors import UsageError, unknown_name
 from fairbench.live.requirements import require_live_extra
 from fairbench.schedulers.setup import checked_weights
@@ -63,7 +65,7 @@ def serve(
     ] = None,
     worker_key: WorkerKey = None,
     worker_key_file: WorkerKeyFile = None,
-    gateway: Gateway = None,
+    gateway: Annotated[str | None, option_of(RUN["gateway"])] = None,
     saturation: Saturation = None,
     max_inflight_per_worker: MaxInflight = None,
     client_limit: ClientLimit = True,
@@ -217,7 +219,7 @@ def serve(
         "tp": tp,
         "load_format": load_format,
         "time_scale": time_scale,
-        "server_args": split_args(server_arg),
+        "server_args": split_words("--server-arg", server_arg) if server_arg else None,
     }
     started = {"router": router, "local": local, "dp": dp, "model": model, "gpu": gpu}
     flags = {
@@ -294,8 +296,6 @@ def serve(
 
 def _weights(text: str | None, keys: Mapping[str, str] | None) -> dict[str, float]:
     """Return the clients' weights. Raises UsageError for a wrong one, or one without a key."""
-    from fairbench.config.weights import parse_weights
-
     weights = checked_weights(parse_weights(text) or {})
     known = set(with_tenants(keys.values())) if keys is not None else weights
     for name in weights:

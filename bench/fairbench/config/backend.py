@@ -264,11 +264,6 @@ KINDS: Mapping[str, type[BackendConfig]] = {
 """The kinds whose servers fairbench starts, which ``--backend`` takes."""
 
 
-def kinds_with(option: str) -> list[str]:
-    """Return the backend kinds that support an option of a run."""
-    return [kind for kind, cls in KINDS.items() if option in cls.run_options]
-
-
 def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
     """Merge the backend of flags with an experiment file's table; None means the simulator.
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fairbench.config import ExperimentSpec, identity
-from fairbench.live.backends.registry import same_workers
 from fairbench.results.grid import point_names
 from fairbench.results.sweep_store import SweepStore
 
@@ -30,6 +29,8 @@ def live_points_left(store: SweepStore, specs: Sequence[ExperimentSpec]) -> list
 
 def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
     """Group the live points so that the same workers can serve all points of a group."""
+    from fairbench.live.backends.registry import same_workers
+
     groups: list[list[LivePoint]] = []
     for point in points:
         group = next((one for one in groups if same_workers(one[0].spec, point.spec)), None)

@@ -1,0 +1,295 @@
+"""The flags of one experiment, by the commands that take them.
+
+A flag is one entry here: ``run`` takes all of ``RunFlags``, ``compare`` all of ``CompareFlags``,
+``plan`` all of ``PlanFlags``, as options; the functions of these names take them as keywords.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, TypedDict
+
+from fairbench.config.backend_names import SIM, STARTED
+from fairbench.config.flags.flag import (
+    CLUSTER,
+    COMMON,
+    LOAD,
+    OUTPUT,
+    SCHEDULER,
+    SERVERS,
+    WORKLOAD,
+    Flag,
+    flags_of,
+)
+from fairbench.config.flags.texts import columns_of, goodput_flag, parse_weights, split_commas
+from fairbench.hardware.engines import ENGINES
+from fairbench.workloads.traces.names import AUTO, FIELDS, FORMATS
+
+
+class LogFlags(TypedDict, total=False):
+    """How to read a log or trace: of all commands that read one."""
+
+    trace_format: Annotated[
+        str | None,
+        Flag(
+            "Format of the trace.",
+            WORKLOAD,
+            key="trace.format",
+            default="auto, the first that fits",
+            metavar="|".join((AUTO, *FORMATS)),
+        ),
+    ]
+    trace_map: Annotated[
+        Mapping[str, str] | None,
+        Flag(
+            "A column of the trace that has no common name; may be repeated. Fields: "
+            f"{', '.join(FIELDS)}; time_ms and so on for other units.",
+            WORKLOAD,
+            key="trace.columns",
+            option="--map",
+            metavar="FIELD=COLUMN",
+            read=columns_of,
+            repeats=True,
+        ),
+    ]
+    trace_line: Annotated[
+        int | None,
+        Flag(
+            "Number of the run, from 1, in a trace file with one run a line.",
+            WORKLOAD,
+            key="trace.line",
+            least=1,
+        ),
+    ]
+    clients_from: Annotated[
+        str | None,
+        Flag(
+            "The column of a trace that says whose a request is.",
+            WORKLOAD,
+            key="trace.client",
+            metavar="COLUMN",
+        ),
+    ]
+
+
+class TraceFlags(LogFlags, total=False):
+    """How to read a trace whose blocks may be of any size."""
+
+    trace_block_size: Annotated[
+        int | None,
+        Flag(
+            "Tokens of each block in hash_ids.",
+            WORKLOAD,
+            key="trace.block_size",
+            default="what file or format says",
+            least=1,
+        ),
+    ]
+
+
+class EveryFlags(TypedDict, total=False):
+    """Flags of ``run``, ``compare``, ``plan`` and ``sweep``."""
+
+    weights: Annotated[
+        Mapping[str, float] | None,
+        Flag(
+            "Weights: entitlements relative to 1.",
+            WORKLOAD,
+            default="the workload's, else 1",
+            metavar="NAME=WEIGHT,...",
+            read=lambda _, text: parse_weights(text),
+        ),
+    ]
+    num_programs: Annotated[
+        int | None,
+        Flag("Programs each well-behaved client sends; lifts the default duration.", LOAD),
+    ]
+    duration: Annotated[
+        float | None,
+        Flag("Seconds during which programs arrive.", COMMON, key="duration_s", unit="s"),
+    ]
+    model: Annotated[str | None, Flag("Model served.", CLUSTER, default="llama-3.1-8b")]
+    goodput: Annotated[
+        Mapping[str, str] | None,
+        Flag(
+            "Target of every request, or of those of a client or class NAME: ttft, tpot or e2el, "
+            "in ms, s, or x as a multiple of the latency alone; may be repeated.",
+            OUTPUT,
+            default="the workload's",
+            metavar="[NAME.]LATENCY:TIME",
+            read=lambda _, texts: goodput_flag(texts),
+            repeats=True,
+        ),
+    ]
+
+
+class SetupFlags(TypedDict, total=False):
+    """Flags of ``run``, ``compare`` and ``sweep``."""
+
+    preset: Annotated[
+        str | None,
+        Flag(
+            "Start from a paper's documented settings, see `list presets`; other flags override "
+            "them.",
+            COMMON,
+            default="none",
+            metavar="NAME|FILE.toml",
+        ),
+    ]
+    gpu: Annotated[
+        str | None,
+        Flag("Timing profile id or a unique prefix, see `list profiles`.", COMMON, default="a100"),
+    ]
+    percentiles: Annotated[
+        str | None,
+        Flag(
+            "Percentiles of latency to compute and show, such as 50,90,95,99.",
+            OUTPUT,
+            default="P50, and P95 or P99",
+            metavar="P,P,...",
+        ),
+    ]
+
+
+class SeedFlags(TypedDict, total=False):
+    """The flag of ``compare``, ``plan`` and ``sweep``, which run over several seeds."""
+
+    seed: Annotated[int | None, Flag("The first seed.", COMMON, default="0")]
+
+
+class SingleFlags(TraceFlags, EveryFlags, total=False):
+    """Flags of ``run``, ``compare`` and ``plan``, of which a sweep takes several values or none."""
+
+    workload: Annotated[
+        str | None,
+        Flag("Workload of the clients.", COMMON, default="tot", metavar="NAME|FILE.toml"),
+    ]
+    trace: Annotated[
+        str | None,
+        Flag(
+            "Play recorded traffic instead of a workload.", COMMON, key="trace.file", metavar="FILE"
+        ),
+    ]
+    scenario: Annotated[
+        str | None,
+        Flag(
+            "Heavy clients: none, by load (s1), by program shape (s2).",
+            COMMON,
+            default="s1",
+            metavar="none|s1|s2",
+        ),
+    ]
+    trace_spread: Annotated[
+        bool, Flag("Spread requests that a trace has in batches.", WORKLOAD, key="trace.spread")
+    ]
+    misbehaving: Annotated[
+        Sequence[str] | None,
+        Flag(
+            "Heavy clients of the trace: metrics of the well-behaved omit them.",
+            WORKLOAD,
+            key="trace.misbehaving",
+            metavar="A,B",
+            read=split_commas,
+        ),
+    ]
+    gateway: Annotated[
+        str | None,
+        Flag(
+            "Hold requests before the router, see `list gateways`.",
+            SCHEDULER,
+            default="none",
+            metavar="POLICY",
+        ),
+    ]
+    saturation: Annotated[
+        str | None,
+        Flag(
+            "Saturation detector of the gateway.",
+            SCHEDULER,
+            default="utilization",
+            metavar="DETECTOR",
+        ),
+    ]
+    engine: Annotated[
+        str | None,
+        Flag(
+            "Engine of the simulated workers.", CLUSTER, default="sglang", metavar="|".join(ENGINES)
+        ),
+    ]
+
+
+class ServedFlags(TypedDict, total=False):
+    """Flags of ``run`` and ``compare``, which simulate one cluster or start one."""
+
+    dp: Annotated[int | None, Flag("Replicas of the model.", COMMON, default="1")]
+    request_rate: Annotated[
+        float | None,
+        Flag(
+            "Programs/s of each well-behaved client over the whole cluster; `inf` is all at once.",
+            LOAD,
+            default="the workload's, times dp",
+            unit="programs/s",
+        ),
+    ]
+    time_scale: Annotated[
+        float | None,
+        Flag(
+            "Seconds of the trace, or without one of an emulated server's time, in a second.",
+            LOAD,
+            "backend.",
+            default="1",
+            unit="s/s",
+        ),
+    ]
+    backend: Annotated[
+        str | None,
+        Flag(
+            "Simulate, or start servers and drive them over HTTP: emulated ones, SGLang, vLLM.",
+            SERVERS,
+            key="backend.kind",
+            default="sim",
+            metavar="|".join((SIM, *STARTED)),
+        ),
+    ]
+
+
+class ArrivalFlags(TypedDict, total=False):
+    """Flags of ``run`` and ``plan``."""
+
+    clients: Annotated[
+        int | None,
+        Flag("Number of clients; with --trace, made-up ones.", WORKLOAD, default="the workload's"),
+    ]
+    burstiness: Annotated[
+        float | None,
+        Flag(
+            "Shape of the Gamma arrivals: 1 is Poisson, less is burstier, `inf` is even.",
+            LOAD,
+            default="1",
+        ),
+    ]
+
+
+class CompareFlags(SetupFlags, SingleFlags, ServedFlags, SeedFlags, total=False):
+    """Flags of ``fairbench compare``: what they mean is in its ``--help``."""
+
+
+class PlanFlags(SingleFlags, ArrivalFlags, SeedFlags, total=False):
+    """Flags of ``fairbench plan`` that describe its load: what they mean is in its ``--help``."""
+
+    request_rate: Annotated[
+        float | None,
+        Flag(
+            "Programs/s of each well-behaved client over the whole cluster.",
+            LOAD,
+            default="the workload's for one replica of the first GPU",
+            unit="programs/s",
+        ),
+    ]
+    time_scale: Annotated[
+        float | None,
+        Flag("Seconds of the trace in a second.", LOAD, "backend.", default="1", unit="s/s"),
+    ]
+
+
+COMPARE, PLAN = flags_of(CompareFlags), flags_of(PlanFlags)
