@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from typer import Option
-
+from fairbench.cli.flags import option
 from fairbench.config.flags.flag import OUTPUT
 from fairbench.errors import UsageError
 from fairbench.results.line_file import append_line, check_appendable
@@ -17,18 +16,12 @@ if TYPE_CHECKING:
 
 OutputFile = Annotated[
     Path | None,
-    Option(
-        help="Also add the summary to this file, as a JSON line like sglang.bench_serving's.",
-        rich_help_panel=OUTPUT,
+    option(
+        OUTPUT, "Also add the summary to this file, as a JSON line like sglang.bench_serving's."
     ),
 ]
 OutputDetails = Annotated[
-    bool,
-    Option(
-        "--output-details",
-        help="Add lists of all requests to that line.",
-        rich_help_panel=OUTPUT,
-    ),
+    bool, option(OUTPUT, "Add lists of all requests to that line.", "--output-details")
 ]
 
 OnSaved: TypeAlias = Callable[[Path, Mapping[str, Any]], None]

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
-from typer import Option
 
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
@@ -14,13 +13,11 @@ from fairbench.cli.flags import (
     Settings,
     assigned,
     json_option,
-    result_option,
-    resume_option,
-    seeds_option,
+    option,
     takes,
 )
 from fairbench.config.flags.experiment import CompareFlags
-from fairbench.config.flags.flag import COMMON
+from fairbench.config.flags.flag import COMMON, OUTPUT
 
 if TYPE_CHECKING:
     from fairbench.execute.comparison import Compared
@@ -39,32 +36,32 @@ def compare(
     ] = None,
     settings: Settings = None,
     num_runs: Annotated[
-        int | None, seeds_option("Seeds of each. [default: 5, or those that are stored]")
+        int | None, option(COMMON, "Seeds of each. [default: 5, or those that are stored]", min=1)
     ] = None,
     metric: Annotated[
         list[str] | None,
-        Option(
-            metavar="KEY",
-            help="Compare these metrics only, such as victim_p99_s or clients.NAME.p99_s; may be "
+        option(
+            COMMON,
+            "Compare these metrics only, such as victim_p99_s or clients.NAME.p99_s; may be "
             "repeated.",
-            rich_help_panel=COMMON,
+            metavar="KEY",
         ),
     ] = None,
     baseline: Annotated[
         str | None,
-        Option(
-            metavar="SCHEDULER",
-            help="Baseline within a single directory. [default: the first]",
-            rich_help_panel=COMMON,
+        option(
+            COMMON, "Baseline within a single directory. [default: the first]", metavar="SCHEDULER"
         ),
     ] = None,
     result_dir: Annotated[
-        Path, result_option("Parent of the new directory of these runs.")
+        Path, option(OUTPUT, "Parent of the new directory of these runs.")
     ] = DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None,
-        resume_option(
-            "Go on with the comparison in this directory, or over more seeds, with --num-runs."
+        option(
+            OUTPUT,
+            "Go on with the comparison in this directory, or over more seeds, with --num-runs.",
+            metavar="DIR",
         ),
     ] = None,
     as_json: Annotated[bool, json_option("the comparison")] = False,

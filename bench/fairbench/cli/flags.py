@@ -22,25 +22,29 @@ if TYPE_CHECKING:
 
 DEFAULT_RESULT_DIR = Path("results/runs")
 
+
+def option(panel: str, about: str, *names: str, **rest: Any) -> Any:
+    """Declare an option of a command, and the panel of ``--help`` that shows it."""
+    return Option(*names, help=about, rich_help_panel=panel, **rest)
+
+
 Settings = Annotated[
     list[str] | None,
-    Option(
+    option(
+        COMMON,
+        "Any parameter of a scheduler, the engine or the workload; may be repeated.",
         "--set",
         metavar="NAME.PARAM=VALUE",
-        help="Any parameter of a scheduler, the engine or the workload; may be repeated.",
-        rich_help_panel=COMMON,
     ),
 ]
-NoProgress = Annotated[
-    bool, Option("--disable-tqdm", help="No live progress.", rich_help_panel=OUTPUT)
-]
+NoProgress = Annotated[bool, option(OUTPUT, "No live progress.", "--disable-tqdm")]
 ReadyTimeout = Annotated[
     float,
-    Option(
+    option(
+        SERVERS,
+        "Seconds within which servers have to be ready.",
         "--ready-check-timeout-sec",
         min=1,
-        help="Seconds within which servers have to be ready.",
-        rich_help_panel=SERVERS,
     ),
 ]
 ExecutorName = Annotated[
@@ -53,33 +57,17 @@ ExecutorName = Annotated[
 ]
 RayAddress = Annotated[
     str | None,
-    Option(
+    option(
+        SERVERS,
+        "Head of the Ray cluster of --executor ray. [default: auto, this machine's cluster]",
         metavar="HOST:PORT|auto",
-        help="Head of the Ray cluster of --executor ray. [default: auto, this machine's cluster]",
-        rich_help_panel=SERVERS,
     ),
 ]
 
 
 def json_option(what: str) -> Any:
     """Declare ``--json`` of a command that prints this."""
-    about = f"Print {what} as one JSON object, and nothing else."
-    return Option("--json", help=about, rich_help_panel=OUTPUT)
-
-
-def seeds_option(about: str) -> Any:
-    """Declare ``--num-runs`` of a command."""
-    return Option("--num-runs", min=1, help=about, rich_help_panel=COMMON)
-
-
-def result_option(about: str) -> Any:
-    """Declare ``--result-dir`` of a command."""
-    return Option("--result-dir", help=about, rich_help_panel=OUTPUT)
-
-
-def resume_option(about: str) -> Any:
-    """Declare ``--resume`` of a command."""
-    return Option("--resume", metavar="DIR", help=about, rich_help_panel=OUTPUT)
+    return option(OUTPUT, f"Print {what} as one JSON object, and nothing else.", "--json")
 
 
 def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -132,13 +120,7 @@ def _parameter(one: Declared) -> inspect.Parameter:
 def option_of(one: Declared) -> Any:
     """Return typer's option of a flag."""
     flag = one.flag
-    return Option(
-        one.option,
-        help=flag.text,
-        metavar=flag.metavar,
-        min=flag.least,
-        rich_help_panel=flag.panel,
-    )
+    return option(flag.panel, flag.text, one.option, metavar=flag.metavar, min=flag.least)
 
 
 def log_params(file: str, flags: LogFlags, block_size: int | None = None) -> TraceParams:

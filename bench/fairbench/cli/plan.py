@@ -16,13 +16,11 @@ from fairbench.cli.flags import (
     Settings,
     assigned,
     json_option,
-    result_option,
-    resume_option,
-    seeds_option,
+    option,
     takes,
 )
 from fairbench.config.flags.experiment import PlanFlags
-from fairbench.config.flags.flag import COMMON
+from fairbench.config.flags.flag import COMMON, OUTPUT
 from fairbench.config.flags.texts import split_commas
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
@@ -34,50 +32,43 @@ RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 def plan(
     slo: Annotated[
         list[str] | None,
-        Option(
+        option(
+            COMMON,
+            "A target, such as 'ttft_p99<2s' or 'min_share>80%'; may be repeated.",
             metavar="METRIC<LIMIT",
-            help="A target, such as 'ttft_p99<2s' or 'min_share>80%'; may be repeated.",
-            rich_help_panel=COMMON,
         ),
     ] = None,
     scheduler: Annotated[
         str | None,
-        Option(
+        option(
+            COMMON,
+            "Pairs; the first is planned, others are alternatives. [default: d2lpm]",
             metavar="A,B",
-            help="Pairs; the first is planned, others are alternatives. [default: d2lpm]",
-            rich_help_panel=COMMON,
         ),
     ] = None,
     dp: Annotated[
-        str | None,
-        Option(
-            metavar="LOW..HIGH",
-            help="Replicas to choose from. [default: 1..32]",
-            rich_help_panel=COMMON,
-        ),
+        str | None, option(COMMON, "Replicas to choose from. [default: 1..32]", metavar="LOW..HIGH")
     ] = None,
     gpu: Annotated[
         str | None,
-        Option(
+        option(
+            COMMON,
+            "Timing profiles; others than the first are alternatives. [default: a100]",
             metavar="A,B",
-            help="Timing profiles; others than the first are alternatives. [default: a100]",
-            rich_help_panel=COMMON,
         ),
     ] = None,
     price: Annotated[
-        list[str] | None,
-        Option(metavar="GPU=X", help="Price of a GPU an hour; may be repeated."),
+        list[str] | None, Option(metavar="GPU=X", help="Price of a GPU an hour; may be repeated.")
     ] = None,
     loads: Annotated[
         str | None,
         Option(
-            metavar="X,Y",
-            help="Multiples of the load to plan for, such as 0.5,1,2. [default: 1]",
+            metavar="X,Y", help="Multiples of the load to plan for, such as 0.5,1,2. [default: 1]"
         ),
     ] = None,
     settings: Settings = None,
     num_runs: Annotated[
-        int | None, seeds_option("Seeds of each cluster, common to all. [default: 3]")
+        int | None, option(COMMON, "Seeds of each cluster, common to all. [default: 3]", min=1)
     ] = None,
     certain: Annotated[
         bool, Option("--certain", help="A target is met only if its whole 95% interval is.")
@@ -93,9 +84,11 @@ def plan(
         Option(metavar="FILE.svg", help="Draw load against replicas too; or .png, .pdf."),
     ] = None,
     result_dir: Annotated[
-        Path, result_option("The plan makes one fresh directory in here, that of a sweep.")
+        Path, option(OUTPUT, "The plan makes one fresh directory in here, that of a sweep.")
     ] = DEFAULT_RESULT_DIR,
-    resume: Annotated[Path | None, resume_option("Go on with the plan in this directory.")] = None,
+    resume: Annotated[
+        Path | None, option(OUTPUT, "Go on with the plan in this directory.", metavar="DIR")
+    ] = None,
     as_json: Annotated[bool, json_option("the answer")] = False,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,

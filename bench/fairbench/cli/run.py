@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
-from typer import Option
 
 from fairbench.cli.bench_file import OnSaved, OutputDetails, OutputFile, run_lines
 from fairbench.cli.exits import FAILED
@@ -17,22 +16,15 @@ from fairbench.cli.flags import (
     Settings,
     assigned,
     json_option,
+    option,
     parse_headers,
-    result_option,
-    seeds_option,
     takes,
     with_key,
 )
-from fairbench.config.flags.flag import SERVERS
+from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS
 from fairbench.config.flags.run import RunFlags
 from fairbench.errors import RunFailed
-from fairbench.execute.launchers import (
-    DEFAULT,
-    DRIVER_LAUNCHERS,
-    LAUNCHERS,
-    LOCAL,
-    LauncherFlags,
-)
+from fairbench.execute.launchers import DEFAULT, DRIVER_LAUNCHERS, LAUNCHERS, LOCAL, LauncherFlags
 
 if TYPE_CHECKING:
     from fairbench.config import ExperimentSpec
@@ -48,85 +40,76 @@ def run(
     ] = None,
     settings: Settings = None,
     num_runs: Annotated[
-        int, seeds_option("Repeat over so many seeds; metrics get 95% intervals.")
+        int, option(COMMON, "Repeat over so many seeds; metrics get 95% intervals.", min=1)
     ] = 1,
     header: Annotated[
         list[str] | None,
-        Option(
-            metavar="NAME=VALUE",
-            help="Sent with every request to --base-url, never stored.",
-            rich_help_panel=SERVERS,
+        option(
+            SERVERS, "Sent with every request to --base-url, never stored.", metavar="NAME=VALUE"
         ),
     ] = None,
     api_key_file: Annotated[
         Path | None,
-        Option(
+        option(
+            SERVERS,
+            "Key of --base-url, a line: sent as Authorization: Bearer KEY, never stored.",
             metavar="FILE",
-            help="Key of --base-url, a line: sent as Authorization: Bearer KEY, never stored.",
-            rich_help_panel=SERVERS,
         ),
     ] = None,
     server_python: Annotated[
         str | None,
-        Option(
-            help="Python that has SGLang or vLLM. [default: $FAIRBENCH_SGLANG_PYTHON or "
+        option(
+            SERVERS,
+            "Python that has SGLang or vLLM. [default: $FAIRBENCH_SGLANG_PYTHON or "
             "$FAIRBENCH_VLLM_PYTHON, or this one]",
-            rich_help_panel=SERVERS,
         ),
     ] = None,
     launcher: Annotated[
         str,
-        Option(
+        option(
+            SERVERS,
+            "Place of servers: here, a Ray cluster's nodes, or --hosts.",
             metavar="|".join(LAUNCHERS),
-            help="Place of servers: here, a Ray cluster's nodes, or --hosts.",
-            rich_help_panel=SERVERS,
         ),
     ] = LOCAL,
     ray_address: Annotated[
         str | None,
-        Option(
-            metavar="HOST:PORT|auto",
-            help="Head of the Ray cluster of --launcher ray or --driver-launcher ray. [default: "
+        option(
+            SERVERS,
+            "Head of the Ray cluster of --launcher ray or --driver-launcher ray. [default: "
             "auto, this machine's cluster]",
-            rich_help_panel=SERVERS,
+            metavar="HOST:PORT|auto",
         ),
     ] = None,
     hosts: Annotated[
         str | None,
-        Option(
-            metavar="A,B,...",
-            help="Hosts on which --launcher command starts servers, in turn.",
-            rich_help_panel=SERVERS,
+        option(
+            SERVERS, "Hosts on which --launcher command starts servers, in turn.", metavar="A,B,..."
         ),
     ] = None,
     launch_command: Annotated[
         str | None,
-        Option(
-            metavar="'CMD {host} ...'",
-            help="Command of --launcher command that runs a shell line, its last word, on a host. "
+        option(
+            SERVERS,
+            "Command of --launcher command that runs a shell line, its last word, on a host. "
             f"[default: {DEFAULT}]",
-            rich_help_panel=SERVERS,
+            metavar="'CMD {host} ...'",
         ),
     ] = None,
     drivers: Annotated[
-        int,
-        Option(
-            min=1,
-            help="Processes that send the load, each of some of the clients.",
-            rich_help_panel=SERVERS,
-        ),
+        int, option(SERVERS, "Processes that send the load, each of some of the clients.", min=1)
     ] = 1,
     driver_launcher: Annotated[
         str,
-        Option(
+        option(
+            SERVERS,
+            "Place of the processes of --drivers: here, or a Ray cluster's nodes.",
             metavar="|".join(DRIVER_LAUNCHERS),
-            help="Place of the processes of --drivers: here, or a Ray cluster's nodes.",
-            rich_help_panel=SERVERS,
         ),
     ] = LOCAL,
     ready_check_timeout_sec: ReadyTimeout = 600.0,
     result_dir: Annotated[
-        Path, result_option("Parent directory; each run makes a new directory in it.")
+        Path, option(OUTPUT, "Parent directory; each run makes a new directory in it.")
     ] = DEFAULT_RESULT_DIR,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,

@@ -16,11 +16,10 @@ from fairbench.cli.flags import (
     RayAddress,
     ReadyTimeout,
     json_option,
-    result_option,
-    resume_option,
+    option,
     takes,
 )
-from fairbench.config.flags.flag import COMMON, SERVERS
+from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS
 from fairbench.config.flags.grid import SweepFlags
 from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named
@@ -38,17 +37,15 @@ def sweep(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        Option(
+        option(
+            COMMON,
+            "Values of any parameter of a scheduler, the engine or the workload; may be repeated.",
             "--set",
             metavar="NAME.PARAM=V,W",
-            help="Values of any parameter of a scheduler, the engine or the workload; may be "
-            "repeated.",
-            rich_help_panel=COMMON,
         ),
     ] = None,
     num_runs: Annotated[
-        int | None,
-        Option(help="Seeds of each point; metrics get 95% intervals.", rich_help_panel=COMMON),
+        int | None, option(COMMON, "Seeds of each point; metrics get 95% intervals.")
     ] = None,
     quick: Annotated[
         bool,
@@ -61,9 +58,11 @@ def sweep(
         str | None, Option(help="Name of the sweep and its directory. [default: the file's]")
     ] = None,
     result_dir: Annotated[
-        Path, result_option("The sweep makes one fresh directory in here.")
+        Path, option(OUTPUT, "The sweep makes one fresh directory in here.")
     ] = DEFAULT_RESULT_DIR,
-    resume: Annotated[Path | None, resume_option("Go on with the sweep in this directory.")] = None,
+    resume: Annotated[
+        Path | None, option(OUTPUT, "Go on with the sweep in this directory.", metavar="DIR")
+    ] = None,
     reuse: Annotated[
         list[Path] | None,
         Option(
@@ -81,10 +80,7 @@ def sweep(
     ] = True,
     server_python: Annotated[
         str | None,
-        Option(
-            help="Python that has SGLang. [default: $FAIRBENCH_SGLANG_PYTHON, or this one]",
-            rich_help_panel=SERVERS,
-        ),
+        option(SERVERS, "Python that has SGLang. [default: $FAIRBENCH_SGLANG_PYTHON, or this one]"),
     ] = None,
     ready_check_timeout_sec: ReadyTimeout = 600.0,
     executor: ExecutorName = LOCAL,

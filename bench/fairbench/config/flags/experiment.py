@@ -34,9 +34,9 @@ class LogFlags(TypedDict, total=False):
         Flag(
             "Format of the trace.",
             WORKLOAD,
+            "auto, the first that fits",
+            "|".join((AUTO, *FORMATS)),
             key="trace.format",
-            default="auto, the first that fits",
-            metavar="|".join((AUTO, *FORMATS)),
         ),
     ]
     trace_map: Annotated[
@@ -45,9 +45,9 @@ class LogFlags(TypedDict, total=False):
             "A column of the trace that has no common name; may be repeated. Fields: "
             f"{', '.join(FIELDS)}; time_ms and so on for other units.",
             WORKLOAD,
+            metavar="FIELD=COLUMN",
             key="trace.columns",
             option="--map",
-            metavar="FIELD=COLUMN",
             read=columns_of,
             repeats=True,
         ),
@@ -66,8 +66,8 @@ class LogFlags(TypedDict, total=False):
         Flag(
             "The column of a trace that says whose a request is.",
             WORKLOAD,
-            key="trace.client",
             metavar="COLUMN",
+            key="trace.client",
         ),
     ]
 
@@ -80,8 +80,8 @@ class TraceFlags(LogFlags, total=False):
         Flag(
             "Tokens of each block in hash_ids.",
             WORKLOAD,
+            "what file or format says",
             key="trace.block_size",
-            default="what file or format says",
             least=1,
         ),
     ]
@@ -95,8 +95,8 @@ class EveryFlags(TypedDict, total=False):
         Flag(
             "Weights: entitlements relative to 1.",
             WORKLOAD,
-            default="the workload's, else 1",
-            metavar="NAME=WEIGHT,...",
+            "the workload's, else 1",
+            "NAME=WEIGHT,...",
             read=lambda _, text: parse_weights(text),
         ),
     ]
@@ -108,15 +108,15 @@ class EveryFlags(TypedDict, total=False):
         float | None,
         Flag("Seconds during which programs arrive.", COMMON, key="duration_s", unit="s"),
     ]
-    model: Annotated[str | None, Flag("Model served.", CLUSTER, default="llama-3.1-8b")]
+    model: Annotated[str | None, Flag("Model served.", CLUSTER, "llama-3.1-8b")]
     goodput: Annotated[
         Mapping[str, str] | None,
         Flag(
             "Target of every request, or of those of a client or class NAME: ttft, tpot or e2el, "
             "in ms, s, or x as a multiple of the latency alone; may be repeated.",
             OUTPUT,
-            default="the workload's",
-            metavar="[NAME.]LATENCY:TIME",
+            "the workload's",
+            "[NAME.]LATENCY:TIME",
             read=lambda _, texts: goodput_flag(texts),
             repeats=True,
         ),
@@ -132,21 +132,21 @@ class SetupFlags(TypedDict, total=False):
             "Start from a paper's documented settings, see `list presets`; other flags override "
             "them.",
             COMMON,
-            default="none",
-            metavar="NAME|FILE.toml",
+            "none",
+            "NAME|FILE.toml",
         ),
     ]
     gpu: Annotated[
         str | None,
-        Flag("Timing profile id or a unique prefix, see `list profiles`.", COMMON, default="a100"),
+        Flag("Timing profile id or a unique prefix, see `list profiles`.", COMMON, "a100"),
     ]
     percentiles: Annotated[
         str | None,
         Flag(
             "Percentiles of latency to compute and show, such as 50,90,95,99.",
             OUTPUT,
-            default="P50, and P95 or P99",
-            metavar="P,P,...",
+            "P50, and P95 or P99",
+            "P,P,...",
         ),
     ]
 
@@ -154,29 +154,25 @@ class SetupFlags(TypedDict, total=False):
 class SeedFlags(TypedDict, total=False):
     """The flag of ``compare``, ``plan`` and ``sweep``, which run over several seeds."""
 
-    seed: Annotated[int | None, Flag("The first seed.", COMMON, default="0")]
+    seed: Annotated[int | None, Flag("The first seed.", COMMON, "0")]
 
 
 class SingleFlags(TraceFlags, EveryFlags, total=False):
     """Flags of ``run``, ``compare`` and ``plan``, of which a sweep takes several values or none."""
 
     workload: Annotated[
-        str | None,
-        Flag("Workload of the clients.", COMMON, default="tot", metavar="NAME|FILE.toml"),
+        str | None, Flag("Workload of the clients.", COMMON, "tot", "NAME|FILE.toml")
     ]
     trace: Annotated[
         str | None,
         Flag(
-            "Play recorded traffic instead of a workload.", COMMON, key="trace.file", metavar="FILE"
+            "Play recorded traffic instead of a workload.", COMMON, metavar="FILE", key="trace.file"
         ),
     ]
     scenario: Annotated[
         str | None,
         Flag(
-            "Heavy clients: none, by load (s1), by program shape (s2).",
-            COMMON,
-            default="s1",
-            metavar="none|s1|s2",
+            "Heavy clients: none, by load (s1), by program shape (s2).", COMMON, "s1", "none|s1|s2"
         ),
     ]
     trace_spread: Annotated[
@@ -187,47 +183,34 @@ class SingleFlags(TraceFlags, EveryFlags, total=False):
         Flag(
             "Heavy clients of the trace: metrics of the well-behaved omit them.",
             WORKLOAD,
-            key="trace.misbehaving",
             metavar="A,B",
+            key="trace.misbehaving",
             read=split_commas,
         ),
     ]
     gateway: Annotated[
         str | None,
-        Flag(
-            "Hold requests before the router, see `list gateways`.",
-            SCHEDULER,
-            default="none",
-            metavar="POLICY",
-        ),
+        Flag("Hold requests before the router, see `list gateways`.", SCHEDULER, "none", "POLICY"),
     ]
     saturation: Annotated[
         str | None,
-        Flag(
-            "Saturation detector of the gateway.",
-            SCHEDULER,
-            default="utilization",
-            metavar="DETECTOR",
-        ),
+        Flag("Saturation detector of the gateway.", SCHEDULER, "utilization", "DETECTOR"),
     ]
     engine: Annotated[
-        str | None,
-        Flag(
-            "Engine of the simulated workers.", CLUSTER, default="sglang", metavar="|".join(ENGINES)
-        ),
+        str | None, Flag("Engine of the simulated workers.", CLUSTER, "sglang", "|".join(ENGINES))
     ]
 
 
 class ServedFlags(TypedDict, total=False):
     """Flags of ``run`` and ``compare``, which simulate one cluster or start one."""
 
-    dp: Annotated[int | None, Flag("Replicas of the model.", COMMON, default="1")]
+    dp: Annotated[int | None, Flag("Replicas of the model.", COMMON, "1")]
     request_rate: Annotated[
         float | None,
         Flag(
             "Programs/s of each well-behaved client over the whole cluster; `inf` is all at once.",
             LOAD,
-            default="the workload's, times dp",
+            "the workload's, times dp",
             unit="programs/s",
         ),
     ]
@@ -236,8 +219,8 @@ class ServedFlags(TypedDict, total=False):
         Flag(
             "Seconds of the trace, or without one of an emulated server's time, in a second.",
             LOAD,
-            "backend.",
-            default="1",
+            "1",
+            key="backend.",
             unit="s/s",
         ),
     ]
@@ -246,9 +229,9 @@ class ServedFlags(TypedDict, total=False):
         Flag(
             "Simulate, or start servers and drive them over HTTP: emulated ones, SGLang, vLLM.",
             SERVERS,
+            "sim",
+            "|".join((SIM, *STARTED)),
             key="backend.kind",
-            default="sim",
-            metavar="|".join((SIM, *STARTED)),
         ),
     ]
 
@@ -258,14 +241,12 @@ class ArrivalFlags(TypedDict, total=False):
 
     clients: Annotated[
         int | None,
-        Flag("Number of clients; with --trace, made-up ones.", WORKLOAD, default="the workload's"),
+        Flag("Number of clients; with --trace, made-up ones.", WORKLOAD, "the workload's"),
     ]
     burstiness: Annotated[
         float | None,
         Flag(
-            "Shape of the Gamma arrivals: 1 is Poisson, less is burstier, `inf` is even.",
-            LOAD,
-            default="1",
+            "Shape of the Gamma arrivals: 1 is Poisson, less is burstier, `inf` is even.", LOAD, "1"
         ),
     ]
 
@@ -282,13 +263,13 @@ class PlanFlags(SingleFlags, ArrivalFlags, SeedFlags, total=False):
         Flag(
             "Programs/s of each well-behaved client over the whole cluster.",
             LOAD,
-            default="the workload's for one replica of the first GPU",
+            "the workload's for one replica of the first GPU",
             unit="programs/s",
         ),
     ]
     time_scale: Annotated[
         float | None,
-        Flag("Seconds of the trace in a second.", LOAD, "backend.", default="1", unit="s/s"),
+        Flag("Seconds of the trace in a second.", LOAD, "1", key="backend.", unit="s/s"),
     ]
 
 

@@ -32,11 +32,11 @@ class Flag:
 
     help: str
     panel: str
-    key: str = ""
     default: str = ""
+    metavar: str | None = None
+    key: str = ""
     unit: str = ""
     option: str = ""
-    metavar: str | None = None
     least: int | None = None
     read: Callable[[str, Any], Any] | None = None
     repeats: bool = False

@@ -20,16 +20,9 @@ from fairbench.config.flags.flag import (
 from fairbench.config.flags.texts import values_of
 
 
-def _axis(
-    help: str,
-    panel: str,
-    key: str = "",
-    read: Callable[[str], Any] = str,
-    metavar: str = "A,B",
-    default: str = "",
-) -> Flag:
+def _axis(help: str, panel: str, key: str, read: Callable[[str], Any] = str, **rest: Any) -> Flag:
     """Declare a flag of several values, each of which is run."""
-    return Flag(help, panel, key, default=default, metavar=metavar, read=values_of(read), axis=True)
+    return Flag(help, panel, key=key, read=values_of(read), axis=True, **{"metavar": "A,B"} | rest)
 
 
 class SweepFlags(SetupFlags, EveryFlags, SeedFlags, total=False):
@@ -45,7 +38,7 @@ class SweepFlags(SetupFlags, EveryFlags, SeedFlags, total=False):
         Sequence[str] | None, _axis("Scenarios: none, s1, s2.", COMMON, "scenario")
     ]
     dp: Annotated[
-        int | Sequence[int] | None, _axis("Numbers of replicas.", COMMON, "dp", int, "1,2")
+        int | Sequence[int] | None, _axis("Numbers of replicas.", COMMON, "dp", int, metavar="1,2")
     ]
     evictions: Annotated[
         Sequence[str] | None,
@@ -65,13 +58,14 @@ class SweepFlags(SetupFlags, EveryFlags, SeedFlags, total=False):
     ]
     routers: Annotated[
         int | Sequence[int] | None,
-        _axis("Numbers of routers that share the fleet.", SCHEDULER, "routers", int, "1,2"),
+        _axis("Numbers of routers that share the fleet.", SCHEDULER, "routers", int, metavar="1,2"),
     ]
     router: Annotated[
-        str | Sequence[str] | None, _axis("Other routers than the pairs'.", SCHEDULER)
+        str | Sequence[str] | None, _axis("Other routers than the pairs'.", SCHEDULER, "router")
     ]
     local: Annotated[
-        str | Sequence[str] | None, _axis("Other local schedulers than the pairs'.", SCHEDULER)
+        str | Sequence[str] | None,
+        _axis("Other local schedulers than the pairs'.", SCHEDULER, "local"),
     ]
     request_rate: Annotated[
         float | Sequence[float] | None,
@@ -80,12 +74,13 @@ class SweepFlags(SetupFlags, EveryFlags, SeedFlags, total=False):
             LOAD,
             "request_rate",
             float,
-            "X,Y",
-            "the workload's, times dp",
+            metavar="X,Y",
+            default="the workload's, times dp",
         ),
     ]
     clients: Annotated[
-        int | Sequence[int] | None, _axis("Numbers of clients.", WORKLOAD, "clients", int, "2,8")
+        int | Sequence[int] | None,
+        _axis("Numbers of clients.", WORKLOAD, "clients", int, metavar="2,8"),
     ]
     backend: Annotated[
         str | None,
@@ -93,8 +88,8 @@ class SweepFlags(SetupFlags, EveryFlags, SeedFlags, total=False):
             "Simulate all points, or run them on real servers one after another; a file says how "
             "in a table [base.backend].",
             SERVERS,
-            default="sim",
-            metavar="|".join((SIM, *STARTED)),
+            "sim",
+            "|".join((SIM, *STARTED)),
         ),
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from fairbench.config.flags.experiment import ArrivalFlags, ServedFlags, SetupFlags, SingleFlags
 from fairbench.config.flags.flag import (
@@ -20,14 +20,24 @@ from fairbench.config.flags.flag import (
 from fairbench.config.flags.texts import split_words
 
 
+def _engine(help: str, unit: str = "") -> Flag:
+    """Declare a parameter of the simulated engine, which has the flag's name."""
+    return Flag(help, CLUSTER, key="engine.", unit=unit)
+
+
+def _server(help: str, default: str = "", metavar: str | None = None, **rest: Any) -> Flag:
+    """Declare a key of ``[backend]``, which has the flag's name."""
+    return Flag(help, SERVERS, default, metavar, key="backend.", **rest)
+
+
 class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     """Flags of ``fairbench run``: what they mean is in its ``--help``."""
 
     scheduler: Annotated[
         str | None,
-        Flag("Pair of router and local scheduler, see `list schedulers`.", COMMON, default="d2lpm"),
+        Flag("Pair of router and local scheduler, see `list schedulers`.", COMMON, "d2lpm"),
     ]
-    seed: Annotated[int | None, Flag("Seed of everything random.", COMMON, default="0")]
+    seed: Annotated[int | None, Flag("Seed of everything random.", COMMON, "0")]
     dataset_path: Annotated[
         str | None, Flag("Real input: a local file, or hf:NAME from the hub.", WORKLOAD)
     ]
@@ -36,7 +46,7 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     ]
     max_concurrency: Annotated[
         int | None,
-        Flag("Most requests under way at real servers.", LOAD, "backend.", default="no limit"),
+        Flag("Most requests under way at real servers.", LOAD, "no limit", key="backend."),
     ]
     router: Annotated[str | None, Flag("Another router than the pair's.", SCHEDULER)]
     local: Annotated[str | None, Flag("Another local scheduler than the pair's.", SCHEDULER)]
@@ -45,35 +55,24 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
         Flag(
             "Number of routers that share the fleet, in the form of `--set routers.form`.",
             SCHEDULER,
-            default="1",
+            "1",
         ),
     ]
     mem_fraction_static: Annotated[
-        float | None,
-        Flag("Share of GPU memory for weights and KV (as in SGLang).", CLUSTER, "engine."),
+        float | None, _engine("Share of GPU memory for weights and KV (as in SGLang).")
     ]
     max_total_tokens: Annotated[
-        int | None,
-        Flag("KV pool in tokens, instead of the formula.", CLUSTER, "engine.", unit="tokens"),
+        int | None, _engine("KV pool in tokens, instead of the formula.", unit="tokens")
     ]
-    max_running_requests: Annotated[
-        int | None, Flag("Most requests in one batch.", CLUSTER, "engine.")
-    ]
+    max_running_requests: Annotated[int | None, _engine("Most requests in one batch.")]
     chunked_prefill_size: Annotated[
-        int | None,
-        Flag("Most prompt tokens in one prefill iteration.", CLUSTER, "engine.", unit="tokens"),
+        int | None, _engine("Most prompt tokens in one prefill iteration.", unit="tokens")
     ]
     max_prefill_tokens: Annotated[
-        int | None,
-        Flag(
-            "Most uncached prompt tokens admitted in one pass.", CLUSTER, "engine.", unit="tokens"
-        ),
+        int | None, _engine("Most uncached prompt tokens admitted in one pass.", unit="tokens")
     ]
     schedule_conservativeness: Annotated[
-        float | None,
-        Flag(
-            "Fraction of max_new_tokens that admission reserves (as in SGLang).", CLUSTER, "engine."
-        ),
+        float | None, _engine("Fraction of max_new_tokens that admission reserves (as in SGLang).")
     ]
     timing_error: Annotated[
         float | None,
@@ -90,8 +89,8 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
             "Eviction policy of simulated replicas, see `list evictions`; records who holds KV "
             "memory.",
             CLUSTER,
-            default="lru, without records",
-            metavar="POLICY",
+            "lru, without records",
+            "POLICY",
         ),
     ]
     memory_records: Annotated[
@@ -100,104 +99,71 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     ]
     base_url: Annotated[
         str | None,
-        Flag(
-            "Benchmark the OpenAI-compatible server at this URL as it is; starts none.",
-            SERVERS,
-            "backend.",
-        ),
+        _server("Benchmark the OpenAI-compatible server at this URL as it is; starts none."),
     ]
     api: Annotated[
         str | None,
-        Flag(
-            "API to send to.",
-            SERVERS,
-            "backend.",
-            default="generate; completions with --base-url",
-            metavar="generate|completions|chat",
+        _server(
+            "API to send to.", "generate; completions with --base-url", "generate|completions|chat"
         ),
     ]
     output_lengths: Annotated[
         str | None,
-        Flag(
-            "Ask --base-url for min_tokens, or let it end answers early.",
-            SERVERS,
-            "backend.",
-            default="exact",
-            metavar="exact|free",
+        _server(
+            "Ask --base-url for min_tokens, or let it end answers early.", "exact", "exact|free"
         ),
     ]
     extra_body: Annotated[
         str | None,
-        Flag(
+        _server(
             "More fields for every request to --base-url, as a JSON object; null removes one.",
-            SERVERS,
-            "backend.",
             metavar="JSON",
         ),
     ]
     max_tokens_field: Annotated[
         str | None,
-        Flag(
+        _server(
             "Name of the field for the output limit at --base-url.",
-            SERVERS,
-            "backend.",
-            default="max_tokens",
-            metavar="max_tokens|max_completion_tokens",
+            "max_tokens",
+            "max_tokens|max_completion_tokens",
         ),
     ]
     rate_limited: Annotated[
         str | None,
-        Flag(
+        _server(
             "Response to a 429 of --base-url: fail, or wait for Retry-After and try again.",
-            SERVERS,
-            "backend.",
-            default="fail",
-            metavar="fail|wait",
+            "fail",
+            "fail|wait",
         ),
     ]
-    tp: Annotated[int | None, Flag("GPUs of each server.", SERVERS, "backend.", default="1")]
-    share_gpus: Annotated[
-        bool,
-        Flag(
-            "Let SGLang servers share GPUs if there are too few.", SERVERS, key="backend.share_gpus"
-        ),
-    ]
+    tp: Annotated[int | None, _server("GPUs of each server.", "1")]
+    share_gpus: Annotated[bool, _server("Let SGLang servers share GPUs if there are too few.")]
     schedule_policy: Annotated[
         str | None,
-        Flag(
+        _server(
             "The servers' own scheduling (vLLM: fcfs), not a local scheduler of fairbench.",
-            SERVERS,
-            "backend.",
             metavar="fcfs|lpm",
         ),
     ]
     load_format: Annotated[
         str | None,
-        Flag(
-            "Load format as in SGLang; `dummy` needs no weights, only a config.json.",
-            SERVERS,
-            "backend.",
-        ),
+        _server("Load format as in SGLang; `dummy` needs no weights, only a config.json."),
     ]
     server_args: Annotated[
         Sequence[str] | None,
-        Flag(
+        _server(
             "Any other flag of each server; may be repeated.",
-            SERVERS,
-            "backend.",
-            option="--server-arg",
             metavar="'--FLAG VALUE'",
+            option="--server-arg",
             read=split_words,
             repeats=True,
         ),
     ]
     router_command: Annotated[
         Sequence[str] | None,
-        Flag(
+        _server(
             "Start somebody else's router before emulated servers, and measure it. "
             "docs/guide/live.md names the placeholders.",
-            SERVERS,
-            "backend.",
             metavar="'CMD {port} {worker_urls} ...'",
             read=split_words,
         ),
@@ -205,10 +171,7 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     window: Annotated[
         str | None,
         Flag(
-            "Measure while programs arrive, or the whole run.",
-            OUTPUT,
-            default="arrivals",
-            metavar="arrivals|whole",
+            "Measure while programs arrive, or the whole run.", OUTPUT, "arrivals", "arrivals|whole"
         ),
     ]
     tag: Annotated[str | None, Flag("A word of yours, kept with the result.", OUTPUT)]
