@@ -22,7 +22,7 @@ FOLDERS = sorted({path.parent for path in MODULES})
 # own, but for ``BESIDE``.
 FLOORS = (
     ("errors", "compiled"),
-    ("core", "streams", "targets", "tenants", "files"),
+    ("core", "named", "streams", "targets", "tenants", "files"),
     ("schedulers", "workloads", "metrics", "hardware"),
     ("config",),
     ("results",),

@@ -11,7 +11,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.schedulers.request_work import RequestWork
 from fairbench.workloads.plan import ClientPlan, expected_programs, program_stream
-from fairbench.workloads.programs import Job
+from fairbench.workloads.programs.base import Job
 
 SAMPLE = 32  # programs by which a budget is judged
 

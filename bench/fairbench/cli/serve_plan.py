@@ -37,7 +37,8 @@ def held_by(
         served_admission,
         served_gateway,
     )
-    from fairbench.schedulers.gateway.registry import GATEWAY, NO_GATEWAY
+    from fairbench.schedulers.gateway.params import GATEWAY
+    from fairbench.schedulers.gateway.registry import NO_GATEWAY
 
     served_admission(settings)
     parts = admission_parts(settings)

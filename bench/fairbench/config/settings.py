@@ -11,9 +11,16 @@ from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.hardware.timing_error import TimingParams
+from fairbench.named import named
 from fairbench.schedulers.eviction.registry import eviction_params
 from fairbench.schedulers.gateway.registry import gateway_params
-from fairbench.schedulers.params import as_settings, check_names, make_params, own_settings
+from fairbench.schedulers.params import (
+    PartParams,
+    as_settings,
+    check_names,
+    make_params,
+    own_settings,
+)
 from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
 from fairbench.schedulers.registry import PAIRS, params_classes
 from fairbench.workloads.model import WorkloadSpec
@@ -37,12 +44,12 @@ class ResolvedSettings(NamedTuple):
     settings: dict[str, Any]
 
 
-def parts() -> dict[str, type]:
+def parts() -> PartParams:
     """Return the ``Params`` of every part but workloads, by the part's name."""
     engines = {kind.part: kind.params for kind in ENGINES.values()}
-    several = {ROUTERS: RoutersParams}
-    policies = dict(gateway_params()) | eviction_params()
-    return params_classes() | policies | several | dict(MACHINE) | engines
+    machine = {ROUTERS: RoutersParams, **MACHINE, **engines}
+    policies = params_classes() | gateway_params() | eviction_params()
+    return policies | named(machine, machine.__getitem__)
 
 
 def resolve_settings(

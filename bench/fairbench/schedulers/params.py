@@ -6,17 +6,32 @@ A part is anything with a frozen dataclass of parameters: a local scheduler, a r
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import explain
+from fairbench.named import Named, named
 
 P = TypeVar("P")
+
+
+PartParams: TypeAlias = Named[type]
+"""The ``Params`` of parts by name; what a part needs is imported when it is looked up."""
+
+
+def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:
+    """Return the parameters of the parts of these names, whose classes ``part`` returns."""
+
+    def params(name: str) -> type:
+        found: type = part(name).Params
+        return found
+
+    return named(names, params)
 
 
 def param_names(params_class: type) -> list[str]:

@@ -18,7 +18,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.metrics.client_samples import samples
 from fairbench.metrics.client_summary import PERCENTS
 from fairbench.metrics.latency import Percentile, percentile
-from fairbench.schedulers.gateway.admission.control import ADMISSION, OFF
+from fairbench.schedulers.gateway.params import ADMISSION, OFF
 from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.records.tables import tables_of
 from fairbench.sim.run import Simulation, source_of

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
@@ -19,8 +20,7 @@ from fairbench.hardware.timing_error import TimingParams, perturbed
 from fairbench.metrics.tables import Tables
 from fairbench.results.run_facts import costs_of
 from fairbench.results.run_result import RunResult
-from fairbench.schedulers.gateway.admission.control import DEMOTE
-from fairbench.schedulers.gateway.build import admission_params
+from fairbench.schedulers.gateway.params import DEMOTE, admission_params
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
@@ -39,7 +39,6 @@ from fairbench.sim.records.spool import spooled
 from fairbench.sim.records.tables import Logs, tables_of
 from fairbench.sim.summary import facts_of, summary_of
 from fairbench.streams import stream
-from fairbench.workloads.datasets import Source, load_source
 from fairbench.workloads.plan import (
     ClientPlan,
     last_arrival_s,
@@ -50,6 +49,9 @@ from fairbench.workloads.plan import (
 )
 from fairbench.workloads.reactions import REACTIONS
 from fairbench.workloads.users import users_of
+
+if TYPE_CHECKING:
+    from fairbench.workloads.datasets import Source
 
 PROGRESS_EVERY_PS = PS_PER_S
 EVENTS_AT_ONCE = 64  # between two looks at whether to go on, milliseconds
@@ -249,4 +251,6 @@ def source_of(spec: ExperimentSpec) -> Source | None:
     """Return the real input of a run, or None."""
     if spec.dataset_path is None:
         return None
+    from fairbench.workloads.datasets import load_source
+
     return load_source(spec.workload.program, spec.dataset_path, spec.tokenizer)

@@ -12,7 +12,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
-from fairbench.workloads.programs import Job, Program
+from fairbench.workloads.programs.base import Job, Program
 
 if TYPE_CHECKING:
     from fairbench.workloads.plan import ClientPlan

@@ -212,6 +212,11 @@ class WorkloadSpec(FileTable):
         check_workload(self)
         return self
 
+    @property
+    def plays_trace(self) -> bool:
+        """Whether its arrivals are those of a trace."""
+        return self.arrivals is not None and self.arrivals.kind == "replay"
+
     def traffic(self, own: Arrivals | None = None) -> TrafficKind:
         """Return the arrival process of the workload or of a client, ``gamma`` where none is named.
 

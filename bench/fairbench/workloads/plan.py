@@ -13,8 +13,10 @@ from fairbench.streams import stream
 from fairbench.targets import NO_TARGETS, Targets
 from fairbench.tenants import named_below
 from fairbench.workloads.disguise import Disguise, latest
+from fairbench.workloads.items import Item
 from fairbench.workloads.presence import Presence
-from fairbench.workloads.programs import Item, Job, Program, program_class
+from fairbench.workloads.programs import program_class
+from fairbench.workloads.programs.base import Job, Program
 from fairbench.workloads.traffic.source import Arrival, ArrivalSource
 
 PROGRAMS_PER_CLIENT = 10**7

@@ -24,8 +24,7 @@ from fairbench.live.processes.start import (
     stop_all,
 )
 from fairbench.live.sent_names import sent_weights
-from fairbench.schedulers.gateway.admission.control import ADMISSION
-from fairbench.schedulers.gateway.build import admission_params
+from fairbench.schedulers.gateway.params import ADMISSION, admission_params
 from fairbench.schedulers.params import as_settings
 
 UNLIMITED = 10**9
