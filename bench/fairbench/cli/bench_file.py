@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from fairbench.cli.flags import option
 from fairbench.config.flags.flag import OUTPUT
 from fairbench.errors import UsageError
-from fairbench.results.line_file import append_line, check_appendable
 
 if TYPE_CHECKING:
     from fairbench.metrics.records import Requests
@@ -35,6 +34,8 @@ def run_lines(path: Path | None, *, details: bool) -> OnSaved:
     """
     _check_details(path, details)
     if path is not None:
+        from fairbench.results.line_file import check_appendable
+
         check_appendable(path)
     return lambda run, summary: add_run_line(path, run, summary, details=details)
 
@@ -67,6 +68,7 @@ def add_bench_line(
     details are asked for without one.
     """
     from fairbench.report.bench_line import bench_details, bench_line
+    from fairbench.results.line_file import append_line
 
     _check_details(path, details)
     if path is not None:

@@ -13,7 +13,6 @@ from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS, Declared, flags
 from fairbench.config.toml import parse_assignment
 from fairbench.errors import UsageError
 from fairbench.execute.executors import EXECUTORS
-from fairbench.files.secret import read_key
 from fairbench.workloads.traces.names import AUTO
 
 if TYPE_CHECKING:
@@ -166,6 +165,8 @@ def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
         return headers
     if any(name.lower() == "authorization" for name in headers):
         raise UsageError("--api-key-file: --header gives Authorization too: choose one")
+    from fairbench.files.secret import read_key
+
     return {**headers, "Authorization": f"Bearer {read_key(file, str(file))}"}
 
 

@@ -97,11 +97,11 @@ def sweep(
     """
     from fairbench.cli.progress import shown_progress
     from fairbench.config import identity
-    from fairbench.config.sweep import parse_axis
+    from fairbench.config.sweep import parse_axis, sweep_of
     from fairbench.config.sweep_points import points
     from fairbench.execute.context import run_context
-    from fairbench.execute.live_options import LiveFlags, options_of_points
-    from fairbench.execute.requests import sweep_of
+    from fairbench.execute.live_options import LiveFlags
+    from fairbench.execute.live_points import options_of_points
     from fairbench.execute.sweeps import run_sweep
     from fairbench.results.sweep_store import SweepStore
 

@@ -46,10 +46,11 @@ class ResolvedSettings(NamedTuple):
 
 def parts() -> PartParams:
     """Return the ``Params`` of every part but workloads, by the part's name."""
-    engines = {kind.part: kind.params for kind in ENGINES.values()}
-    machine = {ROUTERS: RoutersParams, **MACHINE, **engines}
+    engines = {kind.part: kind for kind in ENGINES.values()}
+    machine = {ROUTERS: RoutersParams, **MACHINE}
     policies = params_classes() | gateway_params() | eviction_params()
-    return policies | named(machine, machine.__getitem__)
+    ours = named(machine, machine.__getitem__)
+    return policies | ours | named(engines, lambda part: engines[part].params)
 
 
 def resolve_settings(

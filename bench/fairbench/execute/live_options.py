@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.backend_checks import RunOptions, check_run_options, obeys, python_misplaced
+from fairbench.config.backend_checks import RunOptions, check_run_options
 from fairbench.execute.launchers import (
     LOCAL,
     LauncherFlags,
@@ -15,7 +15,6 @@ from fairbench.execute.launchers import (
     driver_launcher_named,
     launcher_named,
 )
-from fairbench.execute.live_points import LivePoint, by_workers
 
 if TYPE_CHECKING:
     from fairbench.live.backends.base import LiveOptions
@@ -67,22 +66,3 @@ def live_options(spec: ExperimentSpec, flags: LiveFlags) -> LiveOptions | None:
         ),
     )
     return None
-
-
-def options_of_points(specs: Sequence[ExperimentSpec], flags: LiveFlags) -> LiveOptions | None:
-    """Return the options of a sweep, None if it only simulates.
-
-    Raises UsageError if a point of it is impossible here.
-    """
-    if flags.server_python and not any(obeys(spec.backend, "server_python") for spec in specs):
-        raise python_misplaced()
-    if all(spec.backend is None for spec in specs):
-        return None
-    from fairbench.live.backends.base import LiveOptions
-    from fairbench.live.backends.registry import check_live
-
-    for group in by_workers([LivePoint("", spec) for spec in specs]):
-        spec = group[0].spec
-        python = flags.server_python if obeys(spec.backend, "server_python") else None
-        check_live(spec, LiveOptions(python))
-    return flags.options()

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fairbench.config import ExperimentSpec
 from fairbench.execute.context import RunContext
-from fairbench.execute.executor import Saving
-from fairbench.execute.files_read import files_of
-from fairbench.execute.interruption import Interruption
 from fairbench.results.directories import check_writable
 from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.run_folder import run_folder
 from fairbench.results.run_result import RunResult
-from fairbench.results.store import begun_run, save_run, write_run
+from fairbench.results.store import begun_run, write_run
 from fairbench.sim.records.spool import FOLDER
 from fairbench.sim.run import simulate
 
@@ -53,21 +49,6 @@ def run_unsaved(
             return run_and_save(spec, options, Path(temporary), context)[0]
     with context.progress.watching():
         return simulate(spec, on_progress=context.on_progress, interrupted=context.interrupted)
-
-
-def simulation(spec: ExperimentSpec, parent: Path) -> Saving:
-    """Return an executor task that simulates and saves a run, and returns its summary."""
-    return Saving(partial(_simulate_and_save, spec), parent, files_of(spec))
-
-
-def _simulate_and_save(
-    spec: ExperimentSpec, parent: Path, interrupted: Interruption
-) -> dict[str, Any]:
-    watch = Stopwatch.start()
-    result = simulate(spec, interrupted=interrupted)
-    manifest = build_manifest(spec, complete=result.complete, watch=watch)
-    save_run(parent, spec, result.tables(), result.summary, manifest)
-    return result.summary
 
 
 def run_simulated(
