@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.cli.progress import LineProgress
+from fairbench.report.progress import LineProgress
 from fairbench.results.run_folder import LOCK_FILE, run_folder
 from fairbench.results.sweep_store import SweepStore
 

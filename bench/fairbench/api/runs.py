@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from fairbench.api.result import Result
-from fairbench.cli.progress import shown_progress
 from fairbench.config.flags.run import RunFlags
 from fairbench.errors import RunFailed
 from fairbench.execute.context import run_context
 from fairbench.execute.live_options import LiveFlags, live_options
 from fairbench.execute.one_run import run_and_save, run_unsaved
 from fairbench.execute.requests import experiment as requested
+from fairbench.report.progress import shown_progress
 from fairbench.results.store import read_run
 from fairbench.results.summary_schema import check_summary
 

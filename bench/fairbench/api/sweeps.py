@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 import pyarrow as pa
 
 from fairbench.api.notebook import html_table
-from fairbench.cli.progress import shown_progress
 from fairbench.config.flags.grid import SWEEP, SweepFlags
 from fairbench.config.sweep import sweep_of
 from fairbench.config.sweep_points import points
@@ -24,6 +23,7 @@ from fairbench.execute.sweeps import run_sweep
 from fairbench.figures.compared.latex import latex_table
 from fairbench.figures.compared.plot import drawn
 from fairbench.files.parquet import read_parquet
+from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench.results.store import read_json
 from fairbench.results.sweep_store import SweepStore

@@ -35,7 +35,7 @@ def gpu_s_per_hour(spec: ExperimentSpec) -> float:
 
     def gpu_s(plan: ClientPlan, job: Job) -> float:
         calls, disguise = job.demand.requests, plan.disguise
-        padding = disguise.padding_tokens if disguise and disguise.prefix_of is None else 0
+        padding = disguise.padding_tokens if disguise and plan.copied is None else 0
         new_tokens = max(1, round(job.demand.input_tokens / calls) - padding)
         return calls * work.gpu_s(padding, new_tokens, job.demand.output_tokens / calls)
 

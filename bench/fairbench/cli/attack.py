@@ -147,8 +147,8 @@ def attack(
     from fairbench.attack.search import Search
     from fairbench.attack.store import Plan, SearchStore
     from fairbench.attack.workload import Stakes
-    from fairbench.cli.progress import shown_progress
     from fairbench.execute.context import run_context
+    from fairbench.report.progress import shown_progress
 
     flags = {
         "scheduler": scheduler,

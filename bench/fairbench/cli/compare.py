@@ -72,10 +72,10 @@ def compare(
 
     Every metric gets the difference to the baseline, paired by seed, and its 95% interval.
     """
-    from fairbench.cli.progress import shown_progress
     from fairbench.execute.comparison import carry_out, go_on, read_alone
     from fairbench.execute.comparison_plan import check_usage, plan_comparison
     from fairbench.execute.context import run_context
+    from fairbench.report.progress import shown_progress
 
     arguments, assignments = [str(side) for side in sides or []], assigned(settings)
     runs = ["num_runs"] if num_runs and resume is None and len(arguments) == 1 else []

@@ -66,13 +66,13 @@ def diagnose_log(
     """
     from fairbench.capacity.slo import parse_slos
     from fairbench.cli.output import look, print_json
-    from fairbench.cli.progress import shown_progress
     from fairbench.diagnose.access_log import read_log
     from fairbench.diagnose.as_json import diagnosis_json
     from fairbench.diagnose.diagnosis import Asked, diagnose
     from fairbench.diagnose.page import diagnosis_page
     from fairbench.diagnose.text import diagnosis_text
     from fairbench.execute.context import run_context
+    from fairbench.report.progress import shown_progress
 
     check_report(report)
     parse_slos(slo or (USUAL_SLO,))  # before anything is replayed

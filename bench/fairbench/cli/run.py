@@ -122,10 +122,10 @@ def run(
     On the simulated cluster, or on real servers. Everything has a default: `fairbench run` alone
     works.
     """
-    from fairbench.cli.progress import shown_progress
     from fairbench.execute.context import run_context
     from fairbench.execute.live_options import LiveFlags, live_options
     from fairbench.execute.requests import experiment
+    from fairbench.report.progress import shown_progress
 
     spec = experiment(flags, assigned(settings), experiment_file)
     live = LiveFlags(

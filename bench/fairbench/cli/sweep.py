@@ -95,7 +95,6 @@ def sweep(
     The grid is every combination of schedulers, workloads and settings. It comes from a file, from
     flags, or from both: flags replace what the file says.
     """
-    from fairbench.cli.progress import shown_progress
     from fairbench.config import identity
     from fairbench.config.sweep import parse_axis, sweep_of
     from fairbench.config.sweep_points import points
@@ -103,6 +102,7 @@ def sweep(
     from fairbench.execute.live_options import LiveFlags
     from fairbench.execute.live_points import options_of_points
     from fairbench.execute.sweeps import run_sweep
+    from fairbench.report.progress import shown_progress
     from fairbench.results.sweep_store import SweepStore
 
     axes = dict(parse_axis(text) for text in settings or [])

@@ -17,8 +17,9 @@ from fairbench.metrics.percentiles import ALLOWED, parse_percentiles, written_pe
 from fairbench.tenants import tenants_of, with_tenants
 from fairbench.workloads.client_targets import client_targets
 from fairbench.workloads.clients import plan_clients
-from fairbench.workloads.model import MAX_NAME, Weight, WorkloadSpec
+from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
+from fairbench.workloads.shape import MAX_NAME, Weight
 
 MAX_REPLICAS = 4096
 MAX_CLIENTS = 10_000

@@ -19,7 +19,7 @@ from fairbench.config.toml import dumps, parse_assignment
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain
 from fairbench.files.toml_text import read_toml
-from fairbench.workloads.model import MAX_NAME
+from fairbench.workloads.shape import MAX_NAME
 
 MAX_POINTS = 10_000
 QUICK_RUNS = 3

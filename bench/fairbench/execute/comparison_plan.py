@@ -22,7 +22,7 @@ from fairbench.results.grid import experiment_tables, labels
 from fairbench.results.reading import runs_below
 from fairbench.results.store import EXPERIMENT
 from fairbench.schedulers.registry import PAIRS
-from fairbench.workloads.model import MAX_NAME
+from fairbench.workloads.shape import MAX_NAME
 
 NUM_RUNS = 5  # seeds of what is run, unless it is said or stored how many
 
