@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from fairbench.api.notebook import html_table
 from fairbench.config.flags.grid import SWEEP, SweepFlags
-from fairbench.config.sweep import sweep_of
+from fairbench.config.sweep import said_by, sweep_of
 from fairbench.config.sweep_points import points
 from fairbench.execute.context import run_context
 from fairbench.execute.interruption import Interrupted
@@ -130,7 +130,7 @@ def sweep(
             for key, value in (settings or {}).items()
         }
         swept = sweep_of(ref, listed, axes, num_runs=num_runs, name=name, quick=quick)
-        specs = points(swept, file=ref)
+        specs = points(swept, file=ref, said=said_by(listed, axes))
     live = LiveFlags(server_python, ready_check_timeout_sec)
     options = options_of_points(specs, live)
     kept = resume is not None or result_dir is not None

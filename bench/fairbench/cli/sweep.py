@@ -96,7 +96,7 @@ def sweep(
     flags, or from both: flags replace what the file says.
     """
     from fairbench.config import identity
-    from fairbench.config.sweep import parse_axis, sweep_of
+    from fairbench.config.sweep import parse_axis, said_by, sweep_of
     from fairbench.config.sweep_points import points
     from fairbench.execute.context import run_context
     from fairbench.execute.live_options import LiveFlags
@@ -116,7 +116,7 @@ def sweep(
         finished = set(store.finished())
     else:
         swept = sweep_of(file, flags, axes, num_runs=num_runs, name=name, quick=quick)
-        specs = points(swept, file=file)
+        specs = points(swept, file=file, said=said_by(flags, axes))
         finished = set()
     if dry_run:
         _list([one for one in specs if identity(one) not in finished], as_json=as_json)

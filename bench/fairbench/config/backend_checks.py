@@ -18,7 +18,8 @@ def check_engine(
 ) -> None:
     """Raise UsageError for an engine, or a setting of one, changed, that nothing simulates."""
     if backend is not None and engine is not None:
-        raise UsageError(f"engine = {engine!r}: backend {backend.kind} has its own engine")
+        own = f"engine = {engine!r}: backend {backend.kind} has its own engine"
+        raise UsageError(own).of("engine", "backend.kind")
     chosen = engine or DEFAULT_ENGINE
     for other, kind in ENGINES.items():
         given = own_settings(kind.part, settings) if other != chosen else {}
@@ -26,7 +27,7 @@ def check_engine(
             if value != getattr(kind.params(), name):
                 raise UsageError(
                     f"{kind.part}.{name} = {value!r}: engine {chosen} has no such setting"
-                )
+                ).of(f"{kind.part}.{name}", "engine")
 
 
 def check_machine(
@@ -46,7 +47,7 @@ def check_machine(
             if not unchanged and not obeyed:
                 raise UsageError(
                     f"{part}.{name} = {value!r}: backend {backend.kind} has no such setting"
-                )
+                ).of(f"{part}.{name}", "backend.kind")
 
 
 def check_behaviours(spec: ExperimentSpec) -> None:

@@ -152,6 +152,12 @@ def quickened(sweep: Sweep) -> Sweep:
     return sweep.model_copy(update={"quick": True, "num_runs": num_runs})
 
 
+def said_by(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> set[str]:
+    """Return the keys that these flags of a sweep say."""
+    keys = placed(flags, SWEEP).keys
+    return {*keys, *current_keys(settings), *(["backend.kind"] if "backend" in keys else [])}
+
+
 def sweep_of(
     ref: str | None,
     flags: Mapping[str, Any],

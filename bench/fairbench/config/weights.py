@@ -42,7 +42,7 @@ def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:
     value = keys.get(key) or {}
     if not isinstance(value, Mapping):
         shape = "NAME = WEIGHT" if key == "weights" else "LATENCY = TIME"
-        raise UsageError(f"{key} = {value!r}: must be a table of {shape}")
+        raise UsageError(f"{key} = {value!r}: must be a table of {shape}").of(key)
     return dict(value)
 
 
