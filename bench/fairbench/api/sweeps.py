@@ -42,11 +42,7 @@ class SweepResult:
     """
 
     def __init__(
-        self,
-        comparison: dict[str, Any],
-        metrics: pa.Table,
-        clients: pa.Table,
-        path: Path | None,
+        self, comparison: dict[str, Any], metrics: pa.Table, clients: pa.Table, path: Path | None
     ) -> None:
         self.comparison = comparison
         self.metrics = metrics

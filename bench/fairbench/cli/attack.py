@@ -113,8 +113,7 @@ def attack(
     ] = None,
     quick: Annotated[bool, Option("--quick", help="Short simulations, few trials.")] = False,
     rediscovery: Annotated[
-        bool,
-        Option("--rediscover", help="Test whether the search finds six known attacks."),
+        bool, Option("--rediscover", help="Test whether the search finds six known attacks.")
     ] = False,
     seed: Annotated[int | None, Option(help="First seed. [default: 0]")] = None,
     settings: Annotated[

@@ -66,8 +66,7 @@ COMMANDS: Mapping[str, Entry] = {
         "score:score", "Compute every fairness metric from anyone's records of requests."
     ),
     "diagnose": Entry(
-        "diagnose:diagnose_log",
-        "Find who floods an access log, who is hurt, and what would help.",
+        "diagnose:diagnose_log", "Find who floods an access log, who is hurt, and what would help."
     ),
     "report": Entry(
         "report:report", "Write a page on a run, its repeats, a sweep, a plan, or an access log."

@@ -67,8 +67,7 @@ def emulate(
         Option(help="tokenizer.json for prompts in text. [default: tokens are approximated]"),
     ] = None,
     number: Annotated[
-        int | None,
-        Option(min=0, help="Its number among workers, which its answers then say."),
+        int | None, Option(min=0, help="Its number among workers, which its answers then say.")
     ] = None,
 ) -> None:
     """Serve SGLang's HTTP with the simulated engine, in real time. No GPU is needed.

@@ -50,8 +50,7 @@ def score(
     layout: Annotated[
         str | None,
         Option(
-            metavar="|".join(LAYOUTS),
-            help="Layout of the file. [default: the first that fits]",
+            metavar="|".join(LAYOUTS), help="Layout of the file. [default: the first that fits]"
         ),
     ] = None,
     names: Annotated[
@@ -72,15 +71,13 @@ def score(
         int | None, Option(min=1, help="Number of the run, from 1, in a file with several.")
     ] = None,
     clients: Annotated[
-        str | None,
-        Option(metavar="A,B", help="Clients that count even if they have no record."),
+        str | None, Option(metavar="A,B", help="Clients that count even if they have no record.")
     ] = None,
     misbehaving: Annotated[
         str | None, Option(metavar="A,B", help="Clients that are not well-behaved.")
     ] = None,
     weights: Annotated[
-        str | None,
-        Option(metavar="NAME=WEIGHT,...", help="Weights: entitlements relative to 1."),
+        str | None, Option(metavar="NAME=WEIGHT,...", help="Weights: entitlements relative to 1.")
     ] = None,
     goodput: Annotated[list[str] | None, option_of(RUN["goodput"])] = None,
     percentiles: Annotated[str | None, option_of(RUN["percentiles"])] = None,

@@ -48,8 +48,7 @@ AdminPort = Annotated[
     ),
 ]
 AdminKeyFile = Annotated[
-    Path | None,
-    Option(metavar="FILE", help="File with the key of --admin-port, a line."),
+    Path | None, Option(metavar="FILE", help="File with the key of --admin-port, a line.")
 ]
 Peers = Annotated[
     list[str] | None,

@@ -48,8 +48,7 @@ def inspect(
     ] = None,
     seed: Seed = 0,
     plot: Annotated[
-        Path | None,
-        Option(metavar="FILE.svg", help="Draw rates and lengths too; or .png, .pdf."),
+        Path | None, Option(metavar="FILE.svg", help="Draw rates and lengths too; or .png, .pdf.")
     ] = None,
     as_json: AsJson = False,
     **flags: Unpack[TraceFlags],

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairbench.config.backend import (
-    AS_SERVED,
-    EXTERNAL,
-    NO_PROFILE,
-    BackendConfig,
-    resolve_backend,
-)
+from fairbench.config.backend import AS_SERVED, EXTERNAL, NO_PROFILE, BackendConfig, resolve_backend
 from fairbench.config.defaults import DEFAULTS, parts_of, text_of
 from fairbench.errors import UsageError, about
 from fairbench.hardware.catalogue import resolve_profile

@@ -62,10 +62,7 @@ def run_simulated(
     watch = Stopwatch.start()
     with begun_run(parent, spec) as path, run_folder(path, FOLDER) as folder:
         result = simulate(
-            spec,
-            folder=folder,
-            on_progress=context.on_progress,
-            interrupted=context.interrupted,
+            spec, folder=folder, on_progress=context.on_progress, interrupted=context.interrupted
         )
         manifest = build_manifest(spec, complete=result.complete, watch=watch)
         write_run(path, spec, result.tables(), result.summary, manifest)

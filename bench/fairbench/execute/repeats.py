@@ -94,10 +94,7 @@ def _one_after_another(
     from fairbench.execute.live_run import fresh_cluster, run_live_in  # needs the live extra
 
     summaries = []
-    with (
-        context.progress.watching(),
-        fresh_cluster(parent, specs[0], options, context) as cluster,
-    ):
+    with context.progress.watching(), fresh_cluster(parent, specs[0], options, context) as cluster:
         for spec in specs:
             if context.interrupted():
                 break
