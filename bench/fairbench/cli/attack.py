@@ -18,10 +18,10 @@ from fairbench.cli.flags import (
     NoProgress,
     RayAddress,
     above_0,
-    assigned,
     given,
 )
 from fairbench.cli.studies import study
+from fairbench.config.flags.texts import assigned
 from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.results.directories import check_writable

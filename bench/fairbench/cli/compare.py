@@ -11,13 +11,13 @@ from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
     NoProgress,
     Settings,
-    assigned,
     json_option,
     option,
     takes,
 )
 from fairbench.config.flags.experiment import CompareFlags
 from fairbench.config.flags.flag import COMMON, OUTPUT
+from fairbench.config.flags.texts import assigned
 
 if TYPE_CHECKING:
     from fairbench.execute.comparison import Compared

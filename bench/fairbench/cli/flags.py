@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
 from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS, Declared, flags_of
-from fairbench.config.toml import parse_assignment
 from fairbench.errors import UsageError
 from fairbench.execute.executors import EXECUTORS
 from fairbench.workloads.traces.names import AUTO
@@ -107,19 +106,20 @@ def _given(
 def _parameter(one: Declared) -> inspect.Parameter:
     """Return a flag as a parameter of a command."""
     text = list[str] if one.flag.repeats else str
-    kind = one.type if one.flag.read is None else text | None
+    kind = text if one.flag.read else one.type
     return inspect.Parameter(
         one.name,
         inspect.Parameter.KEYWORD_ONLY,
         default=False if kind is bool else None,
-        annotation=Annotated[kind, option_of(one)],
+        annotation=Annotated[kind if kind is bool else kind | None, option_of(one)],
     )
 
 
 def option_of(one: Declared) -> Any:
     """Return typer's option of a flag."""
     flag = one.flag
-    return option(flag.panel, flag.text, one.option, metavar=flag.metavar, min=flag.least)
+    limits = {"min": flag.least, "max": flag.most}
+    return option(flag.panel, flag.text, one.option, metavar=flag.metavar, **limits)
 
 
 def log_params(file: str, flags: LogFlags, block_size: int | None = None) -> TraceParams:
@@ -143,11 +143,6 @@ def log_params(file: str, flags: LogFlags, block_size: int | None = None) -> Tra
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are not None."""
     return {key: value for key, value in options.items() if value is not None}
-
-
-def assigned(texts: Iterable[str] | None) -> dict[str, Any]:
-    """Parse ``--set`` texts. Raises UsageError for a text that is not NAME.PARAM=VALUE."""
-    return dict(parse_assignment(text) for text in texts or ())
 
 
 def parse_headers(texts: list[str] | None) -> dict[str, str]:

@@ -14,7 +14,6 @@ from fairbench.cli.flags import (
     NoProgress,
     ReadyTimeout,
     Settings,
-    assigned,
     json_option,
     option,
     parse_headers,
@@ -23,6 +22,7 @@ from fairbench.cli.flags import (
 )
 from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS
 from fairbench.config.flags.run import RunFlags
+from fairbench.config.flags.texts import assigned
 from fairbench.errors import RunFailed
 from fairbench.execute.launchers import DEFAULT, DRIVER_LAUNCHERS, LAUNCHERS, LOCAL, LauncherFlags
 

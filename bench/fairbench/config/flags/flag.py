@@ -25,7 +25,7 @@ class Flag:
       that is empty, and completes a key that ends with a dot.
     - ``default`` is its default in words, ``unit`` the unit of a number.
     - ``option`` is its name on the command line, ``metavar`` what stands after it there.
-    - ``least`` is the lowest number allowed.
+    - ``least`` and ``most`` are the lowest and the highest number allowed.
     - ``read`` makes the value of the option's name and text, or texts if it ``repeats``.
     - ``axis`` is whether it takes several values, each of which a sweep runs.
     """
@@ -38,6 +38,7 @@ class Flag:
     unit: str = ""
     option: str = ""
     least: int | None = None
+    most: int | None = None
     read: Callable[[str, Any], Any] | None = None
     repeats: bool = False
     axis: bool = False

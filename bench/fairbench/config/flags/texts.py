@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from fairbench.config.toml import parse_assignment
 from fairbench.errors import UsageError
 
 
@@ -72,6 +73,11 @@ def weight_flags(weights: Mapping[str, float] | None) -> list[str]:
     """Return the flag that ``parse_weights`` reads back as these weights; none without weights."""
     text = ",".join(f"{name}={weight!r}" for name, weight in (weights or {}).items())
     return ["--weights", text] if text else []
+
+
+def assigned(texts: Iterable[str] | None) -> dict[str, Any]:
+    """Parse ``--set`` texts. Raises UsageError for a text that is not NAME.PARAM=VALUE."""
+    return dict(parse_assignment(text) for text in texts or ())
 
 
 def columns_of(_: str, texts: list[str]) -> dict[str, str]:
