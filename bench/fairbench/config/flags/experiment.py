@@ -21,7 +21,7 @@ from fairbench.config.flags.flag import (
     Flag,
     flags_of,
 )
-from fairbench.config.flags.texts import columns_of, goodput_flag, parse_weights, split_commas
+from fairbench.config.flags.texts import columns_of, goodput_of, split_commas, weights_of
 from fairbench.hardware.engines import ENGINES
 from fairbench.workloads.traces.names import AUTO, FIELDS, FORMATS
 
@@ -97,7 +97,7 @@ class EveryFlags(TypedDict, total=False):
             WORKLOAD,
             "the workload's, else 1",
             "NAME=WEIGHT,...",
-            read=lambda _, text: parse_weights(text),
+            read=weights_of,
         ),
     ]
     num_programs: Annotated[
@@ -117,7 +117,7 @@ class EveryFlags(TypedDict, total=False):
             OUTPUT,
             "the workload's",
             "[NAME.]LATENCY:TIME",
-            read=lambda _, texts: goodput_flag(texts),
+            read=goodput_of,
             repeats=True,
         ),
     ]
@@ -221,7 +221,6 @@ class ServedFlags(TypedDict, total=False):
             LOAD,
             "1",
             key="backend.",
-            unit="s/s",
         ),
     ]
     backend: Annotated[
@@ -268,8 +267,7 @@ class PlanFlags(SingleFlags, ArrivalFlags, SeedFlags, total=False):
         ),
     ]
     time_scale: Annotated[
-        float | None,
-        Flag("Seconds of the trace in a second.", LOAD, "1", key="backend.", unit="s/s"),
+        float | None, Flag("Seconds of the trace in a second.", LOAD, "1", key="backend.")
     ]
 
 

@@ -76,6 +76,7 @@ class SweepFlags(SetupFlags, EveryFlags, SeedFlags, total=False):
             float,
             metavar="X,Y",
             default="the workload's, times dp",
+            unit="programs/s",
         ),
     ]
     clients: Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypedDict
 from fairbench.config.backend_names import STARTED
 from fairbench.config.flags.flag import OTHER, Flag, flags_of
 from fairbench.config.flags.run import RUN
-from fairbench.config.flags.texts import assigned, goodput_flag, parse_weights, split_words
+from fairbench.config.flags.texts import assigned, goodput_of, split_words, weights_of
 
 
 def _flag(help: str, default: str = "", **rest: Any) -> Flag:
@@ -78,7 +78,7 @@ class ServeFlags(TypedDict, total=False):
         _flag(
             "Weights: entitlements relative to clients that are not named, which have 1.",
             metavar="NAME=WEIGHT,...",
-            read=lambda _, text: parse_weights(text),
+            read=weights_of,
         ),
     ]
     host: Annotated[str, _flag("Address to listen on.", default="127.0.0.1")]
@@ -100,7 +100,7 @@ class ServeFlags(TypedDict, total=False):
             "s, of all of them or of those whose header x-llm-d-inference-objective is NAME; may "
             "be repeated.",
             metavar="[NAME.]LATENCY:TIME",
-            read=lambda _, texts: goodput_flag(texts),
+            read=goodput_of,
             repeats=True,
         ),
     ]

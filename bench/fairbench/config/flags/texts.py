@@ -75,6 +75,16 @@ def weight_flags(weights: Mapping[str, float] | None) -> list[str]:
     return ["--weights", text] if text else []
 
 
+def weights_of(_: str, text: str) -> dict[str, float]:
+    """Parse ``--weights``. Raises UsageError."""
+    return parse_weights(text) or {}
+
+
+def goodput_of(_: str, texts: Iterable[str]) -> dict[str, str] | None:
+    """Parse ``--goodput``. Raises UsageError."""
+    return goodput_flag(texts)
+
+
 def assigned(texts: Iterable[str] | None) -> dict[str, Any]:
     """Parse ``--set`` texts. Raises UsageError for a text that is not NAME.PARAM=VALUE."""
     return dict(parse_assignment(text) for text in texts or ())
