@@ -52,6 +52,30 @@ def test_help_imports_nothing_that_a_run_needs(name):
     assert not modules & {"pyarrow", "ray", "aiohttp", "scipy", "matplotlib", "rich.live"}
 
 
+RUN = ("run", "--workload", "chat", "--num-programs", "1", "--disable-tqdm", "--result-dir")
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        (f"from fairbench.cli.main import main; sys.argv[1:1] = {RUN!r}; main()", ()),
+        (
+            "import fairbench; fairbench.run(workload='chat', num_programs=1)",
+            ("fairbench.cli", "typer"),
+        ),
+    ],
+)
+def test_a_simulated_run_imports_what_it_uses(tmp_path, code, absent):
+    report = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+    command = [sys.executable, "-c", report + code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    modules = done.stderr.split()
+    ours = [module for module in modules if module.split(".")[0] == "fairbench"]
+    assert len(ours) <= 310, sorted(ours)
+    unwanted = ("fairbench.live", "fairbench.workloads.traces.formats", *absent)
+    assert not [one for one in modules if one.startswith(unwanted)]
+
+
 @pytest.mark.parametrize("name", PANELLED)
 def test_the_help_shows_every_flag_once_in_a_panel(name):
     command = load(name)
