@@ -14,6 +14,7 @@ from fairbench.cli.app import app
 from fairbench.cli.commands import load
 from fairbench.config.resolve import resolve
 from fairbench.metrics.catalogue import CATALOGUE
+from fairbench.report.flag_table import flag_table
 from fairbench.report.metric_table import metric_table
 from fairbench.schedulers.gateway.registry import DETECTORS, ORDERS, POLICIES
 from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
@@ -75,6 +76,10 @@ def test_every_key_of_the_summary_is_documented():
 def test_every_metric_is_documented_and_tabled():
     assert undocumented(CATALOGUE, DOCS) == []
     assert FILES["docs/reference/metrics.md"].endswith(f"\n\n{metric_table()}")
+
+
+def test_every_flag_of_an_experiment_is_tabled():
+    assert FILES["docs/reference/flags.md"].endswith(f"\n\n{flag_table()}")
 
 
 def test_the_readme_has_two_commands_for_a_fresh_machine():

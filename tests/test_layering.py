@@ -1,6 +1,6 @@
 """Arrows point one way: down the floors, and in every folder without a circle.
 
-An import inside a function is an arrow too; one under ``TYPE_CHECKING`` is not.
+An import inside a function is an arrow too, and so is one under ``TYPE_CHECKING``.
 """
 
 import ast
@@ -22,7 +22,7 @@ FOLDERS = sorted({path.parent for path in MODULES})
 # own, but for ``BESIDE``.
 FLOORS = (
     ("errors", "compiled"),
-    ("core", "streams", "targets", "tenants", "files"),
+    ("core", "named", "streams", "targets", "tenants", "files"),
     ("schedulers", "workloads", "metrics", "hardware"),
     ("config",),
     ("results",),
@@ -32,8 +32,9 @@ FLOORS = (
     ("report",),
     ("figures", "gate", "score", "validate", "capacity", "profiling"),
     ("attack", "diagnose"),
+    ("api",),  # the Python interface, which ``fairbench`` itself names
     ("cli",),
-    ("api", "__main__"),  # the Python interface, which ``fairbench`` itself names
+    ("__main__",),
 )
 ROOMS = [room for floor in FLOORS for room in floor]
 STUDIES = ROOT / "studies" / "fairbench_studies"
@@ -57,13 +58,11 @@ def nodes(path: Path) -> tuple[ast.AST, ...]:
 
 @cache
 def imports(path: Path) -> tuple[str, ...]:
-    """Every module that a file names in an import, wherever in the file but for types only."""
+    """Every module that a file names in an import, wherever in the file."""
     return tuple(_imports(tree_of(path), path))
 
 
 def _imports(node: ast.AST, path: Path) -> Iterator[str]:
-    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-        return
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -221,9 +220,12 @@ def test_only_the_command_line_prints_or_exits():
             assert not calls(path) & {"exit", "sys.exit", "os._exit"}, path
 
 
-# What may be imported inside functions: what needs an extra, or is Ctrl-C's to stop. In cli also
-# what a command runs, of which its flags and its help need nothing.
-LATE = ("fairbench.live", "fairbench.execute.live_run", "fairbench.execute.sweep_live")
+# What may be imported inside functions: what needs an extra, what few runs need, or is Ctrl-C's to
+# stop. In cli also what a command runs, of which its flags and its help need nothing.
+LATE = (
+    *("fairbench.live", "fairbench.execute.live_run", "fairbench.execute.sweep_live"),
+    "fairbench.execute.traced",
+)
 
 
 @pytest.mark.parametrize("name", ["execute", "api"])

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.executor_flags import ExecutorName, RayAddress
-from fairbench.cli.flags import DEFAULT_RESULT_DIR
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, ExecutorName, RayAddress
 from fairbench.cli.plot import DEFAULT_PLOT_DIR, read_formats
 from fairbench.execute.executors import LOCAL, executor_named
 

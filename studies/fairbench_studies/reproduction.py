@@ -9,11 +9,11 @@ from pathlib import Path
 import typer
 
 from fairbench.cli.plot import QUICK
-from fairbench.cli.progress import shown_progress
 from fairbench.errors import RunFailed, UsageError, unknown_name
 from fairbench.execute.context import run_context
 from fairbench.execute.executor import Executor
 from fairbench.figures.style import check_drawable
+from fairbench.report.progress import shown_progress
 from fairbench_studies.dlpm.catalogue import (
     FIGURES,
     PaperFigure,

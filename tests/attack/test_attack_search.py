@@ -29,9 +29,9 @@ from fairbench.execute.interruption import Interrupted
 from fairbench.execute.requests import experiment
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.costs import ProfileCosts
-from fairbench.live.run_folder import run_folder
 from fairbench.metrics.parties import party
 from fairbench.metrics.records import Padding
+from fairbench.results.run_folder import run_folder
 from fairbench.sim.tables_only import simulate_tables
 from fairbench.workloads.spec import load_workload
 from fairbench_studies.attacks.rediscovery import (

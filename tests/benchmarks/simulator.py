@@ -20,9 +20,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
+from fairbench.config.flags.run import RUN
 from fairbench.config.resolve import resolve
 from fairbench.core import Request, Segment, prompt_tokens
-from fairbench.execute.requests import FLAGS, experiment
+from fairbench.execute.requests import experiment
 from fairbench.results.store import save_run
 from fairbench.schedulers.registry import LOCALS, PAIRS, build_local
 from fairbench.sim.engine.kv_cache import KVCache
@@ -161,7 +162,7 @@ def prompts():
         path.write_text("\n".join(["arrived_at,client,input_tokens,output_tokens", *lines]))
         for engine in ("sglang", "vllm"):
             flags = {"trace": str(path), "engine": engine, "scheduler": "d2lpm", "dp": 8}
-            spec = experiment(dict.fromkeys(FLAGS) | flags, {})
+            spec = experiment(dict.fromkeys(RUN) | flags, {})
             start_s = time.process_time()
             simulate(spec)
             yield f"{time.process_time() - start_s:.1f}"

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.cli.commands import COMMANDS, load
-from fairbench.cli.panels import OTHER, PANELLED, PANELS, panel_of
+from fairbench.cli.panels import FIRST, PANELLED, panel_of
+from fairbench.config.flags.flag import COMMON, OTHER, PANELS
 
 COMMAND = [sys.executable, "-c", "from fairbench.cli.main import main; main()"]
 
@@ -51,13 +52,37 @@ def test_help_imports_nothing_that_a_run_needs(name):
     assert not modules & {"pyarrow", "ray", "aiohttp", "scipy", "matplotlib", "rich.live"}
 
 
+RUN = ("run", "--workload", "chat", "--num-programs", "1", "--disable-tqdm", "--result-dir")
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        (f"from fairbench.cli.main import main; sys.argv[1:1] = {RUN!r}; main()", ()),
+        (
+            "import fairbench; fairbench.run(workload='chat', num_programs=1)",
+            ("fairbench.cli", "typer"),
+        ),
+    ],
+)
+def test_a_simulated_run_imports_what_it_uses(tmp_path, code, absent):
+    report = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
+    command = [sys.executable, "-c", report + code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    modules = done.stderr.split()
+    ours = [module for module in modules if module.split(".")[0] == "fairbench"]
+    assert len(ours) <= 310, sorted(ours)
+    unwanted = ("fairbench.live", "fairbench.workloads.traces.formats", *absent)
+    assert not [one for one in modules if one.startswith(unwanted)]
+
+
 @pytest.mark.parametrize("name", PANELLED)
 def test_the_help_shows_every_flag_once_in_a_panel(name):
     command = load(name)
     shown = CliRunner().invoke(app, [name, "--help"]).stdout
     sections = re.findall(r"(?m)^(\S.*):$", shown)
     assert [one for one in sections if one in PANELS] == [
-        panel for panel in PANELS if any(panel_of(param.name) == panel for param in command.params)
+        panel for panel in PANELS if any(panel_of(param) == panel for param in command.params)
     ]
     flags = [param for param in command.params if param.param_type_name == "option"]
     for param in flags:
@@ -65,15 +90,14 @@ def test_the_help_shows_every_flag_once_in_a_panel(name):
 
 
 def test_only_help_is_outside_the_panels_of_run():
-    others = [param.name for param in load("run").params if panel_of(param.name) == OTHER]
+    others = [param.name for param in load("run").params if panel_of(param) == OTHER]
     assert others == ["experiment_file"]  # an argument, which has a section of its own
 
 
-def test_no_flag_is_in_two_panels():
-    names = [name for panel in PANELS.values() for name in panel]
-    assert len(names) == len(set(names))
-    known = {param.name for name in PANELLED for param in load(name).params}
-    assert set(names) <= known
+def test_the_flags_that_help_shows_first_are_common_ones():
+    assert len(FIRST) == len(set(FIRST))
+    known = {param.name: param for name in PANELLED for param in load(name).params}
+    assert {panel_of(known[name]) for name in FIRST} == {COMMON}
 
 
 def test_the_help_lists_every_command():

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.cli.output import print_summary
-from fairbench.cli.progress import TerminalProgress, shown_progress
-from fairbench.cli.progress_line import progress_line
 from fairbench.config.resolve import resolve
+from fairbench.report.progress import TerminalProgress, shown_progress
+from fairbench.report.progress_line import progress_line
 from fairbench.report.table import summary_text
 from fairbench.sim.run import Progress, simulate
 

@@ -173,7 +173,7 @@ def test_ctrl_c_keeps_what_finished_and_marks_it_incomplete(tmp_path):
         "import signal, sys\n"
         "from fairbench.cli import progress\n"
         "from fairbench.cli.main import main\n"
-        "from fairbench.cli.progress import TerminalProgress\n"
+        "from fairbench.report.progress import TerminalProgress\n"
         "class Told(TerminalProgress):\n"
         "    def update(self, p):\n"
         "        p.programs_done > 3 and print('going', file=sys.stderr, flush=True)\n"

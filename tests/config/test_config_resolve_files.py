@@ -98,3 +98,25 @@ def test_what_is_wrong_in_a_flag_does_not_name_the_file(tmp_path):
     with pytest.raises(UsageError, match=r"^warmup_s = 30.0: must be below"):
         resolve({"dp": 1, "duration_s": 20}, {}, file, path=path)
     assert resolve({"dp": 2}, {}, file, path=path).dp == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "settings", "text", "names_file"),
+    [
+        ({"dp": 2}, {}, "seed = -1", True),
+        ({"seed": -1}, {}, "seed = -1", False),  # as wrong in the file, which it replaces
+        ({}, {"dlpm.quantum": -1}, "[settings]\ndlpm.quantum = -1", False),
+        ({}, {"dlpm.refill": "x"}, "[settings]\nvtc.charge = 'x'", True),  # which is met first
+        ({"local": "vtc"}, {}, "router = 'robin'", True),
+        ({"backend": {"max_concurrency": 3}}, {}, "[backend]\nkind = 'emulator'\ntp = 2", True),
+        ({"backend": {"tp": 2}}, {}, "[backend]\nkind = 'emulator'", False),
+        ({"engine": "vllm"}, {}, "[backend]\nkind = 'emulator'", False),
+        ({"seed": 1}, {}, "tokenizer = 'x.json'", True),
+    ],
+)
+def test_who_is_to_blame_is_who_said_the_key(tmp_path, flags, settings, text, names_file):
+    path = write(tmp_path, text)
+    with pytest.raises(UsageError) as caught:
+        resolve(flags, settings, read_experiment(path), path=path)
+    assert str(caught.value).startswith(f"{path}: ") == names_file
+    assert isinstance(caught.value, DataError) == names_file

@@ -8,10 +8,9 @@ import pytest
 
 from fairbench.config import identity, to_toml
 from fairbench.config.resolve import resolve
-from fairbench.config.sweep import make_sweep
+from fairbench.config.sweep import make_sweep, sweep_of
 from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, UsageError
-from fairbench.execute.requests import sweep_of
 from fairbench.workloads.plan import places_of
 from fairbench.workloads.spec import load_workload
 

@@ -1,8 +1,8 @@
 """The one line of progress of a live run."""
 
-from fairbench.cli.progress_line import progress_line
 from fairbench.live.driver.drive import DriveProgress
 from fairbench.live.run import ServersProgress
+from fairbench.report.progress_line import progress_line
 
 
 def driven(service, end_s=100.0):

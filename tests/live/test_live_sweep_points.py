@@ -4,9 +4,8 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
-from fairbench.execute.live_check import check_live_points
-from fairbench.execute.live_points import LivePoint, by_workers
-from fairbench.live.backends.base import LiveOptions
+from fairbench.execute.live_options import LiveFlags
+from fairbench.execute.live_points import LivePoint, by_workers, options_of_points
 
 
 def spec(scheduler="dlpm", settings=None, **flags):
@@ -48,7 +47,7 @@ def test_points_of_one_endpoint_are_together():
 
 def test_a_python_for_sglang_needs_sglang():
     with pytest.raises(UsageError, match="--server-python: only with --backend sglang or vllm"):
-        check_live_points([spec(), spec(backend=None)], LiveOptions("python"))
+        options_of_points([spec(), spec(backend=None)], LiveFlags("python"))
     missing = spec(backend={"kind": "sglang"}, model="m")
     with pytest.raises(UsageError, match="server_python /no/such: cannot be run"):
-        check_live_points([spec(), missing], LiveOptions("/no/such"))
+        options_of_points([spec(), missing], LiveFlags("/no/such"))

@@ -10,7 +10,7 @@ from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.gpu_time import Decoding
 from fairbench.sim.clock import DECIDE, END
 from fairbench.sim.engine.frontend import FrontendQueue
-from fairbench.sim.records.service_log import Stretch
+from fairbench.sim.records.stretch import Stretch
 from fairbench.sim.records.stretches import InBatch
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED
 

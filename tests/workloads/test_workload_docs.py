@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from fairbench.workloads.json_schema import schema_text
-from fairbench.workloads.model import Misbehaving, Other, Scenario, ServiceClass, WorkloadSpec
+from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.program_params import make_params
 from fairbench.workloads.programs import KINDS
+from fairbench.workloads.shape import Misbehaving, Other, Scenario, ServiceClass
 from fairbench.workloads.spec import workload_names
 
 ROOT = Path(__file__).resolve().parents[2]

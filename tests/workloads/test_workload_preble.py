@@ -10,9 +10,10 @@ from workload_fakes import calls_of
 
 from fairbench.core import prompt_tokens
 from fairbench.schedulers.prefix_tree import Node, PrefixTree
+from fairbench.workloads.items import Item
 from fairbench.workloads.program_params import make_params
-from fairbench.workloads.programs import Item, ToolUse, program_class
-from fairbench.workloads.programs.tool_use import _tools
+from fairbench.workloads.programs import program_class
+from fairbench.workloads.programs.tool_use import ToolUse, _tools
 from fairbench.workloads.spec import load_workload
 
 # [Preble] Table 1: prompt, output, shared prefix, key portion, requests that share one (means).

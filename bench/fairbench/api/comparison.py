@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from fairbench.api.flags import CompareFlags
 from fairbench.api.notebook import html_table
 from fairbench.api.result import Result
-from fairbench.cli.progress import shown_progress
+from fairbench.config.flags.experiment import CompareFlags
 from fairbench.errors import UsageError
 from fairbench.execute.comparison import carry_out, go_on, read_alone
 from fairbench.execute.comparison_plan import check_usage, plan_comparison
@@ -24,6 +23,7 @@ from fairbench.execute.interruption import Interrupted
 from fairbench.figures.compared.latex import latex_table
 from fairbench.figures.compared.plot import cells_of, drawn
 from fairbench.report.contrast_table import contrast_text, shown_metrics
+from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import ComparedRun
 from fairbench.results.contrast import (
     Contrast,

@@ -7,15 +7,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
-from fairbench.api.flags import RunFlags
 from fairbench.api.result import Result
-from fairbench.cli.progress import shown_progress
+from fairbench.config.flags.run import RunFlags
 from fairbench.errors import RunFailed
 from fairbench.execute.context import run_context
+from fairbench.execute.live_options import LiveFlags, live_options
 from fairbench.execute.one_run import run_and_save, run_unsaved
 from fairbench.execute.requests import experiment as requested
-from fairbench.live.backends.base import LiveOptions
-from fairbench.live.backends.registry import check_live
+from fairbench.report.progress import shown_progress
 from fairbench.results.store import read_run
 from fairbench.results.summary_schema import check_summary
 
@@ -44,8 +43,8 @@ def run(
     """
     file = None if experiment is None else Path(experiment)
     spec = requested(flags, settings or {}, file)
-    options = LiveOptions(server_python, ready_check_timeout_sec, headers or {})
-    check_live(spec, options)
+    live = LiveFlags(server_python, ready_check_timeout_sec, headers or {})
+    options = live_options(spec, live)
     with run_context(shown_progress(show_progress)) as context:
         if result_dir is None:
             ran = run_unsaved(spec, options, context)

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from fairbench.api.flags import SweepFlags
 from fairbench.api.notebook import html_table
-from fairbench.cli.progress import shown_progress
+from fairbench.config.flags.grid import SWEEP, SweepFlags
+from fairbench.config.sweep import said_by, sweep_of
 from fairbench.config.sweep_points import points
 from fairbench.execute.context import run_context
 from fairbench.execute.interruption import Interrupted
-from fairbench.execute.live_check import check_live_points
-from fairbench.execute.requests import AXES, sweep_of
+from fairbench.execute.live_options import LiveFlags
+from fairbench.execute.live_points import options_of_points
 from fairbench.execute.sweeps import run_sweep
 from fairbench.figures.compared.latex import latex_table
 from fairbench.figures.compared.plot import drawn
 from fairbench.files.parquet import read_parquet
-from fairbench.live.backends.base import LiveOptions
+from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench.results.store import read_json
 from fairbench.results.sweep_store import SweepStore
@@ -42,11 +42,7 @@ class SweepResult:
     """
 
     def __init__(
-        self,
-        comparison: dict[str, Any],
-        metrics: pa.Table,
-        clients: pa.Table,
-        path: Path | None,
+        self, comparison: dict[str, Any], metrics: pa.Table, clients: pa.Table, path: Path | None
     ) -> None:
         self.comparison = comparison
         self.metrics = metrics
@@ -118,7 +114,6 @@ def sweep(
     A point that fails stops no other, and is in ``failures``. Raises UsageError in one line for a
     wrong flag, value or combination; Interrupted, a KeyboardInterrupt, at Ctrl-C.
     """
-    options = LiveOptions(server_python, ready_check_timeout_sec)
     if resume is not None:
         store = SweepStore(Path(resume))
         swept = store.sweep()
@@ -131,8 +126,9 @@ def sweep(
             for key, value in (settings or {}).items()
         }
         swept = sweep_of(ref, listed, axes, num_runs=num_runs, name=name, quick=quick)
-        specs = points(swept, file=ref)
-    check_live_points(specs, options)
+        specs = points(swept, file=ref, said=said_by(listed, axes))
+    live = LiveFlags(server_python, ready_check_timeout_sec)
+    options = options_of_points(specs, live)
     kept = resume is not None or result_dir is not None
     with nullcontext() if kept else TemporaryDirectory(prefix="fairbench-") as temporary:
         if resume is None:
@@ -160,6 +156,6 @@ def load_sweep(directory: str | PathLike[str]) -> SweepResult:
 
 def _listed(flag: str, value: Any) -> Any:
     """Return the values of a sweep axis as a list, and other values unchanged."""
-    if flag not in AXES or value is None:
+    if value is None or flag not in SWEEP or not SWEEP[flag].flag.axis:
         return value
     return list(value) if isinstance(value, SEVERAL) else [value]

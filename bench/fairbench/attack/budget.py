@@ -11,7 +11,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.schedulers.request_work import RequestWork
 from fairbench.workloads.plan import ClientPlan, expected_programs, program_stream
-from fairbench.workloads.programs import Job
+from fairbench.workloads.programs.base import Job
 
 SAMPLE = 32  # programs by which a budget is judged
 
@@ -35,7 +35,7 @@ def gpu_s_per_hour(spec: ExperimentSpec) -> float:
 
     def gpu_s(plan: ClientPlan, job: Job) -> float:
         calls, disguise = job.demand.requests, plan.disguise
-        padding = disguise.padding_tokens if disguise and disguise.prefix_of is None else 0
+        padding = disguise.padding_tokens if disguise and plan.copied is None else 0
         new_tokens = max(1, round(job.demand.input_tokens / calls) - padding)
         return calls * work.gpu_s(padding, new_tokens, job.demand.output_tokens / calls)
 

@@ -29,7 +29,7 @@ from fairbench.attack.workload import HONEST as HONESTLY
 from fairbench.config import ExperimentSpec
 from fairbench.errors import UsageError
 from fairbench.execute.context import RunContext
-from fairbench.live.run_folder import run_folder
+from fairbench.results.run_folder import run_folder
 from fairbench.results.store import write_json
 from fairbench.workloads.model import WorkloadSpec
 

@@ -16,8 +16,8 @@ from fairbench.errors import DataError, RunFailed
 from fairbench.execute.comparison_plan import grid_of
 from fairbench.execute.context import RunContext
 from fairbench.execute.sweep_jobs import jobs_left, run_jobs
-from fairbench.live.run_folder import run_folder
 from fairbench.results.comparison import compare
+from fairbench.results.run_folder import run_folder
 from fairbench.results.store import Summary, read_json, write_json
 from fairbench.results.sweep_store import SweepStore
 

@@ -12,7 +12,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.config.defaults import DEFAULTS
 from fairbench.config.spec import MAX_REPLICAS
 from fairbench.errors import UsageError, unknown_name
-from fairbench.execute.requests import TRACE, experiment
+from fairbench.execute.requests import experiment
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.metrics.catalogue import CLIENTS
 from fairbench.metrics.percentiles import written_percentiles
@@ -20,12 +20,6 @@ from fairbench.targets import NO_TARGETS
 from fairbench.tenants import named_below, tenants_of
 from fairbench.workloads.trace_workload import KIND
 
-# Flags of what is run, by their names with underscores; the others are the question's own.
-FLAGS = (
-    *("workload", "scenario", "model", "engine", "gateway", "saturation", "num_programs"),
-    *("request_rate", "burstiness", "clients", "weights", "goodput", "duration", "seed"),
-    *("time_scale", *TRACE),
-)
 NUM_RUNS = 3  # seeds of each cluster
 
 

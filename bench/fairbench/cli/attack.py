@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 from typer import Option
 
+from fairbench.attack.flags import ATTACKED, AttackFlags, Optimiser
 from fairbench.attack.known import KNOWN
 from fairbench.attack.objective import Objective
-from fairbench.cli.executor_flags import ExecutorName, RayAddress
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, above_0, assigned, given
+from fairbench.cli.flags import (
+    DEFAULT_RESULT_DIR,
+    ExecutorName,
+    NoProgress,
+    RayAddress,
+    above_0,
+    takes,
+)
 from fairbench.cli.studies import study
+from fairbench.config.flags.texts import assigned
 from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named
-from fairbench.live.run_folder import run_folder
 from fairbench.results.directories import check_writable
+from fairbench.results.run_folder import run_folder
 
 if TYPE_CHECKING:
     from fairbench.attack.search import Search
@@ -30,13 +37,7 @@ QUICK_S = 60.0
 LENGTHS = {"trials", "cpu_hours"}  # which a search that is resumed may be given anew
 
 
-class Optimiser(StrEnum):
-    """The method that chooses the next behaviours."""
-
-    RANDOM = "random"
-    TPE = "tpe"
-
-
+@takes(AttackFlags)
 def attack(
     files: Annotated[
         list[Path] | None,
@@ -45,71 +46,13 @@ def attack(
             help="Attacks to measure, in place of a search: " + ", ".join(KNOWN) + ", or files.",
         ),
     ] = None,
-    scheduler: Annotated[
-        str | None, Option(help="Pair of router and local scheduler. [default: d2lpm]")
-    ] = None,
-    gateway: Annotated[
-        str | None, Option(metavar="POLICY", help="Queue before the router. [default: none]")
-    ] = None,
-    saturation: Annotated[
-        str | None,
-        Option(metavar="DETECTOR", help="Saturation detector: when --gateway releases requests."),
-    ] = None,
-    workload: Annotated[
-        str | None,
-        Option(metavar="NAME|FILE.toml", help="Workload of all clients. [default: judge]"),
-    ] = None,
-    scenario: Annotated[
-        str | None,
-        Option(
-            help="Scenario that gives load and parameters, without heavy clients. [default: none]"
-        ),
-    ] = None,
-    dp: Annotated[int | None, Option(help="Replicas of the model. [default: 2]")] = None,
-    victims: Annotated[int | None, Option(min=1, help="Clients beside it. [default: 3]")] = None,
-    multiple: Annotated[
-        float | None, Option(help="The attacker sends so many times as much as one. [default: 4]")
-    ] = None,
-    budget: Annotated[
-        float | None,
-        Option(help="Tokens that it may ask for in an hour, 2 for one of output. [default: any]"),
-    ] = None,
-    gpu_budget: Annotated[
-        float | None,
-        Option(help="Seconds of GPUs that its requests may take in an hour. [default: any]"),
-    ] = None,
-    objective: Annotated[
-        Objective | None,
-        Option(help="Its useful service, or the victims' loss of it or P95. [default: harm]"),
-    ] = None,
-    trials: Annotated[
-        int | None, Option(min=1, help="Behaviours to try. [default: 64, or 16 with --quick]")
-    ] = None,
-    cpu_hours: Annotated[
-        float | None,
-        Option(help="Search until simulations have taken so many. [default: for --trials]"),
-    ] = None,
-    optimiser: Annotated[
-        Optimiser | None,
-        Option(help="After the first 24; tpe needs the extra `attack`. [default: random]"),
-    ] = None,
     num_runs: Annotated[
         int | None, Option(min=1, help="Seeds of each trial. [default: 2, or 1 with --quick]")
     ] = None,
-    confirm: Annotated[
-        int | None,
-        Option(min=1, help="Other seeds of the worst ones. [default: 5, or 3 with --quick]"),
-    ] = None,
-    duration: Annotated[
-        float | None,
-        Option(help="Seconds of arrivals. [default: the workload's, or 60 with --quick]"),
-    ] = None,
     quick: Annotated[bool, Option("--quick", help="Short simulations, few trials.")] = False,
     rediscovery: Annotated[
-        bool,
-        Option("--rediscover", help="Test whether the search finds six known attacks."),
+        bool, Option("--rediscover", help="Test whether the search finds six known attacks.")
     ] = False,
-    seed: Annotated[int | None, Option(help="First seed. [default: 0]")] = None,
     settings: Annotated[
         list[str] | None,
         Option("--set", metavar="NAME.PARAM=VALUE", help="A parameter; may be repeated."),
@@ -129,7 +72,8 @@ def attack(
     ] = False,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
-    disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
+    disable_tqdm: NoProgress = False,
+    **flags: Unpack[AttackFlags],
 ) -> None:
     """Search for what a client gains by cheating, and what the others lose.
 
@@ -140,46 +84,37 @@ def attack(
     from fairbench.attack.search import Search
     from fairbench.attack.store import Plan, SearchStore
     from fairbench.attack.workload import Stakes
-    from fairbench.cli.progress import shown_progress
     from fairbench.execute.context import run_context
+    from fairbench.report.progress import shown_progress
 
-    flags = {
-        "scheduler": scheduler,
-        "gateway": gateway,
-        "saturation": saturation,
-        "scenario": scenario,
-        "dp": dp,
-        "duration": QUICK_S if quick and duration is None else duration,
-        "seed": seed,
-    }
-    searched = given(
-        {
-            **{"workload": workload, "victims": victims, "multiple": multiple, "budget": budget},
-            **{"objective": objective, "trials": trials, "optimiser": optimiser},
-            **{"confirm": confirm, "gpu_budget": gpu_budget, "cpu_hours": cpu_hours},
-        }
-    )
+    searched = flags.keys() - ATTACKED.keys()
+    attacked = {name: value for name, value in flags.items() if name in ATTACKED}
+    if quick:
+        attacked = {"duration": QUICK_S} | attacked
+    trials, cpu_hours = flags.get("trials"), flags.get("cpu_hours")
     runs_on = executor_named(executor, ray_address)
     if rediscovery:
-        if any((files, quick, settings, resume, scheduler, searched.keys() - {"trials"})):
+        if any((files, quick, settings, resume, flags.get("scheduler"), searched - {"trials"})):
             raise UsageError(
                 "--rediscover: says itself what is sought and under which scheduler: give none"
             )
         sought_all = study("attacks.rediscover", "--rediscover").sought_all
         with run_context(shown_progress(not disable_tqdm), runs_on) as context:
-            sought_all({**flags, "trials": trials, "seeds": num_runs}, result_dir, context, as_json)
+            sought_all(
+                {**attacked, "trials": trials, "seeds": num_runs}, result_dir, context, as_json
+            )
         return
     if resume is not None:
-        if any((files, quick, settings, num_runs, given(flags), searched.keys() - LENGTHS)):
+        if any((files, quick, settings, num_runs, attacked, searched - LENGTHS)):
             raise UsageError(
                 f"--resume {resume}: goes on with that search as it is: "
                 "only --trials or --cpu-hours may be given anew"
             )
-    elif files and (scenario or searched):
+    elif files and ("scenario" in flags or searched):
         raise UsageError(f"{files[0]}: says itself who sends what: give nothing of a search")
     with run_context(shown_progress(not disable_tqdm), runs_on) as context:
         if files:
-            _replay(files, flags, settings, num_runs or (1 if quick else 5), context, as_json)
+            _replay(files, attacked, settings, num_runs or (1 if quick else 5), context, as_json)
             return
         if resume is not None:
             store = SearchStore(resume)
@@ -192,20 +127,21 @@ def attack(
             _check(store.spec(), store.plan())
         else:
             plan = Plan(
-                objective=objective or Objective.HARM,
-                optimiser=optimiser or Optimiser.RANDOM,
+                objective=flags.get("objective") or Objective.HARM,
+                optimiser=flags.get("optimiser") or Optimiser.RANDOM,
                 trials=trials or (16 if quick else None if cpu_hours else 64),
                 seeds=num_runs or (1 if quick else 2),
-                confirm=confirm or (3 if quick else 5),
+                confirm=flags.get("confirm") or (3 if quick else 5),
                 keep=3,
-                victims=victims or Stakes().victims,
-                multiple=above_0("--multiple", multiple) or Stakes().multiple,
-                budget=above_0("--budget", budget),
-                scenario=scenario or "none",
-                gpu_budget=above_0("--gpu-budget", gpu_budget),
+                victims=flags.get("victims") or Stakes().victims,
+                multiple=above_0("--multiple", flags.get("multiple")) or Stakes().multiple,
+                budget=above_0("--budget", flags.get("budget")),
+                scenario=flags.get("scenario") or "none",
+                gpu_budget=above_0("--gpu-budget", flags.get("gpu_budget")),
                 cpu_hours=above_0("--cpu-hours", cpu_hours),
             )
-            spec = _experiment({**flags, "workload": workload or "judge"}, settings, plan.scenario)
+            workload = {"workload": flags.get("workload") or "judge"}
+            spec = _experiment(attacked | workload, settings, plan.scenario)
             _check(spec, plan)
             store = SearchStore.create(result_dir, spec, plan)
         _search(Search(store, context), as_json)
@@ -232,7 +168,7 @@ def _check(spec: ExperimentSpec, plan: Plan) -> None:
 def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str) -> ExperimentSpec:
     from fairbench.execute.requests import experiment
 
-    flags = {"dp": 2, **given(flags), "scenario": scenario}
+    flags = {"dp": 2, **flags, "scenario": scenario}
     spec = experiment(flags, assigned(settings))
     if spec.duration_s is None:
         raise UsageError("duration: an attack needs one")

@@ -85,10 +85,10 @@ def _rerun(
 
     Raises the first experiment's error once all have ended, and Interrupted when interrupted.
     """
-    from fairbench.cli.progress import shown_progress
     from fairbench.config import identity
     from fairbench.execute.context import run_context
     from fairbench.execute.repeats import simulate_all
+    from fairbench.report.progress import shown_progress
     from fairbench.results.store import runs_in
 
     with TemporaryDirectory(prefix="fairbench-") as temporary:

@@ -6,25 +6,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from typer import Option
-
+from fairbench.cli.flags import option
+from fairbench.config.flags.flag import OUTPUT
 from fairbench.errors import UsageError
-from fairbench.results.line_file import append_line, check_appendable
 
 if TYPE_CHECKING:
     from fairbench.metrics.records import Requests
-    from fairbench.results.store import StoredRun
 
 OutputFile = Annotated[
     Path | None,
-    Option(help="Also add the summary to this file, as a JSON line like sglang.bench_serving's."),
+    option(
+        OUTPUT, "Also add the summary to this file, as a JSON line like sglang.bench_serving's."
+    ),
 ]
 OutputDetails = Annotated[
-    bool, Option("--output-details", help="Add lists of all requests to that line.")
+    bool, option(OUTPUT, "Add lists of all requests to that line.", "--output-details")
 ]
 
-OnSaved: TypeAlias = "Callable[[StoredRun], None]"
-"""Called with each run that was saved."""
+OnSaved: TypeAlias = Callable[[Path, Mapping[str, Any]], None]
+"""Called with the directory and the summary of each run that was saved."""
 
 
 def run_lines(path: Path | None, *, details: bool) -> OnSaved:
@@ -34,15 +34,25 @@ def run_lines(path: Path | None, *, details: bool) -> OnSaved:
     """
     _check_details(path, details)
     if path is not None:
+        from fairbench.results.line_file import check_appendable
+
         check_appendable(path)
-    return lambda run: add_run_line(path, run, details=details)
+    return lambda run, summary: add_run_line(path, run, summary, details=details)
 
 
-def add_run_line(path: Path | None, run: StoredRun, *, details: bool) -> None:
+def add_run_line(
+    path: Path | None, run: Path, summary: Mapping[str, Any], *, details: bool
+) -> None:
     """Call ``add_bench_line`` for a stored run. Raises DataError if its requests are unreadable."""
-    from fairbench.results.run_tables import read_tables
 
-    add_bench_line(path, run.summary, lambda: read_tables(run).requests, details=details)
+    def requests() -> Requests:
+        from fairbench.results.run_tables import read_tables
+        from fairbench.results.store import read_run
+
+        return read_tables(read_run(run)).requests
+
+    if path is not None or details:
+        add_bench_line(path, summary, requests, details=details)
 
 
 def add_bench_line(
@@ -58,6 +68,7 @@ def add_bench_line(
     details are asked for without one.
     """
     from fairbench.report.bench_line import bench_details, bench_line
+    from fairbench.results.line_file import append_line
 
     _check_details(path, details)
     if path is not None:

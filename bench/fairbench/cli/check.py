@@ -38,8 +38,7 @@ class CannotTell(StrEnum):
 FormatOption = Annotated[
     Format,
     Option(
-        "--format",
-        help="Output format. `github`: annotations, and the table in the job's summary.",
+        "--format", help="Output format. `github`: annotations, and the table in the job's summary."
     ),
 ]
 

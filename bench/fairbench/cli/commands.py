@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import typer
 
 from fairbench.cli.panels import PANELLED, PanelCommand
-from fairbench.cli.studies import study
 
 
 class Entry(NamedTuple):
@@ -67,8 +66,7 @@ COMMANDS: Mapping[str, Entry] = {
         "score:score", "Compute every fairness metric from anyone's records of requests."
     ),
     "diagnose": Entry(
-        "diagnose:diagnose_log",
-        "Find who floods an access log, who is hurt, and what would help.",
+        "diagnose:diagnose_log", "Find who floods an access log, who is hurt, and what would help."
     ),
     "report": Entry(
         "report:report", "Write a page on a run, its repeats, a sweep, a plan, or an access log."
@@ -87,6 +85,14 @@ COMMANDS: Mapping[str, Entry] = {
 }
 
 
+def _home(module: str, entry: Entry, name: str) -> Any:
+    if not entry.studies:
+        return import_module(f"fairbench.cli.{module}")
+    from fairbench.cli.studies import study
+
+    return study(module, name)
+
+
 def load(name: str) -> Any:
     """Return a command as click has it, from its function or its group of commands.
 
@@ -94,8 +100,7 @@ def load(name: str) -> Any:
     """
     entry = COMMANDS[name]
     module, _, attribute = entry.target.partition(":")
-    home = study(module, name) if entry.studies else import_module(f"fairbench.cli.{module}")
-    found = getattr(home, attribute)
+    found = getattr(_home(module, entry, name), attribute)
     if not isinstance(found, typer.Typer):
         alone = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None

@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
-from typer import Option
 
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
-    Gateway,
-    Goodput,
-    Percentiles,
-    Preset,
+    NoProgress,
     Settings,
-    assigned,
-    given,
-    goodput_flag,
+    json_option,
+    option,
+    takes,
 )
-from fairbench.cli.trace_flags import (
-    ClientsFrom,
-    Misbehaving,
-    TraceBlockSize,
-    TraceFormat,
-    TraceLine,
-    TraceMap,
-    heavy_clients,
-)
-from fairbench.config.backend_names import SIM, STARTED
-from fairbench.hardware.engines import ENGINES
+from fairbench.config.flags.experiment import CompareFlags
+from fairbench.config.flags.flag import COMMON, OUTPUT
+from fairbench.config.flags.texts import assigned
 
 if TYPE_CHECKING:
     from fairbench.execute.comparison import Compared
     from fairbench.results.contrast import Contrast
 
 
+@takes(CompareFlags)
 def compare(
     sides: Annotated[
         list[Path] | None,
@@ -45,134 +34,49 @@ def compare(
             "first is the baseline. One directory alone: its schedulers, place by place.",
         ),
     ] = None,
-    preset: Preset = None,
-    workload: Annotated[
-        str | None, Option(metavar="NAME|FILE.toml", help="Workload of the clients. [default: tot]")
-    ] = None,
-    trace: Annotated[
-        str | None,
-        Option(metavar="FILE", help="Play recorded traffic instead of a workload."),
-    ] = None,
-    trace_format: TraceFormat = None,
-    trace_map: TraceMap = None,
-    trace_line: TraceLine = None,
-    trace_block_size: TraceBlockSize = None,
-    trace_spread: Annotated[
-        bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
-    ] = False,
-    clients_from: ClientsFrom = None,
-    misbehaving: Misbehaving = None,
-    time_scale: Annotated[
-        float | None, Option(help="Seconds of the trace in a second. [default: 1]")
-    ] = None,
-    scenario: Annotated[
-        str | None,
-        Option(metavar="none|s1|s2", help="Scenario of the heavy clients. [default: s1]"),
-    ] = None,
-    dp: Annotated[int | None, Option(help="Replicas of the model. [default: 1]")] = None,
-    gateway: Gateway = None,
-    saturation: Annotated[
-        str | None, Option(metavar="DETECTOR", help="Saturation detector of the gateway.")
-    ] = None,
-    gpu: Annotated[str | None, Option(help="Timing profile id or a unique prefix.")] = None,
-    model: Annotated[str | None, Option(help="Model served.")] = None,
-    engine: Annotated[
-        str | None,
-        Option(metavar="|".join(ENGINES), help="Engine to simulate. [default: sglang]"),
-    ] = None,
-    backend: Annotated[
-        str | None,
-        Option(metavar="|".join((SIM, *STARTED)), help="Simulate, or start servers, as in `run`."),
-    ] = None,
-    num_programs: Annotated[
-        int | None, Option(help="Programs each well-behaved client sends.")
-    ] = None,
-    request_rate: Annotated[
-        float | None, Option(help="Programs/s of each well-behaved client over the cluster.")
-    ] = None,
-    duration: Annotated[float | None, Option(help="Seconds during which programs arrive.")] = None,
-    weights: Annotated[
-        str | None,
-        Option(metavar="NAME=W,...", help="Weights of clients: how much each is entitled to."),
-    ] = None,
-    goodput: Goodput = None,
-    percentiles: Percentiles = None,
     settings: Settings = None,
-    seed: Annotated[int | None, Option(help="The first seed. [default: 0]")] = None,
     num_runs: Annotated[
-        int | None, Option(min=1, help="Seeds of each. [default: 5, or those that are stored]")
+        int | None, option(COMMON, "Seeds of each. [default: 5, or those that are stored]", min=1)
     ] = None,
     metric: Annotated[
         list[str] | None,
-        Option(
-            metavar="KEY",
-            help="Compare these metrics only, such as victim_p99_s or clients.NAME.p99_s; may be "
+        option(
+            COMMON,
+            "Compare these metrics only, such as victim_p99_s or clients.NAME.p99_s; may be "
             "repeated.",
+            metavar="KEY",
         ),
     ] = None,
     baseline: Annotated[
         str | None,
-        Option(
-            metavar="SCHEDULER", help="Baseline within a single directory. [default: the first]"
+        option(
+            COMMON, "Baseline within a single directory. [default: the first]", metavar="SCHEDULER"
         ),
     ] = None,
     result_dir: Annotated[
-        Path, Option(help="Parent of the new directory of these runs.")
+        Path, option(OUTPUT, "Parent of the new directory of these runs.")
     ] = DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None,
-        Option(
+        option(
+            OUTPUT,
+            "Go on with the comparison in this directory, or over more seeds, with --num-runs.",
             metavar="DIR",
-            help="Go on with the comparison in this directory, or over more "
-            "seeds, with --num-runs.",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, Option("--json", help="Print the comparison as one JSON object, and nothing else.")
-    ] = False,
-    disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
+    as_json: Annotated[bool, json_option("the comparison")] = False,
+    disable_tqdm: NoProgress = False,
+    **flags: Unpack[CompareFlags],
 ) -> None:
     """Compare experiments over common seeds: better, worse or cannot tell.
 
     Every metric gets the difference to the baseline, paired by seed, and its 95% interval.
     """
-    from fairbench.cli.progress import shown_progress
-    from fairbench.config.weights import parse_weights
     from fairbench.execute.comparison import carry_out, go_on, read_alone
     from fairbench.execute.comparison_plan import check_usage, plan_comparison
     from fairbench.execute.context import run_context
-    from fairbench.workloads.traces.columns import parse_names
+    from fairbench.report.progress import shown_progress
 
-    flags = given(
-        {
-            "preset": preset,
-            "workload": workload,
-            "trace": trace,
-            "trace_format": trace_format,
-            "trace_map": parse_names(trace_map) or None,
-            "trace_line": trace_line,
-            "trace_block_size": trace_block_size,
-            "trace_spread": trace_spread or None,
-            "clients_from": clients_from,
-            "misbehaving": heavy_clients(misbehaving),
-            "time_scale": time_scale,
-            "engine": engine,
-            "scenario": scenario,
-            "dp": dp,
-            "gateway": gateway,
-            "saturation": saturation,
-            "gpu": gpu,
-            "model": model,
-            "backend": backend,
-            "num_programs": num_programs,
-            "request_rate": request_rate,
-            "duration": duration,
-            "weights": parse_weights(weights),
-            "goodput": goodput_flag(goodput),
-            "percentiles": percentiles,
-            "seed": seed,
-        }
-    )
     arguments, assignments = [str(side) for side in sides or []], assigned(settings)
     runs = ["num_runs"] if num_runs and resume is None and len(arguments) == 1 else []
     check_usage(arguments, resume, baseline, given=[*flags, *assignments, *runs])

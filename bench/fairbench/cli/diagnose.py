@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import typer
 from typer import Option
 
-from fairbench.cli.flags import given, split_commas
+from fairbench.cli.flags import NoProgress, given, json_option, log_params, takes
 from fairbench.cli.report_file import check_report, write_report
-from fairbench.cli.trace_flags import ClientsFrom, TraceFormat, TraceLine, TraceMap, log_params
+from fairbench.config.flags.experiment import LogFlags
+from fairbench.config.flags.texts import split_commas
 from fairbench.diagnose import FAIR, FCFS, USUAL_SLO
 from fairbench.hardware.engines import ENGINES
 
 
+@takes(LogFlags)
 def diagnose_log(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="Access log: any format of `run --trace`.")
@@ -50,17 +52,12 @@ def diagnose_log(
     no_plan: Annotated[
         bool, Option("--no-plan", help="Do not search for the number of replicas.")
     ] = False,
-    trace_format: TraceFormat = None,
-    trace_map: TraceMap = None,
-    clients_from: ClientsFrom = None,
-    trace_line: TraceLine = None,
     report: Annotated[
         Path | None, Option(metavar="FILE.html", help="Write a page with pictures too; or .md.")
     ] = None,
-    as_json: Annotated[
-        bool, Option("--json", help="Print the diagnosis as one JSON object, and nothing else.")
-    ] = False,
-    disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
+    as_json: Annotated[bool, json_option("the diagnosis")] = False,
+    disable_tqdm: NoProgress = False,
+    **log_flags: Unpack[LogFlags],
 ) -> None:
     """Find who floods an access log, who is hurt, and what would help.
 
@@ -69,17 +66,17 @@ def diagnose_log(
     """
     from fairbench.capacity.slo import parse_slos
     from fairbench.cli.output import look, print_json
-    from fairbench.cli.progress import shown_progress
     from fairbench.diagnose.access_log import read_log
     from fairbench.diagnose.as_json import diagnosis_json
     from fairbench.diagnose.diagnosis import Asked, diagnose
     from fairbench.diagnose.page import diagnosis_page
     from fairbench.diagnose.text import diagnosis_text
     from fairbench.execute.context import run_context
+    from fairbench.report.progress import shown_progress
 
     check_report(report)
     parse_slos(slo or (USUAL_SLO,))  # before anything is replayed
-    params = log_params(file, trace_format, trace_map, clients_from, trace_line)
+    params = log_params(file, log_flags)
     flags: dict[str, Any] = given({"gpu": gpu, "model": model, "engine": engine})
     schedulers = split_commas("--scheduler", scheduler) if scheduler else (FCFS, *FAIR)
     asked = Asked(flags, dp, tuple(schedulers), tuple(slo or (USUAL_SLO,)), not no_plan)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.flags import assigned
+from fairbench.config.flags.texts import assigned, parse_weights
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.live.processes.addresses import WorkerAddress
@@ -66,8 +66,7 @@ def emulate(
         Option(help="tokenizer.json for prompts in text. [default: tokens are approximated]"),
     ] = None,
     number: Annotated[
-        int | None,
-        Option(min=0, help="Its number among workers, which its answers then say."),
+        int | None, Option(min=0, help="Its number among workers, which its answers then say.")
     ] = None,
 ) -> None:
     """Serve SGLang's HTTP with the simulated engine, in real time. No GPU is needed.
@@ -75,8 +74,6 @@ def emulate(
     Prints its address as `serve --worker-url` takes it. All its answers are emulated: times are
     those of the profile, texts are made up.
     """
-    from fairbench.config.weights import parse_weights
-
     require_live_extra()
     from fairbench.live.emulator.app import serve_emulator
     from fairbench.live.emulator.config import EmulatorConfig

@@ -1,127 +1,148 @@
-"""Flags: what several commands need to read their texts."""
+"""Flags of commands: those of experiments as typer's options, and what several commands share."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from fairbench.config.toml import parse_assignment
+from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS, Declared, flags_of
 from fairbench.errors import UsageError
-from fairbench.files.secret import read_key
+from fairbench.execute.executors import EXECUTORS
+from fairbench.workloads.traces.names import AUTO
+
+if TYPE_CHECKING:
+    from fairbench.config.flags.experiment import LogFlags
+    from fairbench.workloads.traces.read import TraceParams
 
 DEFAULT_RESULT_DIR = Path("results/runs")
 
 
-Gateway = Annotated[
-    str | None,
-    Option(
-        metavar="POLICY",
-        help="Hold requests before the router, see `list gateways`. [default: none]",
-    ),
-]
-Eviction = Annotated[
-    str | None,
-    Option(
-        metavar="POLICY",
-        help="Eviction policy of simulated replicas, see `list evictions`; records who holds KV "
-        "memory. "
-        "[default: lru, without records]",
-    ),
-]
-MemoryRecords = Annotated[
-    bool | None,
-    Option(
-        "--memory-records",
-        help="Record who holds KV memory, and who evicts whom, without another policy.",
-    ),
-]
-Goodput = Annotated[
-    list[str] | None,
-    Option(
-        "--goodput",
-        metavar="[NAME.]LATENCY:TIME",
-        help="Target of every request, or of those of a client or class NAME: ttft, tpot or e2el, "
-        "in ms, s, or x as a multiple of the latency alone; may be repeated. "
-        "[default: the workload's]",
-    ),
-]
+def option(panel: str, about: str, *names: str, **rest: Any) -> Any:
+    """Declare an option of a command, and the panel of ``--help`` that shows it."""
+    return Option(*names, help=about, rich_help_panel=panel, **rest)
+
+
 Settings = Annotated[
     list[str] | None,
-    Option(
+    option(
+        COMMON,
+        "Any parameter of a scheduler, the engine or the workload; may be repeated.",
         "--set",
         metavar="NAME.PARAM=VALUE",
-        help="Any parameter of a scheduler, the engine or the workload; may be repeated.",
     ),
 ]
-Preset = Annotated[
-    str | None,
+NoProgress = Annotated[bool, option(OUTPUT, "No live progress.", "--disable-tqdm")]
+ReadyTimeout = Annotated[
+    float,
+    option(
+        SERVERS,
+        "Seconds within which servers have to be ready.",
+        "--ready-check-timeout-sec",
+        min=1,
+    ),
+]
+ExecutorName = Annotated[
+    str,
     Option(
-        metavar="NAME|FILE.toml",
-        help="Start from a paper's documented settings, see `list presets`; other flags override "
-        "them. [default: none]",
+        "--executor",
+        metavar="|".join(EXECUTORS),
+        help="Place of simulations: processes of this machine, or a Ray cluster.",
     ),
 ]
-Percentiles = Annotated[
+RayAddress = Annotated[
     str | None,
-    Option(
-        metavar="P,P,...",
-        help="Percentiles of latency to compute and show, such as 50,90,95,99. "
-        "[default: P50, and P95 or P99]",
+    option(
+        SERVERS,
+        "Head of the Ray cluster of --executor ray. [default: auto, this machine's cluster]",
+        metavar="HOST:PORT|auto",
     ),
 ]
+
+
+def json_option(what: str) -> Any:
+    """Declare ``--json`` of a command that prints this."""
+    return option(OUTPUT, f"Print {what} as one JSON object, and nothing else.", "--json")
+
+
+def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the flags of a table as options; it is called with those that are given.
+
+    The command takes them as ``**flags: Unpack[TABLE]``, after its own parameters.
+    """
+    declared = flags_of(table)
+
+    def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+        *own, _ = inspect.signature(command, eval_str=True).parameters.values()
+
+        def called(**values: Any) -> None:
+            flags = {name: values.pop(name) for name in declared}
+            command(**values, **dict(_given(declared, flags)))
+
+        rest = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+        parameters = [*map(_parameter, declared.values()), *rest]
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {one.name: one.annotation for one in parameters}
+        called.__name__, called.__doc__ = command.__name__, command.__doc__
+        return called
+
+    return with_flags
+
+
+def _given(
+    declared: Mapping[str, Declared], values: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """Yield the flags that are given, by name, with the values that their texts mean."""
+    for name, one in declared.items():
+        value = values[name]
+        if not (value is None or value is False or value == []):
+            read = one.flag.read
+            yield name, value if read is None else read(one.option, value)
+
+
+def _parameter(one: Declared) -> inspect.Parameter:
+    """Return a flag as a parameter of a command."""
+    text = list[str] if one.flag.repeats else str
+    kind = text if one.flag.read else one.type
+    return inspect.Parameter(
+        one.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False if kind is bool else None,
+        annotation=Annotated[kind if kind is bool else kind | None, option_of(one)],
+    )
+
+
+def option_of(one: Declared) -> Any:
+    """Return typer's option of a flag."""
+    flag = one.flag
+    limits = {"min": flag.least, "max": flag.most}
+    return option(flag.panel, flag.text, one.option, metavar=flag.metavar, **limits)
+
+
+def log_params(file: str, flags: LogFlags, block_size: int | None = None) -> TraceParams:
+    """Return how a log or a trace is to be read. Raises UsageError."""
+    from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns
+
+    columns = dict(flags.get("trace_map") or {})
+    if (client := flags.get("clients_from")) is not None:
+        columns["client"] = client
+    params = TraceParams(
+        file,
+        flags.get("trace_format") or AUTO,
+        columns=joined_columns(columns),
+        line=flags.get("trace_line") or 0,
+        block_size=block_size or 0,
+    )
+    check_params(params)
+    return params
 
 
 def given(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are not None."""
     return {key: value for key, value in options.items() if value is not None}
-
-
-def assigned(texts: Iterable[str] | None) -> dict[str, Any]:
-    """Parse ``--set`` texts. Raises UsageError for a text that is not NAME.PARAM=VALUE."""
-    return dict(parse_assignment(text) for text in texts or ())
-
-
-def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
-    """Parse ``--goodput`` words, ``[NAME.]LATENCY:TIME``, by their part before the colon.
-
-    Returns None without words. Raises UsageError for another shape or a duplicate.
-    """
-    given: dict[str, str] = {}
-    for word in [word for text in texts or () for word in text.replace(",", " ").split()]:
-        key, colon, time = word.partition(":")
-        if not (key and colon and time) or key in given:
-            shape = "[NAME.]LATENCY:TIME, such as ttft:500ms or gold.e2el:5x, each once"
-            raise UsageError(f"--goodput {word}: write {shape}")
-        given[key] = time
-    return given or None
-
-
-def split_commas(flag: str, text: str) -> list[str]:
-    """Split a text at commas. Raises UsageError for an empty or a repeated word."""
-    words = [word.strip() for word in text.split(",")]
-    if "" in words or len(set(words)) < len(words):
-        raise UsageError(f"{flag} {text}: must be different words with commas between")
-    return words
-
-
-def split_args(texts: list[str] | None) -> list[str] | None:
-    """Split every ``--server-arg`` as a shell would; None stays None. Raises UsageError."""
-    try:
-        return [word for text in texts for word in shlex.split(text)] if texts else None
-    except ValueError as error:
-        raise UsageError(f"--server-arg: {error}") from None
-
-
-def split_command(flag: str, text: str | None) -> list[str] | None:
-    """Split a command as a shell would; None stays None. Raises UsageError."""
-    try:
-        return None if text is None else shlex.split(text)
-    except ValueError as error:
-        raise UsageError(f"{flag}: {error}") from None
 
 
 def parse_headers(texts: list[str] | None) -> dict[str, str]:
@@ -139,6 +160,8 @@ def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
         return headers
     if any(name.lower() == "authorization" for name in headers):
         raise UsageError("--api-key-file: --header gives Authorization too: choose one")
+    from fairbench.files.secret import read_key
+
     return {**headers, "Authorization": f"Bearer {read_key(file, str(file))}"}
 
 

@@ -36,8 +36,7 @@ def leaderboard(
         ),
     ] = None,
     sort: Annotated[
-        str | None,
-        Option(metavar="METRIC", help="Metric to sort by. [default: min_share_of_best]"),
+        str | None, Option(metavar="METRIC", help="Metric to sort by. [default: min_share_of_best]")
     ] = None,
     baseline: Annotated[
         str | None,
@@ -50,8 +49,7 @@ def leaderboard(
         Option(metavar="PLACE", help="Only there, such as `chat s1`; may be repeated."),
     ] = None,
     row: Annotated[
-        list[str] | None,
-        Option(metavar="ROW", help="Only this scheduler; may be repeated."),
+        list[str] | None, Option(metavar="ROW", help="Only this scheduler; may be repeated.")
     ] = None,
     output: Annotated[
         Format,

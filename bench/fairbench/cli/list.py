@@ -77,11 +77,10 @@ def _routers() -> Iterator[str]:
 
 
 def _gateways() -> Iterator[str]:
-    from fairbench.schedulers.gateway.bands import GatewayParams
+    from fairbench.schedulers.gateway.params import GATEWAY, GatewayParams
     from fairbench.schedulers.gateway.registry import (
         DEFAULT_DETECTOR,
         DETECTORS,
-        GATEWAY,
         POLICIES,
         detector_class,
         policy_class,

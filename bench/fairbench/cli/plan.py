@@ -4,132 +4,70 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Unpack
 
 from typer import Option
 
-from fairbench.cli.executor_flags import ExecutorName, RayAddress
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
-    Gateway,
-    Goodput,
+    ExecutorName,
+    NoProgress,
+    RayAddress,
     Settings,
-    assigned,
-    given,
-    goodput_flag,
-    split_commas,
+    json_option,
+    option,
+    takes,
 )
-from fairbench.cli.trace_flags import (
-    ClientsFrom,
-    Misbehaving,
-    TraceBlockSize,
-    TraceFormat,
-    TraceLine,
-    TraceMap,
-    heavy_clients,
-)
+from fairbench.config.flags.experiment import PlanFlags
+from fairbench.config.flags.flag import COMMON, OUTPUT
+from fairbench.config.flags.texts import assigned, split_commas
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
-from fairbench.hardware.engines import ENGINES
 
 RANGE = re.compile(r"([0-9]{1,5})(?:\.\.([0-9]{1,5}))?")
 
 
+@takes(PlanFlags)
 def plan(
     slo: Annotated[
         list[str] | None,
-        Option(
+        option(
+            COMMON,
+            "A target, such as 'ttft_p99<2s' or 'min_share>80%'; may be repeated.",
             metavar="METRIC<LIMIT",
-            help="A target, such as 'ttft_p99<2s' or 'min_share>80%'; may be repeated.",
         ),
     ] = None,
     scheduler: Annotated[
         str | None,
-        Option(
+        option(
+            COMMON,
+            "Pairs; the first is planned, others are alternatives. [default: d2lpm]",
             metavar="A,B",
-            help="Pairs; the first is planned, others are alternatives. [default: d2lpm]",
         ),
     ] = None,
     dp: Annotated[
-        str | None,
-        Option(metavar="LOW..HIGH", help="Replicas to choose from. [default: 1..32]"),
+        str | None, option(COMMON, "Replicas to choose from. [default: 1..32]", metavar="LOW..HIGH")
     ] = None,
     gpu: Annotated[
         str | None,
-        Option(
+        option(
+            COMMON,
+            "Timing profiles; others than the first are alternatives. [default: a100]",
             metavar="A,B",
-            help="Timing profiles; others than the first are alternatives. [default: a100]",
         ),
     ] = None,
     price: Annotated[
-        list[str] | None,
-        Option(metavar="GPU=X", help="Price of a GPU an hour; may be repeated."),
+        list[str] | None, Option(metavar="GPU=X", help="Price of a GPU an hour; may be repeated.")
     ] = None,
     loads: Annotated[
         str | None,
         Option(
-            metavar="X,Y",
-            help="Multiples of the load to plan for, such as 0.5,1,2. [default: 1]",
+            metavar="X,Y", help="Multiples of the load to plan for, such as 0.5,1,2. [default: 1]"
         ),
     ] = None,
-    workload: Annotated[
-        str | None, Option(metavar="NAME|FILE.toml", help="Workload of the clients. [default: tot]")
-    ] = None,
-    trace: Annotated[
-        str | None, Option(metavar="FILE", help="Recorded traffic instead of a workload.")
-    ] = None,
-    trace_format: TraceFormat = None,
-    trace_map: TraceMap = None,
-    trace_line: TraceLine = None,
-    trace_block_size: TraceBlockSize = None,
-    trace_spread: Annotated[
-        bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
-    ] = False,
-    clients_from: ClientsFrom = None,
-    misbehaving: Misbehaving = None,
-    time_scale: Annotated[
-        float | None, Option(help="Seconds of the trace in a second. [default: 1]")
-    ] = None,
-    scenario: Annotated[
-        str | None,
-        Option(metavar="none|s1|s2", help="Scenario of the heavy clients. [default: s1]"),
-    ] = None,
-    model: Annotated[str | None, Option(help="Model served. [default: llama-3.1-8b]")] = None,
-    engine: Annotated[
-        str | None,
-        Option(
-            metavar="|".join(ENGINES), help="Engine of the simulated workers. [default: sglang]"
-        ),
-    ] = None,
-    gateway: Gateway = None,
-    saturation: Annotated[
-        str | None, Option(metavar="DETECTOR", help="Saturation detector of the gateway.")
-    ] = None,
-    request_rate: Annotated[
-        float | None,
-        Option(
-            help="Programs/s of each well-behaved client over the whole cluster. [default: the "
-            "workload's for one replica of the first GPU]"
-        ),
-    ] = None,
-    burstiness: Annotated[
-        float | None, Option(help="Shape of the Gamma arrivals. [default: 1]")
-    ] = None,
-    clients: Annotated[
-        int | None, Option(help="Number of clients; with --trace, made-up ones.")
-    ] = None,
-    num_programs: Annotated[
-        int | None, Option(help="Programs each well-behaved client sends.")
-    ] = None,
-    duration: Annotated[float | None, Option(help="Seconds during which programs arrive.")] = None,
-    weights: Annotated[
-        str | None, Option(metavar="NAME=W,...", help="Weights: entitlements of clients.")
-    ] = None,
-    goodput: Goodput = None,
     settings: Settings = None,
-    seed: Annotated[int | None, Option(help="The first seed. [default: 0]")] = None,
     num_runs: Annotated[
-        int | None, Option(min=1, help="Seeds of each cluster, common to all. [default: 3]")
+        int | None, option(COMMON, "Seeds of each cluster, common to all. [default: 3]", min=1)
     ] = None,
     certain: Annotated[
         bool, Option("--certain", help="A target is met only if its whole 95% interval is.")
@@ -145,17 +83,16 @@ def plan(
         Option(metavar="FILE.svg", help="Draw load against replicas too; or .png, .pdf."),
     ] = None,
     result_dir: Annotated[
-        Path, Option(help="The plan makes one fresh directory in here, that of a sweep.")
+        Path, option(OUTPUT, "The plan makes one fresh directory in here, that of a sweep.")
     ] = DEFAULT_RESULT_DIR,
     resume: Annotated[
-        Path | None, Option(metavar="DIR", help="Go on with the plan in this directory.")
+        Path | None, option(OUTPUT, "Go on with the plan in this directory.", metavar="DIR")
     ] = None,
-    as_json: Annotated[
-        bool, Option("--json", help="Print the answer as one JSON object, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, json_option("the answer")] = False,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
-    disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
+    disable_tqdm: NoProgress = False,
+    **flags: Unpack[PlanFlags],
 ) -> None:
     """Find the smallest cluster that meets targets at a load that stays as it is.
 
@@ -163,30 +100,18 @@ def plan(
     scheduler on the first GPU.
     """
     from fairbench.capacity.carry_out import asked, begin, carry_out
-    from fairbench.capacity.question import FLAGS, NUM_RUNS, Question
+    from fairbench.capacity.question import NUM_RUNS, Question
     from fairbench.capacity.table import head_lines
-    from fairbench.cli.progress import shown_progress
     from fairbench.cli.sweep_output import print_plan
     from fairbench.config.defaults import DEFAULTS
-    from fairbench.config.weights import parse_weights
     from fairbench.execute.context import run_context
     from fairbench.figures.capacity import check_plot, draw_plan
+    from fairbench.report.progress import shown_progress
     from fairbench.results.sweep_store import SweepStore
-    from fairbench.workloads.traces.columns import parse_names
 
-    named = locals()
     if plot is not None:
         check_plot(plot)
     runs_on = executor_named(executor, ray_address)
-    flags: dict[str, Any] = {name: named.get(name) for name in FLAGS}
-    flags |= {
-        "weights": parse_weights(weights),
-        "goodput": goodput_flag(goodput),
-        "trace_map": parse_names(trace_map) or None,
-        "trace_spread": trace_spread or None,
-        "misbehaving": heavy_clients(misbehaving),
-    }
-    flags = given(flags)
     if resume is None:
         low, high = _range(dp or "1..32")
         question = Question(

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.flags import DEFAULT_RESULT_DIR, split_commas
+from fairbench.cli.flags import DEFAULT_RESULT_DIR
 from fairbench.cli.studies import study
+from fairbench.config.flags.texts import split_commas
 from fairbench.errors import UsageError, unknown_name
 
 DEFAULT_PLOT_DIR = Path("plots")

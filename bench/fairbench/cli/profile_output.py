@@ -31,8 +31,7 @@ class Tables(StrEnum):
 
 
 Output = Annotated[
-    Path | None,
-    Option("--output-file", "-o", metavar="FILE.toml", help="File for the profile."),
+    Path | None, Option("--output-file", "-o", metavar="FILE.toml", help="File for the profile.")
 ]
 
 

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
+from fairbench.cli.flags import log_params, takes
 from fairbench.cli.report_file import check_report, write_report
-from fairbench.cli.trace_flags import (
-    ClientsFrom,
-    TraceFormat,
-    TraceLine,
-    TraceMap,
-    log_params,
-)
+from fairbench.config.flags.experiment import LogFlags
 from fairbench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from fairbench.report.pages.page import Page
 
 
+@takes(LogFlags)
 def report(
     directory: Annotated[
         Path,
@@ -37,10 +33,7 @@ def report(
             help="FILE.html or FILE.md. [default: report.html in DIR, FILE-report.html]",
         ),
     ] = None,
-    trace_format: TraceFormat = None,
-    trace_map: TraceMap = None,
-    clients_from: ClientsFrom = None,
-    trace_line: TraceLine = None,
+    **log_flags: Unpack[LogFlags],
 ) -> None:
     """Write a page on a run, its repeats, a sweep, a plan, or an access log.
 
@@ -51,10 +44,9 @@ def report(
 
     path = output or _usual(directory)
     check_report(path, "--output-file")
-    log_flags = (trace_format, trace_map, clients_from, trace_line)
     if directory.is_file():
-        page = access_log_page(read_log(log_params(str(directory), *log_flags)))
-    elif any(log_flags):
+        page = access_log_page(read_log(log_params(str(directory), log_flags)))
+    elif log_flags:
         raise UsageError(f"{directory}: --map and --trace flags are of an access log, a file")
     else:
         page = _page(directory)

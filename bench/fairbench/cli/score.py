@@ -10,8 +10,10 @@ import typer
 from typer import Option
 
 from fairbench.cli.bench_file import OutputDetails, OutputFile
-from fairbench.cli.flags import Goodput, Percentiles, goodput_flag, split_commas
+from fairbench.cli.flags import option_of
 from fairbench.cli.report_file import check_report, write_report
+from fairbench.config.flags.run import RUN
+from fairbench.config.flags.texts import goodput_flag, parse_weights, split_commas
 from fairbench.errors import UsageError
 from fairbench.metrics.percentiles import parse_percentiles
 from fairbench.score.layout import LAYOUTS
@@ -48,8 +50,7 @@ def score(
     layout: Annotated[
         str | None,
         Option(
-            metavar="|".join(LAYOUTS),
-            help="Layout of the file. [default: the first that fits]",
+            metavar="|".join(LAYOUTS), help="Layout of the file. [default: the first that fits]"
         ),
     ] = None,
     names: Annotated[
@@ -70,18 +71,16 @@ def score(
         int | None, Option(min=1, help="Number of the run, from 1, in a file with several.")
     ] = None,
     clients: Annotated[
-        str | None,
-        Option(metavar="A,B", help="Clients that count even if they have no record."),
+        str | None, Option(metavar="A,B", help="Clients that count even if they have no record.")
     ] = None,
     misbehaving: Annotated[
         str | None, Option(metavar="A,B", help="Clients that are not well-behaved.")
     ] = None,
     weights: Annotated[
-        str | None,
-        Option(metavar="NAME=WEIGHT,...", help="Weights: entitlements relative to 1."),
+        str | None, Option(metavar="NAME=WEIGHT,...", help="Weights: entitlements relative to 1.")
     ] = None,
-    goodput: Goodput = None,
-    percentiles: Percentiles = None,
+    goodput: Annotated[list[str] | None, option_of(RUN["goodput"])] = None,
+    percentiles: Annotated[str | None, option_of(RUN["percentiles"])] = None,
     latency: Annotated[
         Latency | None,
         Option(
@@ -117,7 +116,6 @@ def score(
     """
     from fairbench.cli.bench_file import add_bench_line
     from fairbench.cli.output import print_json
-    from fairbench.config.weights import parse_weights
     from fairbench.score.layout import parse_map
     from fairbench.score.records import read_scored
 

@@ -32,7 +32,7 @@ def peers_by(
     from fairbench.config.routers import served_routers
     from fairbench.live.processes.addresses import parse_worker
     from fairbench.live.router.peers import check_peers
-    from fairbench.schedulers.gateway.build import admission_params
+    from fairbench.schedulers.gateway.params import admission_params
     from fairbench.schedulers.peers.params import ROUTERS
     from fairbench.schedulers.registry import router_class
 

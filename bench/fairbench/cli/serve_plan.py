@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairbench.cli.flags import split_commas
+from fairbench.config.flags.texts import split_commas
 from fairbench.config.toml import toml_value
 from fairbench.errors import UsageError, unknown_name
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
@@ -37,7 +37,8 @@ def held_by(
         served_admission,
         served_gateway,
     )
-    from fairbench.schedulers.gateway.registry import GATEWAY, NO_GATEWAY
+    from fairbench.schedulers.gateway.params import GATEWAY
+    from fairbench.schedulers.gateway.registry import NO_GATEWAY
 
     served_admission(settings)
     parts = admission_parts(settings)

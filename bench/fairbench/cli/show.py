@@ -10,7 +10,7 @@ import typer
 from fairbench.cli.bench_file import OutputDetails, OutputFile
 from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import MissingFile
-from fairbench.live.run_folder import FOLDER
+from fairbench.results.run_folder import FOLDER
 
 
 def show(
@@ -43,7 +43,7 @@ def show(
         raise DataError(f"{run_dir}: {hint}") from None
     if not as_json:
         check_summary(stored.summary, run_dir / SUMMARY)
-    add_run_line(output_file, stored, details=output_details)
+    add_run_line(output_file, stored.path, stored.summary, details=output_details)
     if as_json:
         print_json(stored.summary)
     else:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 from typer import Option
 
-from fairbench.cli.executor_flags import ExecutorName, RayAddress
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
-    Goodput,
-    Percentiles,
-    Preset,
-    goodput_flag,
-    split_commas,
+    ExecutorName,
+    NoProgress,
+    RayAddress,
+    ReadyTimeout,
+    json_option,
+    option,
+    takes,
 )
-from fairbench.config.backend_names import SIM, STARTED
+from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS
+from fairbench.config.flags.grid import SweepFlags
 from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 
@@ -27,85 +29,23 @@ if TYPE_CHECKING:
     from fairbench.execute.sweeps import SweepOutcome
 
 
+@takes(SweepFlags)
 def sweep(
     file: Annotated[
         str | None,
         typer.Argument(metavar="NAME|FILE.toml", help="Bundled sweep, such as fig7, or a file."),
     ] = None,
-    preset: Preset = None,
-    schedulers: Annotated[
-        str | None, Option(metavar="A,B", help="Pairs to compare, see `list schedulers`.")
-    ] = None,
-    workloads: Annotated[
-        str | None, Option(metavar="A,B", help="Workloads, by name or path.")
-    ] = None,
-    scenarios: Annotated[str | None, Option(metavar="A,B", help="Scenarios: none, s1, s2.")] = None,
-    dp: Annotated[str | None, Option(metavar="1,2", help="Numbers of replicas.")] = None,
-    evictions: Annotated[
-        str | None,
-        Option(metavar="A,B", help="Eviction policy of replicas, see `list evictions`."),
-    ] = None,
-    gateways: Annotated[
-        str | None,
-        Option(metavar="A,B", help="Queues before the router, see `list gateways`; `none` is one."),
-    ] = None,
-    saturations: Annotated[
-        str | None,
-        Option(metavar="A,B", help="Saturation detectors of the gateways, see `list gateways`."),
-    ] = None,
-    routers: Annotated[
-        str | None, Option(metavar="1,2", help="Numbers of routers that share the fleet.")
-    ] = None,
-    router: Annotated[
-        str | None, Option(metavar="A,B", help="Other routers than the pairs'.")
-    ] = None,
-    local: Annotated[
-        str | None, Option(metavar="A,B", help="Other local schedulers than the pairs'.")
-    ] = None,
-    request_rate: Annotated[
-        str | None,
-        Option(
-            metavar="X,Y",
-            help="Programs/s of each well-behaved client over the whole cluster. [default: the "
-            "workload's, times dp]",
-        ),
-    ] = None,
-    clients: Annotated[str | None, Option(metavar="2,8", help="Numbers of clients.")] = None,
     settings: Annotated[
         list[str] | None,
-        Option(
+        option(
+            COMMON,
+            "Values of any parameter of a scheduler, the engine or the workload; may be repeated.",
             "--set",
             metavar="NAME.PARAM=V,W",
-            help="Values of any parameter of a scheduler, the engine or the workload; may be "
-            "repeated.",
         ),
     ] = None,
-    weights: Annotated[
-        str | None,
-        Option(
-            metavar="NAME=WEIGHT,...",
-            help="Weights: entitlements relative to 1. [default: the workload's, else 1]",
-        ),
-    ] = None,
-    goodput: Goodput = None,
-    percentiles: Percentiles = None,
-    gpu: Annotated[str | None, Option(help="Timing profile id or a unique prefix.")] = None,
-    model: Annotated[str | None, Option(help="Model served.")] = None,
-    backend: Annotated[
-        str | None,
-        Option(
-            metavar="|".join((SIM, *STARTED)),
-            help="Simulate all points, or run them on real servers one after another; a file says "
-            "how in a table [base.backend]. [default: sim]",
-        ),
-    ] = None,
-    num_programs: Annotated[
-        int | None, Option(help="Programs each well-behaved client sends.")
-    ] = None,
-    duration: Annotated[float | None, Option(help="Seconds during which programs arrive.")] = None,
-    seed: Annotated[int | None, Option(help="The first seed.")] = None,
     num_runs: Annotated[
-        int | None, Option(help="Seeds of each point; metrics get 95% intervals.")
+        int | None, option(COMMON, "Seeds of each point; metrics get 95% intervals.")
     ] = None,
     quick: Annotated[
         bool,
@@ -118,10 +58,10 @@ def sweep(
         str | None, Option(help="Name of the sweep and its directory. [default: the file's]")
     ] = None,
     result_dir: Annotated[
-        Path, Option(help="The sweep makes one fresh directory in here.")
+        Path, option(OUTPUT, "The sweep makes one fresh directory in here.")
     ] = DEFAULT_RESULT_DIR,
     resume: Annotated[
-        Path | None, Option(metavar="DIR", help="Go on with the sweep in this directory.")
+        Path | None, option(OUTPUT, "Go on with the sweep in this directory.", metavar="DIR")
     ] = None,
     reuse: Annotated[
         list[Path] | None,
@@ -140,64 +80,34 @@ def sweep(
     ] = True,
     server_python: Annotated[
         str | None,
-        Option(help="Python that has SGLang. [default: $FAIRBENCH_SGLANG_PYTHON, or this one]"),
+        option(SERVERS, "Python that has SGLang. [default: $FAIRBENCH_SGLANG_PYTHON, or this one]"),
     ] = None,
-    ready_check_timeout_sec: Annotated[
-        float, Option(min=1, help="Seconds within which servers have to be ready.")
-    ] = 600.0,
+    ready_check_timeout_sec: ReadyTimeout = 600.0,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
     dry_run: Annotated[bool, Option("--dry-run", help="Only list the points.")] = False,
-    as_json: Annotated[
-        bool, Option("--json", help="Print the comparison as one JSON object, and nothing else.")
-    ] = False,
-    disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
+    as_json: Annotated[bool, json_option("the comparison")] = False,
+    disable_tqdm: NoProgress = False,
+    **flags: Unpack[SweepFlags],
 ) -> None:
     """Run a grid of experiments and compare them.
 
     The grid is every combination of schedulers, workloads and settings. It comes from a file, from
     flags, or from both: flags replace what the file says.
     """
-    from fairbench.cli.progress import shown_progress
     from fairbench.config import identity
-    from fairbench.config.sweep import parse_axis
+    from fairbench.config.sweep import parse_axis, said_by, sweep_of
     from fairbench.config.sweep_points import points
-    from fairbench.config.weights import parse_weights
     from fairbench.execute.context import run_context
-    from fairbench.execute.live_check import check_live_points
-    from fairbench.execute.requests import sweep_of
+    from fairbench.execute.live_options import LiveFlags
+    from fairbench.execute.live_points import options_of_points
     from fairbench.execute.sweeps import run_sweep
-    from fairbench.live.backends.base import LiveOptions
+    from fairbench.report.progress import shown_progress
     from fairbench.results.sweep_store import SweepStore
 
-    flags = {
-        "schedulers": _axis("--schedulers", schedulers, str),
-        "workloads": _axis("--workloads", workloads, str),
-        "scenarios": _axis("--scenarios", scenarios, str),
-        "dp": _axis("--dp", dp, int),
-        "gateways": _axis("--gateways", gateways, str),
-        "evictions": _axis("--evictions", evictions, str),
-        "saturations": _axis("--saturations", saturations, str),
-        "routers": _axis("--routers", routers, int),
-        "router": _axis("--router", router, str),
-        "local": _axis("--local", local, str),
-        "request_rate": _axis("--request-rate", request_rate, float),
-        "clients": _axis("--clients", clients, int),
-        "preset": preset,
-        "weights": parse_weights(weights),
-        "goodput": goodput_flag(goodput),
-        "percentiles": percentiles,
-        "gpu": gpu,
-        "model": model,
-        "backend": backend,
-        "num_programs": num_programs,
-        "duration": duration,
-        "seed": seed,
-    }
     axes = dict(parse_axis(text) for text in settings or [])
     if resume is not None:
-        given = any(value is not None for value in flags.values())
-        if file or given or axes or num_runs or quick or name or reuse:
+        if file or flags or axes or num_runs or quick or name or reuse:
             raise UsageError(
                 f"--resume {resume}: goes on with that sweep as it is: give no other with it"
             )
@@ -206,7 +116,7 @@ def sweep(
         finished = set(store.finished())
     else:
         swept = sweep_of(file, flags, axes, num_runs=num_runs, name=name, quick=quick)
-        specs = points(swept, file=file)
+        specs = points(swept, file=file, said=said_by(flags, axes))
         finished = set()
     if dry_run:
         _list([one for one in specs if identity(one) not in finished], as_json=as_json)
@@ -215,8 +125,8 @@ def sweep(
     others = [SweepStore(folder) for folder in reuse or ()]
     for other in others:
         other.sweep()  # raises for what is no store
-    options = LiveOptions(server_python, ready_check_timeout_sec)
-    check_live_points(specs, options)
+    live = LiveFlags(server_python, ready_check_timeout_sec)
+    options = options_of_points(specs, live)
     if resume is None:
         store = SweepStore.create(result_dir, swept, specs)
         for other in others:
@@ -225,17 +135,6 @@ def sweep(
         outcome = run_sweep(store, specs, options, context)
     _print(outcome, as_json=as_json)
     outcome.require_whole()
-
-
-def _axis(flag: str, text: str | None, read: Callable[[str], Any]) -> list[Any] | None:
-    """Return the values between the commas, or None without a text."""
-    if text is None:
-        return None
-    try:
-        return [read(word) for word in split_commas(flag, text)]
-    except ValueError:
-        kind = "whole numbers" if read is int else "numbers"
-        raise UsageError(f"{flag} {text}: must be {kind} with commas between") from None
 
 
 def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:

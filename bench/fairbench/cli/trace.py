@@ -6,20 +6,14 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from secrets import token_bytes
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import typer
 from typer import Option
 
-from fairbench.cli.flags import split_commas
-from fairbench.cli.trace_flags import (
-    ClientsFrom,
-    TraceBlockSize,
-    TraceFormat,
-    TraceLine,
-    TraceMap,
-    log_params,
-)
+from fairbench.cli.flags import json_option, log_params, takes
+from fairbench.config.flags.experiment import TraceFlags
+from fairbench.config.flags.texts import split_commas
 from fairbench.errors import UsageError
 from fairbench.files.secret import read_key
 
@@ -41,29 +35,23 @@ Output = Annotated[
     Path,
     Option("--output-file", "-o", metavar="FILE.jsonl", help="Written in the schema of our own."),
 ]
-AsJson = Annotated[
-    bool, Option("--json", help="Print the numbers as one JSON object, and nothing else.")
-]
+AsJson = Annotated[bool, json_option("the numbers")]
 Seed = Annotated[int, Option(help="Seed of what a format leaves to be drawn.")]
 
 
 @trace.command()
+@takes(TraceFlags)
 def inspect(
     file: File,
-    trace_format: TraceFormat = None,
-    names: TraceMap = None,
-    clients_from: ClientsFrom = None,
-    trace_line: TraceLine = None,
-    trace_block_size: TraceBlockSize = None,
     end: Annotated[
         float | None, Option("--to", min=0.0, help="Only so many seconds of it.")
     ] = None,
     seed: Seed = 0,
     plot: Annotated[
-        Path | None,
-        Option(metavar="FILE.svg", help="Draw rates and lengths too; or .png, .pdf."),
+        Path | None, Option(metavar="FILE.svg", help="Draw rates and lengths too; or .png, .pdf.")
     ] = None,
     as_json: AsJson = False,
+    **flags: Unpack[TraceFlags],
 ) -> None:
     """Say what is in a trace: clients, rates, burstiness, lengths, shared prefixes."""
     from fairbench.cli.output import look, print_json
@@ -74,7 +62,7 @@ def inspect(
     from fairbench.workloads.traces.facts import facts_of_table
     from fairbench.workloads.traces.read import read_trace
 
-    params = log_params(file, trace_format, names, clients_from, trace_line, trace_block_size)
+    params = log_params(file, flags, flags.get("trace_block_size"))
     read = read_trace(params)
     table = _table(params, seed, end)
     facts: dict[str, Any] = {
@@ -95,6 +83,7 @@ def inspect(
 
 
 @trace.command("cut")
+@takes(TraceFlags)
 def cut_trace(
     file: File,
     output: Output,
@@ -109,18 +98,14 @@ def cut_trace(
     largest: Annotated[
         int | None, Option(min=1, help="Only the clients with the most requests, so many.")
     ] = None,
-    trace_format: TraceFormat = None,
-    names: TraceMap = None,
-    clients_from: ClientsFrom = None,
-    trace_line: TraceLine = None,
-    trace_block_size: TraceBlockSize = None,
     seed: Seed = 0,
     as_json: AsJson = False,
+    **flags: Unpack[TraceFlags],
 ) -> None:
     """Write a part of a trace: of a time, of some clients, the first requests."""
     from fairbench.workloads.traces.change import cut
 
-    params = log_params(file, trace_format, names, clients_from, trace_line, trace_block_size)
+    params = log_params(file, flags, flags.get("trace_block_size"))
     table = _table(params, seed, end)
     chosen = split_commas("--clients", clients) if clients else []
     part = cut(table, start_s=start, end_s=end, head=head, clients=chosen, largest=largest)
@@ -128,26 +113,24 @@ def cut_trace(
 
 
 @trace.command()
+@takes(TraceFlags)
 def scale(
     file: File,
     output: Output,
     rate: Annotated[float, Option(help="Factor on the request rate.")],
-    trace_format: TraceFormat = None,
-    names: TraceMap = None,
-    clients_from: ClientsFrom = None,
-    trace_line: TraceLine = None,
-    trace_block_size: TraceBlockSize = None,
     seed: Seed = 0,
     as_json: AsJson = False,
+    **flags: Unpack[TraceFlags],
 ) -> None:
     """Write a trace at another rate: all its times are divided."""
     from fairbench.workloads.traces.change import scaled
 
-    params = log_params(file, trace_format, names, clients_from, trace_line, trace_block_size)
+    params = log_params(file, flags, flags.get("trace_block_size"))
     _write(scaled(_table(params, seed), rate), output, as_json=as_json)
 
 
 @trace.command()
+@takes(TraceFlags)
 def combine(
     file: File,
     prompts: Annotated[
@@ -155,25 +138,20 @@ def combine(
         Option("--prompts-of", metavar="FILE", help="Trace that provides lengths and prefixes."),
     ],
     output: Output,
-    trace_format: TraceFormat = None,
-    names: TraceMap = None,
-    clients_from: ClientsFrom = None,
-    trace_line: TraceLine = None,
-    trace_block_size: TraceBlockSize = None,
     seed: Seed = 0,
     as_json: AsJson = False,
+    **flags: Unpack[TraceFlags],
 ) -> None:
     """Write times and clients of a trace with the requests of another: synthetic."""
     from fairbench.workloads.traces.change import combined
 
-    senders = _table(
-        log_params(file, trace_format, names, clients_from, trace_line, trace_block_size), seed
-    )
-    requests = _table(log_params(prompts, None, None, None, None), seed)
+    senders = _table(log_params(file, flags, flags.get("trace_block_size")), seed)
+    requests = _table(log_params(prompts, {}), seed)
     _write(combined(senders, requests), output, as_json=as_json)
 
 
 @trace.command()
+@takes(TraceFlags)
 def anonymize(
     file: File,
     output: Output,
@@ -185,19 +163,15 @@ def anonymize(
             "[default: a new one, which is forgotten]",
         ),
     ] = None,
-    trace_format: TraceFormat = None,
-    names: TraceMap = None,
-    clients_from: ClientsFrom = None,
-    trace_line: TraceLine = None,
-    trace_block_size: TraceBlockSize = None,
     seed: Seed = 0,
     as_json: AsJson = False,
+    **flags: Unpack[TraceFlags],
 ) -> None:
     """Write a trace without names and texts: what was shared still is."""
     from fairbench.workloads.traces.change import anonymized
 
     key = token_bytes(32) if key_file is None else _key(key_file)
-    params = log_params(file, trace_format, names, clients_from, trace_line, trace_block_size)
+    params = log_params(file, flags, flags.get("trace_block_size"))
     _write(anonymized(_table(params, seed), key), output, as_json=as_json)
 
 

@@ -36,8 +36,7 @@ def validate(
         ),
     ] = None,
     gpu: Annotated[
-        str | None,
-        typer.Option(help="Timing profile with which to simulate a live run."),
+        str | None, typer.Option(help="Timing profile with which to simulate a live run.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Model of the timing profile for a live run.")

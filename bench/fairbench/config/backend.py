@@ -10,20 +10,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fairbench.config.backend_names import SIM
 from fairbench.config.router_command import check_router_command
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.errors.validation import explain
+from fairbench.errors.validation import explain, keys_of
 from fairbench.files.json_text import parsed
 from fairbench.schedulers.params import param_names
 
@@ -264,11 +257,6 @@ KINDS: Mapping[str, type[BackendConfig]] = {
 """The kinds whose servers fairbench starts, which ``--backend`` takes."""
 
 
-def kinds_with(option: str) -> list[str]:
-    """Return the backend kinds that support an option of a run."""
-    return [kind for kind, cls in KINDS.items() if option in cls.run_options]
-
-
 def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
     """Merge the backend of flags with an experiment file's table; None means the simulator.
 
@@ -277,18 +265,18 @@ def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
     given, stored = _table(given), _table(stored)
     kind = given.get("kind", "endpoint" if "base_url" in given else stored.get("kind", SIM))
     if kind != SIM and kind not in KINDS:
-        raise unknown_name("backend", str(kind), (SIM, *KINDS))
+        raise unknown_name("backend", str(kind), (SIM, *KINDS)).of("backend.kind")
     merged = {**(stored if stored.get("kind") == kind else {}), **given, "kind": kind}
     known = KINDS[kind].model_fields if kind in KINDS else {"kind"}
     for key, value in merged.items():
         if key not in known:
-            raise _misplaced(key, value, kind)
+            raise _misplaced(key, value, kind).of(f"backend.{key}", "backend.kind")
     if kind == SIM:
         return None
     try:
         return KINDS[kind].model_validate(merged)
     except ValidationError as error:
-        raise UsageError(explain(error, "backend")) from None
+        raise UsageError(explain(error, "backend")).of(*keys_of(error, "backend")) from None
 
 
 def _table(value: Any) -> Mapping[str, Any]:

@@ -1,11 +1,11 @@
-"""Settings that the backend of an experiment would not obey."""
+"""Settings and options of runs that the backend of an experiment would not obey."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from fairbench.config.backend import BackendConfig
+from fairbench.config.backend import KINDS, BackendConfig
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import UsageError
@@ -18,7 +18,8 @@ def check_engine(
 ) -> None:
     """Raise UsageError for an engine, or a setting of one, changed, that nothing simulates."""
     if backend is not None and engine is not None:
-        raise UsageError(f"engine = {engine!r}: backend {backend.kind} has its own engine")
+        own = f"engine = {engine!r}: backend {backend.kind} has its own engine"
+        raise UsageError(own).of("engine", "backend.kind")
     chosen = engine or DEFAULT_ENGINE
     for other, kind in ENGINES.items():
         given = own_settings(kind.part, settings) if other != chosen else {}
@@ -26,7 +27,7 @@ def check_engine(
             if value != getattr(kind.params(), name):
                 raise UsageError(
                     f"{kind.part}.{name} = {value!r}: engine {chosen} has no such setting"
-                )
+                ).of(f"{kind.part}.{name}", "engine")
 
 
 def check_machine(
@@ -46,7 +47,7 @@ def check_machine(
             if not unchanged and not obeyed:
                 raise UsageError(
                     f"{part}.{name} = {value!r}: backend {backend.kind} has no such setting"
-                )
+                ).of(f"{part}.{name}", "backend.kind")
 
 
 def check_behaviours(spec: ExperimentSpec) -> None:
@@ -69,3 +70,49 @@ def check_behaviours(spec: ExperimentSpec) -> None:
             raise UsageError(
                 f"misbehaving.{key}: backend {kind} has none, only simulated clients do"
             )
+
+
+class RunOptions(NamedTuple):
+    """The options of a run that are given, and the number of its drivers."""
+
+    headers: bool
+    server_python: bool
+    launcher: bool
+    driver_launcher: bool
+    drivers: int
+
+
+def check_run_options(spec: ExperimentSpec, given: RunOptions) -> None:
+    """Raise UsageError for an option that the experiment's backend does not support."""
+    if given.headers and not obeys(spec.backend, "headers"):
+        raise UsageError("--header, --api-key-file: only with --base-url")
+    if given.server_python and not obeys(spec.backend, "server_python"):
+        raise python_misplaced()
+    if given.launcher and not obeys(spec.backend, "launcher"):
+        raise UsageError(f"--launcher: only with --backend {_kinds_with('launcher')}")
+    if given.driver_launcher and spec.backend is None:
+        raise UsageError("--driver-launcher: a simulation has no drivers")
+    if given.drivers == 1:
+        return
+    if spec.backend is None:
+        raise UsageError(f"--drivers {given.drivers}: a simulation has none")
+    if given.drivers > (clients := len(spec.client_plans())):
+        raise UsageError(
+            f"--drivers {given.drivers}: at most one a client, and there are {clients}"
+        )
+    if spec.backend.max_concurrency is not None:
+        raise UsageError("--max-concurrency: not with --drivers, which do not count together")
+
+
+def obeys(backend: BackendConfig | None, option: str) -> bool:
+    """Return whether the backend (None: the simulator) supports an option of ``LiveOptions``."""
+    return backend is not None and option in backend.run_options
+
+
+def python_misplaced() -> UsageError:
+    """Return the error for a ``--server-python`` with which no server would be started."""
+    return UsageError(f"--server-python: only with --backend {_kinds_with('server_python')}")
+
+
+def _kinds_with(option: str) -> str:
+    return " or ".join(kind for kind, cls in KINDS.items() if option in cls.run_options)

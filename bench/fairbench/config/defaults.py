@@ -17,7 +17,7 @@ from fairbench.config.routers import routers_parts
 from fairbench.config.setting_names import flat_settings
 from fairbench.config.settings import machine_of, resolve_settings
 from fairbench.config.weights import resolve_weights
-from fairbench.errors import UsageError, unknown_name
+from fairbench.errors import UsageError, about, unknown_name
 from fairbench.errors.validation import explain
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
@@ -128,7 +128,8 @@ class SchedulerParts(NamedTuple):
 
 def parts_of(draft: Mapping[str, Any]) -> SchedulerParts:
     """Return the draft's router and local scheduler. Raises UsageError if unknown."""
-    router, local = split_pair(text_of(draft, "scheduler"))
+    with about("scheduler"):
+        router, local = split_pair(text_of(draft, "scheduler"))
     router = text_of(draft, "router") if "router" in draft else router
     local = text_of(draft, "local") if "local" in draft else local
     for what, name, known in (
@@ -136,7 +137,7 @@ def parts_of(draft: Mapping[str, Any]) -> SchedulerParts:
         ("local scheduler", local, locals_by_name()),
     ):
         if name not in known and (what, name) != ("router", EXTERNAL):
-            raise unknown_name(what, name, known)
+            raise unknown_name(what, name, known).of(what.split()[0], "scheduler")
     return SchedulerParts(router, local)
 
 
@@ -160,25 +161,26 @@ def engine_of(draft: Mapping[str, Any]) -> str | None:
         return None
     engine = text_of(draft, "engine")
     if engine not in ENGINES:
-        raise unknown_name("engine", engine, ENGINES)
+        raise unknown_name("engine", engine, ENGINES).of("engine")
     return None if engine == DEFAULT_ENGINE else engine
 
 
 def read_workload(value: Any) -> WorkloadSpec:
     """Return a workload given by name or path, or as a table of the experiment file."""
-    if isinstance(value, str):
-        return load_workload(value)
-    if not isinstance(value, Mapping | WorkloadSpec):
-        raise UsageError(f"workload = {value!r}: must be a name, a path or a table")
-    try:
-        return WorkloadSpec.model_validate(value)
-    except ValidationError as error:
-        raise UsageError(explain(error, "workload")) from None
+    with about("workload"):
+        if isinstance(value, str):
+            return load_workload(value)
+        if not isinstance(value, Mapping | WorkloadSpec):
+            raise UsageError(f"workload = {value!r}: must be a name, a path or a table")
+        try:
+            return WorkloadSpec.model_validate(value)
+        except ValidationError as error:
+            raise UsageError(explain(error, "workload")) from None
 
 
 def text_of(draft: Mapping[str, Any], key: str) -> str:
     """Return the text under a key. Raises UsageError for any other type."""
     value = draft[key]
     if not isinstance(value, str):
-        raise UsageError(f"{key} = {value!r}: must be a text")
+        raise UsageError(f"{key} = {value!r}: must be a text").of(key)
     return value

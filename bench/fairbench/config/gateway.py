@@ -9,23 +9,26 @@ from fairbench.config.backend import BackendConfig
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.hardware.timing import TimingProfile
-from fairbench.schedulers.gateway.admission.control import ADMISSION, OFF, AdmissionParams
-from fairbench.schedulers.gateway.bands import GatewayParams
-from fairbench.schedulers.gateway.client_limits import UNKNOWN_COSTS
+from fairbench.schedulers.gateway.params import (
+    ADMISSION,
+    GATEWAY,
+    OFF,
+    UNKNOWN_COSTS,
+    AdmissionParams,
+    GatewayParams,
+)
 from fairbench.schedulers.gateway.registry import (
     DEFAULT_DETECTOR,
-    GATEWAY,
     NO_GATEWAY,
     detector_class,
     policy_class,
 )
-from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
 from fairbench.schedulers.load_cap import AUTO
 from fairbench.schedulers.params import as_settings, make_params, own_settings
 
 GATEWAY_KEYS = ("gateway", "saturation")
 ADMISSION_MODEL = "llama-3.1-8b"  # of a profile that is named by its GPU alone
-SERVED_DETECTOR = Concurrency.name  # of `serve`: the one that any engine can be counted by
+SERVED_DETECTOR = "concurrency"  # of `serve`: the one that any engine can be counted by
 MOST_REQUESTS = f"{SERVED_DETECTOR}.requests"  # at a worker at once
 HEADROOM = f"{SERVED_DETECTOR}.headroom"  # and beyond that, to wait there
 CLIENT_LIMITS = (f"{GATEWAY}.client_limit", f"{GATEWAY}.client_requests")  # tokens, requests

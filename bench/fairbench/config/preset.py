@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fairbench.config.backend import BackendConfig
 from fairbench.config.setting_names import flat_settings
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import DataError, UsageError, unknown_name
@@ -130,7 +131,11 @@ def without_preset(file: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_preset(
-    preset: Preset, chosen: Mapping[str, Any], given: Mapping[str, Any], workload: str
+    preset: Preset,
+    chosen: Mapping[str, Any],
+    given: Mapping[str, Any],
+    workload: str,
+    backend: BackendConfig | None,
 ) -> None:
     """Raise UsageError for what does not go with a preset.
 
@@ -139,7 +144,12 @@ def check_preset(
         chosen: The keys of an experiment that the user chose.
         given: The settings ``NAME.PARAM`` that the user chose.
         workload: The name of the workload.
+        backend: The backend that was chosen, None for the simulator.
     """
+    if backend is not None:
+        raise UsageError(
+            f"preset = {preset.name!r}: describes a simulated cluster: give no --backend"
+        )
     described = preset.values.get("engine")
     engine = chosen.get("engine", described)
     if engine != described:

@@ -29,8 +29,8 @@ from fairbench.config.setting_names import current_keys, flat_settings
 from fairbench.config.settings import resolve_settings
 from fairbench.config.spec import ExperimentSpec
 from fairbench.config.weights import moved_weights, resolve_weights, table_of
-from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.errors.validation import explain
+from fairbench.errors import DataError, UsageError, about, unknown_name
+from fairbench.errors.validation import explain, keys_of
 from fairbench.files.toml_text import read_toml
 from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.workloads.plan import expected_programs
@@ -51,6 +51,9 @@ RULING = frozenset(
         *GATEWAY_KEYS,
     }
 )
+
+# Keys that decide what clients send.
+SENT = ("workload", "scenario", "clients", "num_programs", "request_rate", "duration_s", "dp")
 
 
 def read_experiment(path: Path) -> dict[str, Any]:
@@ -83,22 +86,19 @@ def resolve(
     with one line that names the field, its value and what is allowed. If the file itself is wrong,
     raises DataError, which also names the file.
     """
-    file = file or {}
     try:
-        return _resolve(flags, assignments or {}, file)
+        return _resolve(flags, assignments or {}, file or {})
     except UsageError as error:
-        if path is not None and str(error) == _complaint(file):
+        if path is not None and error.is_of_file(_said(flags, assignments or {})):
             raise DataError(f"{path}: {error}") from None
         raise
 
 
-def _complaint(file: Mapping[str, Any]) -> str:
-    """Return the error in a file on its own, or "" if the file is valid."""
-    try:
-        _resolve({}, {}, file)
-    except UsageError as error:
-        return str(error)
-    return ""
+def _said(flags: Mapping[str, Any], assignments: Mapping[str, Any]) -> set[str]:
+    """Return the keys and settings that flags say: a file is not to blame for these."""
+    backend = flags.get("backend") or {}
+    table = {"kind": backend} if isinstance(backend, str) else backend
+    return {*flags, *current_keys(assignments), *(f"backend.{key}" for key in table)}
 
 
 def _resolve(
@@ -112,15 +112,19 @@ def _resolve(
     chosen = {**_not_overridden(file, flags), **flags}
     given = flat_settings(chosen.get("settings", {})) | current_keys(assignments)
     usual = {**defaults_of(backend), **_made_for(backend, chosen)}
-    preset = preset_of(chosen)
+    with about("preset"):
+        preset = preset_of(chosen)
     if preset is not None:
         usual |= _not_overridden(preset.experiment, chosen)
     draft = {**usual, **chosen, "settings": {}}
     settings = (preset.settings if preset else {}) | given
     draft |= served(backend, draft)
-    check_gateway(gateway := gateway_of(draft), settings, backend)
-    draft = with_routers(draft, backend)
-    draft = with_eviction(draft, backend, engine_of(draft))
+    with about(*GATEWAY_KEYS, "admission.policy", "admission.profile", "backend.kind"):
+        check_gateway(gateway := gateway_of(draft), settings, backend)
+    with about("routers", "backend.kind"):
+        draft = with_routers(draft, backend)
+    with about(EVICTION, "memory_records", "engine", "backend.kind"):
+        draft = with_eviction(draft, backend, engine_of(draft))
     draft = {key: value for key, value in draft.items() if key not in GATEWAY_KEYS} | gateway
     workload, resolved = resolve_settings(
         read_workload(draft["workload"]),
@@ -129,11 +133,8 @@ def _resolve(
         settings,
     )
     if preset is not None:
-        if backend is not None:
-            raise UsageError(
-                f"preset = {preset.name!r}: describes a simulated cluster: give no --backend"
-            )
-        check_preset(preset, chosen, given, workload.name)
+        with about("preset", "engine", "workload", "backend.kind"):
+            check_preset(preset, chosen, given, workload.name, backend)
         workload = at_rate_of(preset, workload)
     own = workload.scheduler_settings(text_of(draft, "scenario"))
     check_machine(backend, settings | resolved, own)
@@ -151,9 +152,10 @@ def _resolve(
     try:
         spec = ExperimentSpec.model_validate(draft)
     except ValidationError as error:
-        raise UsageError(explain(error)) from None
-    check_size(spec)
-    check_behaviours(spec)
+        raise UsageError(explain(error)).of(*keys_of(error)) from None
+    with about(*SENT):
+        check_size(spec)
+        check_behaviours(spec)
     return spec
 
 

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairbench.config.backend import (
-    AS_SERVED,
-    EXTERNAL,
-    NO_PROFILE,
-    BackendConfig,
-    resolve_backend,
-)
+from fairbench.config.backend import AS_SERVED, EXTERNAL, NO_PROFILE, BackendConfig, resolve_backend
 from fairbench.config.defaults import DEFAULTS, parts_of, text_of
-from fairbench.errors import UsageError
+from fairbench.errors import UsageError, about
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.hardware.model_names import canonical_model
 from fairbench.hardware.profile_file import is_profile_file
@@ -51,7 +45,10 @@ def fitting(file: Mapping[str, Any], backend: Chosen) -> dict[str, Any]:
 
 def served(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
     """Resolve the draft's GPU, model and scheduler. Raises UsageError naming what is wrong."""
-    return _hardware(backend, draft) | _scheduling(backend, draft)
+    with about("gpu", "model", "backend.kind"):
+        hardware = _hardware(backend, draft)
+    with about(*SCHEDULING, "backend.kind", "backend.schedule_policy", "backend.router_command"):
+        return hardware | _scheduling(backend, draft)
 
 
 def check_scheduling(backend: Chosen, assignments: Mapping[str, Any]) -> None:
@@ -61,7 +58,7 @@ def check_scheduling(backend: Chosen, assignments: Mapping[str, Any]) -> None:
     known = params_classes()
     for key, value in assignments.items():
         if key.partition(".")[0] in known:
-            raise _as_it_is(key, value)
+            raise _as_it_is(key, value).of(key)
 
 
 def _as_it_is(key: str, value: Any) -> UsageError:
@@ -82,7 +79,8 @@ def _has_external_router(backend: Chosen) -> bool:
 
 def _hardware(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
     if backend is None or backend.has_profile:
-        return _profile(text_of(draft, "gpu"), text_of(draft, "model"))
+        with about("gpu", "model"):
+            return _profile(text_of(draft, "gpu"), text_of(draft, "model"))
     if draft.get("gpu", NO_PROFILE) != NO_PROFILE:
         raise UsageError(
             f"gpu = {draft['gpu']!r}: backend {backend.kind} runs on real hardware and takes no "

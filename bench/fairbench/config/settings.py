@@ -6,14 +6,21 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fairbench.config.setting_names import current_keys
-from fairbench.errors import UsageError, unknown_name
+from fairbench.errors import UsageError, about, unknown_name
 from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.hardware.timing_error import TimingParams
+from fairbench.named import named
 from fairbench.schedulers.eviction.registry import eviction_params
 from fairbench.schedulers.gateway.registry import gateway_params
-from fairbench.schedulers.params import as_settings, check_names, make_params, own_settings
+from fairbench.schedulers.params import (
+    PartParams,
+    as_settings,
+    check_names,
+    make_params,
+    own_settings,
+)
 from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
 from fairbench.schedulers.registry import PAIRS, params_classes
 from fairbench.workloads.model import WorkloadSpec
@@ -37,12 +44,13 @@ class ResolvedSettings(NamedTuple):
     settings: dict[str, Any]
 
 
-def parts() -> dict[str, type]:
+def parts() -> PartParams:
     """Return the ``Params`` of every part but workloads, by the part's name."""
-    engines = {kind.part: kind.params for kind in ENGINES.values()}
-    several = {ROUTERS: RoutersParams}
-    policies = dict(gateway_params()) | eviction_params()
-    return params_classes() | policies | several | dict(MACHINE) | engines
+    engines = {kind.part: kind for kind in ENGINES.values()}
+    machine = {ROUTERS: RoutersParams, **MACHINE}
+    policies = params_classes() | gateway_params() | eviction_params()
+    ours = named(machine, machine.__getitem__)
+    return policies | ours | named(engines, lambda part: engines[part].params)
 
 
 def resolve_settings(
@@ -55,18 +63,21 @@ def resolve_settings(
     """
     known = parts()
     if workload.name in known:
-        raise UsageError(f"workload {workload.name!r}: a scheduler has this name, choose another")
+        taken = f"workload {workload.name!r}: a scheduler has this name, choose another"
+        raise UsageError(taken).of("workload")
     names = _owners(given)
     for owner in names:
-        if owner in known:
-            make_params(owner, known[owner], given)
-        elif owner == workload.name:
-            workload = with_settings(workload, own_settings(owner, given))
-        elif owner in workload_names():
-            with_settings(load_workload(owner), own_settings(owner, given))
-        else:
-            raise _unknown_owner(owner, workload, known)
-    merged = _checked_defaults(workload, scenario, known) | dict(given)
+        with about(*(key for key in given if key.startswith(f"{owner}."))):
+            if owner in known:
+                make_params(owner, known[owner], given)
+            elif owner == workload.name:
+                workload = with_settings(workload, own_settings(owner, given))
+            elif owner in workload_names():
+                with_settings(load_workload(owner), own_settings(owner, given))
+            else:
+                raise _unknown_owner(owner, workload, known)
+    with about("scenario", "workload"):
+        merged = _checked_defaults(workload, scenario, known) | dict(given)
     resolved: dict[str, Any] = {}
     for owner in used:
         resolved |= as_settings(owner, make_params(owner, known[owner], merged))
@@ -78,9 +89,9 @@ def _owners(settings: Mapping[str, Any]) -> list[str]:
     for key, value in settings.items():
         if "." not in key:
             if key in {*parts(), *workload_names()}:
-                raise UsageError(f"settings.{key} = {value!r}: must be a table")
+                raise UsageError(f"settings.{key} = {value!r}: must be a table").of(key)
             known = {f"{name}.{key}": name for name in parts()}
-            raise unknown_name("setting", key, known)
+            raise unknown_name("setting", key, known).of(key)
     return list(dict.fromkeys(key.split(".", 1)[0] for key in settings))
 
 

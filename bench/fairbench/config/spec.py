@@ -13,12 +13,14 @@ from fairbench.config.secret_args import storable
 from fairbench.config.setting_names import flat_settings, stored_tables
 from fairbench.config.toml import dumps
 from fairbench.errors import UsageError, unknown_name
+from fairbench.errors.validation import Conflict
 from fairbench.metrics.percentiles import ALLOWED, parse_percentiles, written_percentiles
 from fairbench.tenants import tenants_of, with_tenants
 from fairbench.workloads.client_targets import client_targets
 from fairbench.workloads.clients import plan_clients
-from fairbench.workloads.model import MAX_NAME, Weight, WorkloadSpec
+from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
+from fairbench.workloads.shape import MAX_NAME, Weight
 
 MAX_REPLICAS = 4096
 MAX_CLIENTS = 10_000
@@ -108,16 +110,20 @@ class ExperimentSpec(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.duration_s is not None and self.warmup_s >= self.duration_s:
-            raise ValueError(f"warmup_s = {self.warmup_s}: must be below duration_s")
+            late = f"warmup_s = {self.warmup_s}: must be below duration_s"
+            raise Conflict(late, "warmup_s", "duration_s")
         if self.tokenizer is not None and self.dataset_path is None:
-            raise ValueError("tokenizer: counts the tokens of real input, so give dataset_path")
+            alone = "tokenizer: counts the tokens of real input, so give dataset_path"
+            raise Conflict(alone, "tokenizer")
         if self.dataset_path is not None and self.workload.scenario(self.scenario).others:
-            raise ValueError("dataset_path: feeds one kind of program, and this scenario has more")
+            more = "dataset_path: feeds one kind of program, and this scenario has more"
+            raise Conflict(more, "dataset_path", "scenario", "workload")
         names = self.workload.name_clients(self.clients)
         entitled = with_tenants(names)
         for name in self.weights or ():
             if name not in entitled:
-                raise ValueError(str(unknown_name("client in weights", name, entitled)))
+                unknown = str(unknown_name("client in weights", name, entitled))
+                raise Conflict(unknown, "weights", "clients", "workload")
         self._check_targets(names)
         return self
 
@@ -126,9 +132,10 @@ class ExperimentSpec(BaseModel):
         try:
             targets = client_targets(self.workload, self.goodput or {}, names)
         except UsageError as error:
-            raise ValueError(str(error)) from None
+            raise Conflict(str(error), "goodput", "clients", "workload") from None
         if self.gpu == NO_PROFILE and any(one.of_alone for one in targets.values()):
-            raise ValueError("goodput: multiples of the latency alone need a timing profile")
+            alone = "goodput: multiples of the latency alone need a timing profile"
+            raise Conflict(alone, "goodput")
 
     @property
     def tenant_weights(self) -> dict[str, float]:

@@ -10,6 +10,8 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from fairbench.config.flags.flag import check_names, placed
+from fairbench.config.flags.grid import SWEEP
 from fairbench.config.secret_args import storable
 from fairbench.config.setting_names import current_keys, flat_settings
 from fairbench.config.spec import ExperimentSpec
@@ -17,7 +19,7 @@ from fairbench.config.toml import dumps, parse_assignment
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain
 from fairbench.files.toml_text import read_toml
-from fairbench.workloads.model import MAX_NAME
+from fairbench.workloads.shape import MAX_NAME
 
 MAX_POINTS = 10_000
 QUICK_RUNS = 3
@@ -148,3 +150,34 @@ def quickened(sweep: Sweep) -> Sweep:
     """Return the quick form: a few programs per point, over at least ``QUICK_RUNS`` seeds."""
     num_runs = max(sweep.num_runs, QUICK_RUNS)
     return sweep.model_copy(update={"quick": True, "num_runs": num_runs})
+
+
+def said_by(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> set[str]:
+    """Return the keys that these flags of a sweep say."""
+    keys = placed(flags, SWEEP).keys
+    return {*keys, *current_keys(settings), *(["backend.kind"] if "backend" in keys else [])}
+
+
+def sweep_of(
+    ref: str | None,
+    flags: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    num_runs: int | None = None,
+    name: str | None = None,
+    quick: bool = False,
+) -> Sweep:
+    """Build a sweep from a file or bundled name, from named flags, or from both.
+
+    None means not given. A value of an axis or of ``settings`` may be a list of several values.
+    Raises UsageError without any input, or for wrong input.
+    """
+    check_names(flags, SWEEP)
+    axes = {**placed(flags, SWEEP).keys, **settings}
+    if not ref and not axes:
+        names = ", ".join(sweep_names())
+        raise UsageError(f"nothing to sweep: name a FILE.toml, one of {names}, or --schedulers A,B")
+    swept = read_sweep(ref) if ref else make_sweep({"name": "sweep", "grid": {}})
+    fields = {"num_runs": num_runs, "name": name}
+    fields = {key: value for key, value in fields.items() if value is not None}
+    return overridden(quickened(swept) if quick else swept, axes, **fields)

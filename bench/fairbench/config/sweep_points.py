@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 from math import ceil, prod
 from typing import Any
@@ -10,34 +10,27 @@ from typing import Any
 from fairbench.config.defaults import DEFAULTS
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import ExperimentSpec, identity
-from fairbench.config.sweep import MAX_POINTS, Sweep, read_sweep
+from fairbench.config.sweep import MAX_POINTS, Sweep
 from fairbench.errors import DataError, UsageError
 
 QUICK_PROGRAMS = 40  # of the well-behaved clients of a point, all together
 
 
-def points(sweep: Sweep, *, file: str | None = None) -> list[ExperimentSpec]:
+def points(
+    sweep: Sweep, *, file: str | None = None, said: Collection[str] = ()
+) -> list[ExperimentSpec]:
     """Return every distinct experiment of a sweep, over all seeds, in the order of the grids.
 
-    ``file`` is the sweep's source before flags changed it. Raises UsageError if there is no point,
-    if there are too many, or if a point is impossible. If the file itself is wrong, raises
-    DataError, which names the file.
+    ``file`` is the sweep's source, ``said`` are the keys that flags say. Raises UsageError if there
+    is no point, if there are too many, or if a point is impossible. If what is wrong is the file's,
+    raises DataError, which names the file.
     """
     try:
         return _points(sweep)
     except UsageError as error:
-        if file is not None and str(error) == _complaint(read_sweep(file)):
+        if file is not None and error.is_of_file(said):
             raise DataError(f"{file}: {error}") from None
         raise
-
-
-def _complaint(sweep: Sweep) -> str:
-    """Return the error in the points of a sweep, or "" if they are valid."""
-    try:
-        _points(sweep)
-    except UsageError as error:
-        return str(error)
-    return ""
 
 
 def _points(sweep: Sweep) -> list[ExperimentSpec]:

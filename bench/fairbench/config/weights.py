@@ -42,7 +42,7 @@ def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:
     value = keys.get(key) or {}
     if not isinstance(value, Mapping):
         shape = "NAME = WEIGHT" if key == "weights" else "LATENCY = TIME"
-        raise UsageError(f"{key} = {value!r}: must be a table of {shape}")
+        raise UsageError(f"{key} = {value!r}: must be a table of {shape}").of(key)
     return dict(value)
 
 
@@ -65,23 +65,3 @@ def resolve_weights(
     said |= {name: one for name, one in given.items() if name not in silent}
     # In the order of the clients, so that the same weights make the same experiment.
     return {name: said[name] for name in (names | said) if name in said} or None
-
-
-def parse_weights(text: str | None) -> dict[str, float] | None:
-    """``NAME=WEIGHT,NAME=WEIGHT`` by name, None for None. Raises UsageError for another shape."""
-    if text is None:
-        return None
-    pairs = [word.rpartition("=") for word in text.split(",")]
-    try:
-        weights = {name.strip(): float(weight) for name, _, weight in pairs}
-    except ValueError:
-        weights = {}
-    if "" in weights or len(weights) < len(pairs):
-        raise UsageError(f"--weights {text}: write NAME=WEIGHT, commas between, each NAME once")
-    return weights
-
-
-def weight_flags(weights: Mapping[str, float] | None) -> list[str]:
-    """Return the flag that ``parse_weights`` reads back as these weights; none without weights."""
-    text = ",".join(f"{name}={weight!r}" for name, weight in (weights or {}).items())
-    return ["--weights", text] if text else []

@@ -9,8 +9,10 @@ FairbenchError
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import Self
 
 
 class FairbenchError(Exception):
@@ -18,7 +20,21 @@ class FairbenchError(Exception):
 
 
 class UsageError(FairbenchError):
-    """A wrong name, value or combination. The message is one line and names the field."""
+    """A wrong name, value or combination. The message is one line and names the field.
+
+    ``keys`` are the keys and settings of an experiment that are wrong, empty if unknown.
+    """
+
+    keys: frozenset[str] = frozenset()
+
+    def of(self, *keys: str) -> Self:
+        """Return the error with these keys, unless it has some."""
+        self.keys = self.keys or frozenset(keys)
+        return self
+
+    def is_of_file(self, said: Collection[str]) -> bool:
+        """Return whether a file is to blame, over which flags have ``said`` other keys."""
+        return self.keys.isdisjoint(said) if self.keys else not said
 
 
 class DataError(UsageError):
@@ -31,6 +47,16 @@ class ProgramFailed(FairbenchError):
 
 class RunFailed(FairbenchError):
     """The run started and could not be completed."""
+
+
+@contextmanager
+def about(*keys: str) -> Iterator[None]:
+    """A UsageError inside is about these keys of an experiment, unless it names others."""
+    try:
+        yield
+    except UsageError as error:
+        error.of(*keys)
+        raise
 
 
 def unknown_name(what: str, name: str, allowed: Iterable[str]) -> UsageError:

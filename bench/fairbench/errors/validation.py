@@ -34,15 +34,36 @@ def _children(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list) else ()
 
 
+def keys_of(error: ValidationError, owner: str = "") -> tuple[str, ...]:
+    """Return the keys that the first error is about: where it is, or what it says itself."""
+    first = _first(error)
+    said = getattr(first.get("ctx", {}).get("error"), "keys", ())
+    parts = [str(part) for part in first["loc"]]
+    at = ".".join([owner, *parts[:1]] if owner else parts[:1])
+    return tuple(said) or ((at,) if at else ())
+
+
+class Conflict(ValueError):
+    """Values of an experiment that do not go together, by their keys."""
+
+    def __init__(self, message: str, *keys: str) -> None:
+        super().__init__(message)
+        self.keys = keys
+
+
+def _first(error: ValidationError) -> ErrorDetails:
+    """Return the first error; a key that is misspelt is the cause of one that is missing."""
+    errors = error.errors(include_url=False)
+    return next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
+
+
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
     """Return the first error as one line: the key, its value, what is allowed, the nearest match.
 
     ``owner`` is prefixed to the key (``dlpm`` makes ``dlpm.quantum``). An unknown top-level key is
     compared with ``known``.
     """
-    errors = error.errors(include_url=False)
-    # A key that is misspelt is the cause of one that is missing.
-    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
+    first = _first(error)
     key = ".".join(str(part) for part in ([owner] if owner else []) + list(first["loc"]))
     if first["type"] == "extra_forbidden":
         return str(unknown_name("key", key, known)) if known else f"unknown key {key!r}"

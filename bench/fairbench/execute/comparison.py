@@ -11,9 +11,9 @@ from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, RunFailed, unknown_name
 from fairbench.execute.comparison_plan import Plan, ToRun, called
 from fairbench.execute.context import RunContext
-from fairbench.execute.live_check import check_live_points
+from fairbench.execute.live_options import LiveFlags
+from fairbench.execute.live_points import options_of_points
 from fairbench.execute.sweeps import SweepOutcome, run_sweep
-from fairbench.live.backends.base import LiveOptions
 from fairbench.results.contrast import Side, sides_of
 from fairbench.results.reading import runs_below
 from fairbench.results.sweep_store import SweepStore
@@ -38,9 +38,9 @@ def carry_out(plan: Plan, parent: Path, context: RunContext) -> Compared:
     if plan.to_run:
         sweep = plan.sweep()
         specs = points(sweep)
-        check_live_points(specs, LiveOptions())
+        options = options_of_points(specs, LiveFlags())
         store = SweepStore.create(parent, sweep, specs)
-        outcome = run_sweep(store, specs, LiveOptions(), context)
+        outcome = run_sweep(store, specs, options, context)
         ran = _by_key(outcome)
     sides = [_side(one, ran, outcome) for one in plan.members]
     return Compared([called(sides)], outcome)
@@ -57,8 +57,8 @@ def go_on(folder: Path, num_runs: int | None, context: RunContext) -> Compared:
         sweep = overridden(sweep, {}, num_runs=num_runs)
         store.extend(sweep, points(sweep))
     specs = points(sweep, file=str(store.file))
-    check_live_points(specs, LiveOptions())
-    outcome = run_sweep(store, specs, LiveOptions(), context)
+    options = options_of_points(specs, LiveFlags())
+    outcome = run_sweep(store, specs, options, context)
     outcome_sides = list(_by_key(outcome).values())
     if not outcome_sides:
         outcome.require_whole()

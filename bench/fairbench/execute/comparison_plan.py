@@ -11,23 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.config import ExperimentSpec
+from fairbench.config.flags.experiment import COMPARE
+from fairbench.config.flags.flag import check_names
 from fairbench.config.setting_names import flat_settings
 from fairbench.config.sweep import Sweep, make_sweep
 from fairbench.errors import UsageError
-from fairbench.execute.requests import TRACE, check_names, experiment
+from fairbench.execute.requests import experiment
 from fairbench.results.contrast import Side, experiment_key, sides_of
 from fairbench.results.grid import experiment_tables, labels
 from fairbench.results.reading import runs_below
 from fairbench.results.store import EXPERIMENT
 from fairbench.schedulers.registry import PAIRS
-from fairbench.workloads.model import MAX_NAME
+from fairbench.workloads.shape import MAX_NAME
 
-# Flags of what is run, by their names with underscores.
-FLAGS = (
-    *("workload", "scenario", "dp", "gateway", "saturation", "gpu", "model", "backend"),
-    *("num_programs", "request_rate", "duration", "weights", "goodput", "percentiles", "seed"),
-    *("preset", "engine", *TRACE, "time_scale"),
-)
 NUM_RUNS = 5  # seeds of what is run, unless it is said or stored how many
 
 
@@ -83,7 +79,7 @@ def plan_comparison(
     scheduler, which runs at the place and seeds of the first directory, if there is one. ``flags``
     and ``settings`` are of what is run. Raises UsageError naming what is wrong.
     """
-    check_names(flags, FLAGS)
+    check_names(flags, COMPARE)
     stored = {one: _stored(Path(one)) for one in arguments if is_stored(one)}
     if len(stored) == len(arguments) and (flags or settings or num_runs):
         given = ", ".join([*flags, *settings, *(["num_runs"] if num_runs else [])])

@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.live.launchers import DEFAULT
 
 if TYPE_CHECKING:
     from fairbench.live.launchers.base import Launcher
+
+
+DEFAULT = "ssh -o BatchMode=yes {host}"  # the command that runs words on a host
 
 
 class LauncherFlags(NamedTuple):
@@ -71,17 +73,27 @@ def launcher_named(
     Raises UsageError for an unknown name, or a flag that neither launcher supports.
     """
     flags = flags or LauncherFlags()
+    check_launcher(name, flags, drivers=drivers)
+    return LAUNCHERS[name].make(flags)
+
+
+def check_launcher(name: str, flags: LauncherFlags, *, drivers: str) -> None:
+    """Raise UsageError as ``launcher_named`` does, without a launcher."""
     if name not in LAUNCHERS:
         raise unknown_name("launcher", name, LAUNCHERS)
     for flag, value in flags._asdict().items():
         if value is not None and flag not in LAUNCHERS[name].obeys | LAUNCHERS[drivers].obeys:
             owner = next(other for other, way in LAUNCHERS.items() if flag in way.obeys)
             raise UsageError(f"--{flag.replace('_', '-')} {value}: needs --launcher {owner}")
-    return LAUNCHERS[name].make(flags)
 
 
 def driver_launcher_named(name: str, flags: LauncherFlags) -> Launcher | None:
     """Return one of ``DRIVER_LAUNCHERS``, None for this machine. Raises UsageError if unknown."""
+    check_driver_launcher(name)
+    return None if name == LOCAL else LAUNCHERS[name].make(flags)
+
+
+def check_driver_launcher(name: str) -> None:
+    """Raise UsageError unless it is one of ``DRIVER_LAUNCHERS``."""
     if name not in DRIVER_LAUNCHERS:
         raise unknown_name("driver launcher", name, DRIVER_LAUNCHERS)
-    return None if name == LOCAL else LAUNCHERS[name].make(flags)

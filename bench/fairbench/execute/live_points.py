@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairbench.config import ExperimentSpec, identity
-from fairbench.live.backends.registry import same_workers
+from fairbench.config.backend_checks import obeys, python_misplaced
+from fairbench.execute.live_options import LiveFlags
 from fairbench.results.grid import point_names
 from fairbench.results.sweep_store import SweepStore
+
+if TYPE_CHECKING:
+    from fairbench.live.backends.base import LiveOptions
 
 
 class LivePoint(NamedTuple):
@@ -30,6 +34,8 @@ def live_points_left(store: SweepStore, specs: Sequence[ExperimentSpec]) -> list
 
 def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
     """Group the live points so that the same workers can serve all points of a group."""
+    from fairbench.live.backends.registry import same_workers
+
     groups: list[list[LivePoint]] = []
     for point in points:
         group = next((one for one in groups if same_workers(one[0].spec, point.spec)), None)
@@ -38,3 +44,22 @@ def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
         elif point.spec.backend is not None:
             groups.append([point])
     return groups
+
+
+def options_of_points(specs: Sequence[ExperimentSpec], flags: LiveFlags) -> LiveOptions | None:
+    """Return the options of a sweep, None if it only simulates.
+
+    Raises UsageError if a point of it is impossible here.
+    """
+    if flags.server_python and not any(obeys(spec.backend, "server_python") for spec in specs):
+        raise python_misplaced()
+    if all(spec.backend is None for spec in specs):
+        return None
+    from fairbench.live.backends.base import LiveOptions
+    from fairbench.live.backends.registry import check_live
+
+    for group in by_workers([LivePoint("", spec) for spec in specs]):
+        spec = group[0].spec
+        python = flags.server_python if obeys(spec.backend, "server_python") else None
+        check_live(spec, LiveOptions(python))
+    return flags.options()

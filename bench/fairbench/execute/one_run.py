@@ -3,45 +3,46 @@
 from __future__ import annotations
 
 import shutil
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fairbench.config import ExperimentSpec
 from fairbench.execute.context import RunContext
-from fairbench.execute.executor import Saving
-from fairbench.execute.files_read import files_of
-from fairbench.execute.interruption import Interruption
-from fairbench.live.backends.base import LiveOptions
-from fairbench.live.run_folder import run_folder
 from fairbench.results.directories import check_writable
 from fairbench.results.manifest import Stopwatch, build_manifest
+from fairbench.results.run_folder import run_folder
 from fairbench.results.run_result import RunResult
-from fairbench.results.store import begun_run, save_run, write_run
+from fairbench.results.store import begun_run, write_run
 from fairbench.sim.records.spool import FOLDER
 from fairbench.sim.run import simulate
 
+if TYPE_CHECKING:
+    from fairbench.live.backends.base import LiveOptions
+
 
 def run_and_save(
-    spec: ExperimentSpec, options: LiveOptions, parent: Path, context: RunContext
+    spec: ExperimentSpec, options: LiveOptions | None, parent: Path, context: RunContext
 ) -> tuple[RunResult, Path]:
     """Run an experiment on its backend, in a fresh directory in ``parent``; result and directory.
 
-    Once interrupted, the run ends as it stands and is saved. Raises Interrupted, and leaves
-    nothing, if interrupted before servers were ready; UsageError if it is impossible, RunFailed if
-    it could not go on.
+    A simulation needs no options. Once interrupted, the run ends as it stands and is saved. Raises
+    Interrupted, and leaves nothing, if interrupted before servers were ready; UsageError if it is
+    impossible, RunFailed if it could not go on.
     """
     check_writable(parent)
     with context.progress.watching():
         if spec.backend is None:
-            return _simulate_in(parent, spec, context)
+            return run_simulated(parent, spec, context)
         from fairbench.execute.live_run import run_live_in  # needs the live extra
 
+        assert options is not None, "real servers have options"
         return run_live_in(parent, spec, options, context)
 
 
-def run_unsaved(spec: ExperimentSpec, options: LiveOptions, context: RunContext) -> RunResult:
+def run_unsaved(
+    spec: ExperimentSpec, options: LiveOptions | None, context: RunContext
+) -> RunResult:
     """Run the experiment like ``run_and_save``, but leave nothing on disk."""
     if spec.backend is not None:
         with TemporaryDirectory(prefix="fairbench-") as temporary:
@@ -50,22 +51,9 @@ def run_unsaved(spec: ExperimentSpec, options: LiveOptions, context: RunContext)
         return simulate(spec, on_progress=context.on_progress, interrupted=context.interrupted)
 
 
-def simulation(spec: ExperimentSpec, parent: Path) -> Saving:
-    """Return an executor task that simulates and saves a run, and returns its summary."""
-    return Saving(partial(_simulate_and_save, spec), parent, files_of(spec))
-
-
-def _simulate_and_save(
-    spec: ExperimentSpec, parent: Path, interrupted: Interruption
-) -> dict[str, Any]:
-    watch = Stopwatch.start()
-    result = simulate(spec, interrupted=interrupted)
-    manifest = build_manifest(spec, complete=result.complete, watch=watch)
-    save_run(parent, spec, result.tables(), result.summary, manifest)
-    return result.summary
-
-
-def _simulate_in(parent: Path, spec: ExperimentSpec, context: RunContext) -> tuple[RunResult, Path]:
+def run_simulated(
+    parent: Path, spec: ExperimentSpec, context: RunContext
+) -> tuple[RunResult, Path]:
     """Simulate and save a run; an impossible experiment leaves no directory.
 
     If the run fails or is killed, the directory keeps the records so far (see
@@ -74,10 +62,7 @@ def _simulate_in(parent: Path, spec: ExperimentSpec, context: RunContext) -> tup
     watch = Stopwatch.start()
     with begun_run(parent, spec) as path, run_folder(path, FOLDER) as folder:
         result = simulate(
-            spec,
-            folder=folder,
-            on_progress=context.on_progress,
-            interrupted=context.interrupted,
+            spec, folder=folder, on_progress=context.on_progress, interrupted=context.interrupted
         )
         manifest = build_manifest(spec, complete=result.complete, watch=watch)
         write_run(path, spec, result.tables(), result.summary, manifest)

@@ -6,18 +6,20 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure
-from fairbench.execute.one_run import simulation
 from fairbench.execute.outcomes import tell_ended
-from fairbench.live.backends.base import LiveOptions
+from fairbench.execute.simulations import simulation
 from fairbench.results.directories import check_writable, fresh_directory
 from fairbench.results.grid import point_names
 from fairbench.results.intervals import INTERVALS_FILE, combine
 from fairbench.results.store import StoredRun, run_name, runs_in, write_json
+
+if TYPE_CHECKING:
+    from fairbench.live.backends.base import LiveOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,11 @@ class Repeats:
 
 
 def repeat(
-    spec: ExperimentSpec, num_runs: int, parent: Path, options: LiveOptions, context: RunContext
+    spec: ExperimentSpec,
+    num_runs: int,
+    parent: Path,
+    options: LiveOptions | None,
+    context: RunContext,
 ) -> Repeats:
     """Run seeds ``spec.seed`` and up; each is saved as usual, inside one fresh directory.
 
@@ -47,6 +53,7 @@ def repeat(
     if spec.backend is None:
         summaries = simulate_all(specs, path, context)
     else:
+        assert options is not None, "real servers have options"
         summaries = _one_after_another(specs, path, options, context)
     if not summaries:
         return Repeats(path, (), None)
@@ -87,10 +94,7 @@ def _one_after_another(
     from fairbench.execute.live_run import fresh_cluster, run_live_in  # needs the live extra
 
     summaries = []
-    with (
-        context.progress.watching(),
-        fresh_cluster(parent, specs[0], options, context) as cluster,
-    ):
+    with context.progress.watching(), fresh_cluster(parent, specs[0], options, context) as cluster:
         for spec in specs:
             if context.interrupted():
                 break

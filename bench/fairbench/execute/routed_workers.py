@@ -21,7 +21,7 @@ from fairbench.live.backends.registry import check_live
 from fairbench.live.backends.workers import running_workers
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.live.router.worker_keys import WorkerKeys
-from fairbench.schedulers.gateway.admission.control import ADMISSION
+from fairbench.schedulers.gateway.params import ADMISSION
 from fairbench.schedulers.registry import router_class, split_pair
 from fairbench.schedulers.setup import checked_weights
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed
@@ -12,12 +12,14 @@ from fairbench.execute.context import RunContext
 from fairbench.execute.live_points import live_points_left
 from fairbench.execute.outcomes import FailedPoint
 from fairbench.execute.sweep_jobs import jobs_left, run_jobs
-from fairbench.live.backends.base import LiveOptions
-from fairbench.live.run_folder import run_folder
 from fairbench.results.comparison import SchedulerResults, compare_sweep
+from fairbench.results.run_folder import run_folder
 from fairbench.results.store import write_json
 from fairbench.results.sweep_metrics import write_metrics
 from fairbench.results.sweep_store import SweepStore
+
+if TYPE_CHECKING:
+    from fairbench.live.backends.base import LiveOptions
 
 REMARKS = ("workers", "errors", "lateness")  # notes of a run
 
@@ -48,7 +50,7 @@ class SweepOutcome:
 def run_sweep(
     store: SweepStore,
     specs: Sequence[ExperimentSpec],
-    options: LiveOptions,
+    options: LiveOptions | None,
     context: RunContext,
 ) -> SweepOutcome:
     """Run what is not finished yet; compare everything, and write that down in the store.
@@ -62,6 +64,7 @@ def run_sweep(
         if left := live_points_left(store, specs):
             from fairbench.execute.sweep_live import run_live_points  # needs the live extra
 
+            assert options is not None, "real servers have options"
             failures += run_live_points(store, left, options, context)
         if context.interrupted():
             raise context.interrupted.ended(

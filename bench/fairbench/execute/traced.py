@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
-
+from fairbench.config.flags.flag import Placed
+from fairbench.config.flags.run import RUN
 from fairbench.errors import UsageError
 from fairbench.workloads.trace_workload import SCENARIO, trace_workload, with_heavy
 from fairbench.workloads.traces.columns import given_columns
@@ -14,37 +13,40 @@ from fairbench.workloads.traces.read import TraceParams, joined_columns
 SAID = {"workload": "", "request_rate": ": give --time-scale", "dataset_path": "", "tokenizer": ""}
 
 
-def traced(flags: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-    """Return the flags with the trace flags in ``keys`` replaced by the trace's workload.
+def traced(given: Placed) -> Placed:
+    """Return the given flags with those of a trace replaced by the trace's workload.
 
     ``clients`` are then synthetic, and ``time_scale`` applies to the trace. Raises UsageError for
     conflicting flags, DataError for a file that is not a trace.
     """
-    given = {name: value for name, value in flags.items() if value is not None}
-    given = {name: value for name, value in given.items() if value is not False}
-    rest = {name: value for name, value in flags.items() if name not in keys}
-    if "trace" not in given:
-        if alone := [key for key in keys if key in given]:
-            raise UsageError(f"{alone[0]}: needs a trace")
-        return rest
-    for name in (name for name in SAID if name in given):
-        raise UsageError(f"{name} = {given[name]}: the trace says that{SAID[name]}")
-    if given.get("clients", 1) < 1:
-        raise UsageError(f"clients = {given['clients']}: must be above 0")
-    columns = dict(given.get("trace_map", {}))
-    if "clients_from" in given:
-        columns["client"] = given["clients_from"]
+    trace, keys, backend = given.trace, given.keys, given.backend
+    if "file" not in trace:
+        for name, one in RUN.items():
+            if one.key.removeprefix("trace.") in trace:
+                raise UsageError(f"{name}: needs a trace")
+        return given
+    for name in (name for name in SAID if name in keys):
+        raise UsageError(f"{name} = {keys[name]}: the trace says that{SAID[name]}")
+    if keys.get("clients", 1) < 1:
+        raise UsageError(f"clients = {keys['clients']}: must be above 0")
+    columns = dict(trace.get("columns", {}))
+    if "client" in trace:
+        columns["client"] = trace["client"]
     given_columns(columns)
     params = TraceParams(
-        file=str(given["trace"]),
-        format=given.get("trace_format", "auto"),
-        time_scale=given.get("time_scale", 1.0),
+        file=str(trace["file"]),
+        format=trace.get("format", "auto"),
+        time_scale=backend.get("time_scale", 1.0),
         columns=joined_columns(columns),
-        clients=given.get("clients", 0),
-        spread=given.get("trace_spread", False),
-        line=given.get("trace_line", 0),
-        block_size=given.get("trace_block_size", 0),
+        clients=keys.get("clients", 0),
+        spread=trace.get("spread", False),
+        line=trace.get("line", 0),
+        block_size=trace.get("block_size", 0),
     )
-    workload = with_heavy(trace_workload(params), given.get("misbehaving", ()))
-    rest |= {"workload": workload, "clients": None, "time_scale": None}
-    return rest | {"scenario": given.get("scenario", SCENARIO)}
+    workload = with_heavy(trace_workload(params), trace.get("misbehaving", ()))
+    rest = {key: value for key, value in keys.items() if key != "clients"}
+    return given._replace(
+        keys={"scenario": SCENARIO} | rest | {"workload": workload},
+        backend={key: value for key, value in backend.items() if key != "time_scale"},
+        trace={},
+    )

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fairbench.hardware.engine_params import EngineParams
-from fairbench.hardware.lightllm_params import LightLLMParams
-from fairbench.hardware.vllm_params import VLLMParams
+from fairbench.named import imported
 
 
 class EngineKind(NamedTuple):
@@ -15,16 +13,26 @@ class EngineKind(NamedTuple):
 
     description: str
     part: str
-    params: type
+    path: str
+
+    @property
+    def params(self) -> type:
+        """The class of its parameters, which is imported when it is asked for."""
+        found: type = imported(f"fairbench.hardware.{self.path}")
+        return found
 
 
 DEFAULT_ENGINE = "sglang"
 
 ENGINES: Mapping[str, EngineKind] = {
-    DEFAULT_ENGINE: EngineKind("SGLang 0.5.23: prefill first, then decode", "engine", EngineParams),
-    "vllm": EngineKind("vLLM 0.32.0 (V1): both in every step", "vllm", VLLMParams),
+    DEFAULT_ENGINE: EngineKind(
+        "SGLang 0.5.23: prefill first, then decode", "engine", "engine_params:EngineParams"
+    ),
+    "vllm": EngineKind("vLLM 0.32.0 (V1): both in every step", "vllm", "vllm_params:VLLMParams"),
     "lightllm": EngineKind(
-        "LightLLM as in S-LoRA: no prefix cache, output lengths known", "lightllm", LightLLMParams
+        "LightLLM as in S-LoRA: no prefix cache, output lengths known",
+        "lightllm",
+        "lightllm_params:LightLLMParams",
     ),
 }
 """Each has its contract under the same name in ``sim.engine.contracts``."""

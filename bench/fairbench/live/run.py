@@ -21,8 +21,8 @@ from fairbench.live.outcome import outcome, write_served
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.router import running_router
 from fairbench.live.processes.start import Server
-from fairbench.live.run_folder import run_folder
 from fairbench.live.sent_names import sent_names
+from fairbench.results.run_folder import run_folder
 from fairbench.results.run_result import RunResult
 
 

@@ -8,14 +8,22 @@ from typing import Any
 from fairbench.config import ExperimentSpec
 from fairbench.core import ServiceBound
 from fairbench.schedulers.peers.params import ROUTERS
+from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.programs import program_class
-from fairbench.workloads.trace_workload import trace_facts
 
 
 def _pauses(plans: Iterable[ClientPlan]) -> bool:
     """Return whether some client's program latency includes its user's think time."""
     return any(program_class(plan.kind).pauses(plan.params) for plan in plans)
+
+
+def _trace(workload: WorkloadSpec) -> dict[str, str]:
+    if not workload.plays_trace:
+        return {}
+    from fairbench.workloads.trace_workload import trace_facts
+
+    return trace_facts(workload)
 
 
 def _routers(spec: ExperimentSpec) -> dict[str, Any]:
@@ -60,7 +68,7 @@ def run_header(
         "router": spec.router,
         "local": spec.local,
         "workload": spec.workload.name,
-        **trace_facts(spec.workload),
+        **_trace(spec.workload),
         "scenario": spec.scenario,
         "dp": spec.dp,
         "seed": spec.seed,

@@ -24,8 +24,8 @@ from fairbench.results.program_version import program_version
 from fairbench.results.store import SCHEMA_VERSION
 from fairbench.schedulers.costs import cost_files
 from fairbench.schedulers.user_files import user_files
+from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.programs.user_files import program_files
-from fairbench.workloads.trace_workload import trace_manifest
 
 LIBRARIES = ("numpy", "pyarrow", "pydantic", "sortedcontainers")
 
@@ -52,6 +52,14 @@ class Stopwatch:
         }
 
 
+def _trace(workload: WorkloadSpec) -> dict[str, str]:
+    if not workload.plays_trace:
+        return {}
+    from fairbench.workloads.trace_workload import trace_manifest
+
+    return trace_manifest(workload)
+
+
 def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) -> dict[str, Any]:
     """Everything about a run that is neither its spec nor its result."""
     return {
@@ -62,7 +70,7 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         "timing_profile": None if spec.gpu == NO_PROFILE else spec.gpu,
         "seed": spec.seed,
         "tag": spec.tag,
-        **trace_manifest(spec.workload),
+        **_trace(spec.workload),
         **({"weights": spec.weights} if spec.weights else {}),
         "spec_identity": identity(spec),
         CHOSEN: chosen_keys(experiment_tables(spec)),

@@ -19,7 +19,6 @@ from fairbench.config import ExperimentSpec, to_toml
 from fairbench.errors import DataError, RunFailed, UsageError
 from fairbench.errors.printable import printable, printable_lines
 from fairbench.files.json_text import json_file
-from fairbench.files.parquet import read_parquet
 from fairbench.files.reader import MissingFile
 from fairbench.metrics.arrow import to_arrow
 from fairbench.metrics.tables import FiledColumns
@@ -55,6 +54,8 @@ class StoredRun:
 
     def table(self, name: str) -> pa.Table:
         """Return one of ``TABLES``. Raises DataError if its file cannot be read."""
+        from fairbench.files.parquet import read_parquet
+
         return read_parquet(self.path / f"{name}.parquet")
 
     def has_table(self, name: str) -> bool:

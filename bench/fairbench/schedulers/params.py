@@ -6,17 +6,32 @@ A part is anything with a frozen dataclass of parameters: a local scheduler, a r
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.errors.validation import explain
+from fairbench.errors.validation import explain, keys_of
+from fairbench.named import Named, named
 
 P = TypeVar("P")
+
+
+PartParams: TypeAlias = Named[type]
+"""The ``Params`` of parts by name; what a part needs is imported when it is looked up."""
+
+
+def params_of(names: Iterable[str], part: Callable[[str], Any]) -> PartParams:
+    """Return the parameters of the parts of these names, whose classes ``part`` returns."""
+
+    def params(name: str) -> type:
+        found: type = part(name).Params
+        return found
+
+    return named(names, params)
 
 
 def param_names(params_class: type) -> list[str]:
@@ -43,7 +58,7 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
         # Through JSON, because strict mode then accepts an array for a tuple.
         made: P = _adapter(plain_class).validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
-        raise UsageError(explain(error, owner)) from None
+        raise UsageError(explain(error, owner)).of(*keys_of(error, owner)) from None
     except TypeError:
         raise UsageError(f"settings of {owner}: dates and times are not allowed") from None
     return made
@@ -54,9 +69,10 @@ def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> No
     names = param_names(params_class)
     for name in values:
         if not names:
-            raise UsageError(f"{owner} has no parameters, so {owner}.{name} cannot be set")
+            none = UsageError(f"{owner} has no parameters, so {owner}.{name} cannot be set")
+            raise none.of(f"{owner}.{name}")
         if name not in names:
-            raise unknown_name(f"parameter of {owner}", name, names)
+            raise unknown_name(f"parameter of {owner}", name, names).of(f"{owner}.{name}")
 
 
 def as_settings(owner: str, params: Any) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
+from fairbench.named import imported
 from fairbench.schedulers.base import LocalScheduler, Router
-from fairbench.schedulers.params import make_params
+from fairbench.schedulers.params import PartParams, make_params, params_of
 from fairbench.schedulers.user_files import schedulers_in, user_files
 
 # Paths, not classes, so that a command imports only what it runs.
@@ -141,9 +141,8 @@ def router_class(name: str) -> type[Router]:
 def _load(what: str, name: str, known: Mapping[str, str], base: type) -> Any:
     if name not in known:
         raise unknown_name(what, name, known)
-    module, _, attribute = known[name].partition(":")
     try:
-        found = getattr(import_module(module), attribute)
+        found = imported(known[name])
     except (ImportError, AttributeError) as error:
         raise UsageError(f"{what} {name!r} cannot be loaded from {known[name]}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, base)):
@@ -168,7 +167,6 @@ def build_router(name: str, settings: Mapping[str, Any], workers: int) -> Router
     return built
 
 
-def params_classes() -> dict[str, type]:
-    """Return the ``Params`` of every local scheduler and router by name; imports them all."""
-    found: dict[str, type] = {name: local_class(name).Params for name in locals_by_name()}
-    return found | {name: router_class(name).Params for name in routers_by_name()}
+def params_classes() -> PartParams:
+    """Return the ``Params`` of every local scheduler and router by name."""
+    return params_of(locals_by_name(), local_class) | params_of(routers_by_name(), router_class)

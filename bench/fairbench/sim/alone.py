@@ -18,11 +18,10 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.metrics.client_samples import samples
 from fairbench.metrics.client_summary import PERCENTS
 from fairbench.metrics.latency import Percentile, percentile
-from fairbench.schedulers.gateway.admission.control import ADMISSION, OFF
+from fairbench.schedulers.gateway.params import ADMISSION, OFF
 from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.records.tables import tables_of
 from fairbench.sim.run import Simulation, source_of
-from fairbench.sim.summary import facts_of
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
@@ -89,7 +88,7 @@ def _row(
         simulation.run(interrupted=interrupted)
         simulation.cluster.last_arrival_ps = last_ps  # the window ends with everyone's arrivals
         simulation.cluster.settle()
-        facts = facts_of(simulation)
+        facts = simulation.facts()
         tables = tables_of(simulation.cluster.clients, simulation.logs)
         (sample,) = samples(tables.requests, tables.programs, facts)
         for percent, (key, best) in zip(PERCENTS, found.items(), strict=True):

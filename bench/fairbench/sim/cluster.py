@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairbench.core import PS_PER_S, Demand, Prompt, Request, Segment, prompt_tokens
 from fairbench.errors import ProgramFailed, RunFailed
@@ -15,16 +15,18 @@ from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.deadlines import Deadlines
 from fairbench.sim.engine.replica import Replica
 from fairbench.sim.in_flight import InFlight, Reacting
-from fairbench.sim.ingress import Ingress
 from fairbench.sim.program_runner import SimLLM, output_segment
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.records.service_log import RequestLog
-from fairbench.sim.routers.doors import Doors
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
 from fairbench.sim.tasks import Callback, run
-from fairbench.workloads.programs import Job
+from fairbench.workloads.programs.base import Job
 from fairbench.workloads.reactions import Ended, Reaction
 from fairbench.workloads.users import User
+
+if TYPE_CHECKING:
+    from fairbench.sim.ingress import Ingress
+    from fairbench.sim.routers.doors import Doors
 
 PROGRAM_COLUMNS = (
     "program_id",
@@ -82,6 +84,8 @@ class Cluster:
         self._reacting: dict[str, Reacting] = {}
         self._deadlines = deadlines or Deadlines((), None)
         if ingress is None and router.holds:
+            from fairbench.sim.ingress import Ingress
+
             ingress = Ingress.of_router(clock, router, workers)
         self._times_requests = router.wants_gpu_time
         for worker in workers:

@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fairbench.config import ExperimentSpec
-from fairbench.core import PS_PER_S
 from fairbench.schedulers.base import Router
-from fairbench.schedulers.gateway.admission.reroute import rerouting
-from fairbench.schedulers.gateway.build import admission_params, build_gateway, with_admission
-from fairbench.schedulers.gateway.queue import HoldsRequests
-from fairbench.schedulers.params import make_params
-from fairbench.schedulers.peers.counters import Terms
-from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
+from fairbench.schedulers.gateway.params import admission_params
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
 from fairbench.sim.engine.replica import Replica
 from fairbench.sim.fleet import SimFleet
-from fairbench.sim.ingress import Ingress
-from fairbench.sim.routers.arrivals import arrivals
-from fairbench.sim.routers.doors import Doors
-from fairbench.sim.routers.sharing import share
-from fairbench.sim.routers.split import SplitRouter, split
-from fairbench.streams import stream
+
+if TYPE_CHECKING:
+    from fairbench.schedulers.gateway.queue import HoldsRequests
+    from fairbench.schedulers.peers.counters import Terms
+    from fairbench.sim.ingress import Ingress
+    from fairbench.sim.routers.doors import Doors
 
 
 def router_of(spec: ExperimentSpec) -> Router:
     """Return an experiment's router, or its several routers combined."""
     if spec.routers is None:
         return _router(spec)
+    from fairbench.sim.routers.split import split
+
     return split([_router(spec) for _ in range(spec.routers)])
 
 
 def _router(spec: ExperimentSpec) -> Router:
     router = build_router(spec.router, spec.settings, spec.dp)
     admission = admission_params(spec.settings)
-    return rerouting(router) if admission.is_on and admission.reroute else router
+    if not (admission.is_on and admission.reroute):
+        return router
+    from fairbench.schedulers.gateway.admission.reroute import rerouting
+
+    return rerouting(router)
 
 
 def ingress_of(
@@ -48,23 +49,19 @@ def ingress_of(
     """
     fleet = SimFleet(workers)
     setup = replace(setup, fleet=fleet)
-    if not isinstance(router, SplitRouter):
-        queue = _queue(spec, router, setup, fleet)
-        return None if queue is None else Ingress(clock, workers, queue)
-    params = make_params(ROUTERS, RoutersParams, spec.settings)
-    terms = params.terms(spec.dp) if params.shares_sums else None
-    queues = [_queue(spec, one, setup, fleet, terms) for one in router.routers]
-    ingresses = [
-        Ingress.of_router(clock, one, workers) if queue is None else Ingress(clock, workers, queue)
-        for one, queue in zip(router.routers, queues, strict=True)
-    ]
-    arrives = arrivals(params, len(ingresses), setup.clients, spec.seed)
-    rng = stream(spec.seed, "router-turns")
-    asking_ps = round(2 * params.delay_s * PS_PER_S) if params.form == "ledger" else 0
-    doors = Doors(clock, router, ingresses, workers, arrives, rng, asking_ps)
-    if params.shares_sums:
-        share(spec, params, doors, list(zip(router.routers, queues, strict=True)))
-    return doors
+
+    def queue_of(one: Router, terms: Terms | None = None) -> HoldsRequests | None:
+        return _queue(spec, one, setup, fleet, terms)
+
+    if spec.routers is not None:
+        from fairbench.sim.routers.front import doors_of
+
+        return doors_of(spec, router, clock, workers, setup, queue_of)
+    if (queue := queue_of(router)) is None:
+        return None
+    from fairbench.sim.ingress import Ingress
+
+    return Ingress(clock, workers, queue)
 
 
 def _queue(
@@ -75,6 +72,11 @@ def _queue(
     terms: Terms | None = None,
 ) -> HoldsRequests | None:
     """Return a router's gateway and admission control; None if there is neither."""
+    admission = admission_params(spec.settings)
+    if spec.gateway is None and not admission.is_on:
+        return None
+    from fairbench.schedulers.gateway.build import build_gateway, with_admission
+
     queue: HoldsRequests | None = None
     matched = fleet.matched_tokens
     if spec.gateway is not None and spec.saturation is not None:
@@ -87,7 +89,6 @@ def _queue(
             matched=matched,
             terms=terms,
         )
-    admission = admission_params(spec.settings)
     if admission.is_on:
         queue = with_admission(queue, admission, router=router, setup=setup, matched=matched)
     return queue

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-from fairbench.workloads.programs import Job
+from fairbench.workloads.programs.base import Job
 from fairbench.workloads.reactions import Ended, Reaction
 
 Start: TypeAlias = Callable[[Job, Callable[[], None]], None]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
@@ -16,11 +17,13 @@ from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.timing import TimingProfile, slowed
 from fairbench.hardware.timing_error import TimingParams, perturbed
+from fairbench.metrics.records import Facts
 from fairbench.metrics.tables import Tables
-from fairbench.results.run_facts import costs_of
+from fairbench.results.facts import cluster_bound
+from fairbench.results.header import run_header
+from fairbench.results.run_facts import costs_of, fit_limits, lone_step, metrics_of, run_facts
 from fairbench.results.run_result import RunResult
-from fairbench.schedulers.gateway.admission.control import DEMOTE
-from fairbench.schedulers.gateway.build import admission_params
+from fairbench.schedulers.gateway.params import DEMOTE, admission_params
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
@@ -37,9 +40,7 @@ from fairbench.sim.news import eviction_news
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.spool import spooled
 from fairbench.sim.records.tables import Logs, tables_of
-from fairbench.sim.summary import facts_of, summary_of
 from fairbench.streams import stream
-from fairbench.workloads.datasets import Source, load_source
 from fairbench.workloads.plan import (
     ClientPlan,
     last_arrival_s,
@@ -50,6 +51,9 @@ from fairbench.workloads.plan import (
 )
 from fairbench.workloads.reactions import REACTIONS
 from fairbench.workloads.users import users_of
+
+if TYPE_CHECKING:
+    from fairbench.workloads.datasets import Source
 
 PROGRESS_EVERY_PS = PS_PER_S
 EVENTS_AT_ONCE = 64  # between two looks at whether to go on, milliseconds
@@ -217,7 +221,7 @@ class Simulation:
     def result(self, complete: bool, source: Source | None) -> RunResult:
         """Return the tables and the summary of the simulated run."""
         self.cluster.settle()
-        facts = replace(facts_of(self), hit_alone=self._hit_alone(source) if complete else {})
+        facts = replace(self.facts(), hit_alone=self._hit_alone(source) if complete else {})
         self.cluster.abandon()
         gc.collect()  # the KV trees are cycles: 100 MiB of 670 in an overloaded run
         tables: Tables = tables_of(self.cluster.clients, self.logs)
@@ -226,9 +230,46 @@ class Simulation:
                 f"workload {self.spec.workload.name}: no request fits the KV pool of "
                 f"{self.engine.pool_tokens:,} tokens"
             )
-        summary = summary_of(self, tables, facts, source, complete)
+        summary = self._header(facts, source, complete) | metrics_of(tables, facts)
         requests, programs, service, memory = tables.columns()
         return RunResult(requests, programs, service, summary, complete, memory)
+
+    def facts(self) -> Facts:
+        """Return the facts that the metrics need besides the tables."""
+        spec, cluster = self.spec, self.cluster
+        bound, reason = cluster_bound(
+            *(self.router, cluster.workers[0].scheduler, spec.dp),
+            spec.gateway or ("admission control" if self.admission.is_on else None),
+        )
+        return run_facts(
+            spec,
+            self.plans,
+            last_arrival_s=cluster.last_arrival_ps / PS_PER_S,
+            end_s=cluster.now_s,
+            workers=spec.dp,
+            pool_tokens=self.engine.pool_tokens,
+            bound=bound,
+            bound_unavailable=reason,
+            fit=fit_limits(spec.gpu),
+            lone=lone_step(spec.gpu),
+        )
+
+    def _header(self, facts: Facts, source: Source | None, complete: bool) -> dict[str, Any]:
+        """Return the description of the run, in the keys of a summary."""
+        header = run_header(
+            self.spec,
+            self.plans,
+            complete=complete,
+            pool_tokens=self.engine.pool_tokens,
+            mem_fraction_static=self.engine.mem_fraction_static,
+            chunked_prefill_size=self.engine.chunk_tokens,
+            timing_profile=self.spec.gpu,
+            timing_grade=self.profile.grade,
+            timing_error_pct=self.timing_error_pct,
+            token_count_method=source.token_count_method if source else None,
+            bound=facts.bound,
+        )
+        return header | ({"admission": self.admission.policy} if self.admission.is_on else {})
 
     def _hit_alone(self, source: Source | None) -> dict[str, float]:
         """Return each client's cache hit rate alone, if the run records memory."""
@@ -249,4 +290,6 @@ def source_of(spec: ExperimentSpec) -> Source | None:
     """Return the real input of a run, or None."""
     if spec.dataset_path is None:
         return None
+    from fairbench.workloads.datasets import load_source
+
     return load_source(spec.workload.program, spec.dataset_path, spec.tokenizer)

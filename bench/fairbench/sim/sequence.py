@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from fairbench.core import Prompt, Request, Segment
+from fairbench.schedulers.prefix_tree import Place
+from fairbench.sim.kv_node import KVNode
 from fairbench.sim.request_time import NO_TIME
-
-if TYPE_CHECKING:
-    from fairbench.schedulers.prefix_tree import Place
-    from fairbench.sim.engine.kv_node import KVNode
 
 FINISHED, REFUSED, UNFINISHED = 0, 1, 2
 NEVER = -1

@@ -12,7 +12,6 @@ from fairbench.metrics.tables import Tables
 from fairbench.sim.collector import no_collector
 from fairbench.sim.records.tables import tables_of
 from fairbench.sim.run import Simulation, source_of
-from fairbench.sim.summary import facts_of
 
 
 class Simulated(NamedTuple):
@@ -32,6 +31,6 @@ def simulate_tables(
     if not complete:
         raise RunFailed("interrupted")
     simulation.cluster.settle()
-    facts = facts_of(simulation)
+    facts = simulation.facts()
     simulation.cluster.abandon()
     return Simulated(tables_of(simulation.cluster.clients, simulation.logs), facts)

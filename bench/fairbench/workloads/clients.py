@@ -12,10 +12,11 @@ from fairbench.targets import laid_over, parse_targets
 from fairbench.tenants import owner_of
 from fairbench.workloads.client_targets import class_of_client, client_targets
 from fairbench.workloads.disguise import Disguise
-from fairbench.workloads.model import Misbehaving, Other, Scenario, WorkloadSpec
+from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.presence import Presence
 from fairbench.workloads.program_params import Value, make_params
+from fairbench.workloads.shape import Misbehaving, Other, Scenario
 from fairbench.workloads.sizes import multiples
 from fairbench.workloads.table import Group
 from fairbench.workloads.traffic.closed import ClosedArrivals
@@ -183,13 +184,13 @@ def _disguised(plan: ClientPlan, wrong: Misbehaving, plans: Sequence[ClientPlan]
         disguise = Disguise(
             plan.owner,
             wrong.padding_tokens or 0,
-            copied,
             wrong.max_new_multiple or 1.0,
             wrong.output_multiple or 1,
         )
     return replace(
         plan,
         disguise=disguise,
+        copied=copied if disguise else None,
         in_flight=wrong.in_flight,
         reaction=wrong.reaction,
         targets=laid_over(plan.targets, parse_targets(wrong.targets or {}, "misbehaving.targets")),

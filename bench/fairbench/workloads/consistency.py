@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from fairbench.errors import UsageError, unknown_name
 from fairbench.targets import parse_targets
 from fairbench.tenants import with_tenants
 from fairbench.workloads.program_params import make_params
 from fairbench.workloads.programs import program_class
+from fairbench.workloads.shape import CALM, Arrivals, Misbehaving, Scenario, Workload
 from fairbench.workloads.sizes import Sizes, multiples
 from fairbench.workloads.table import Group
 
-if TYPE_CHECKING:
-    from fairbench.workloads.model import Arrivals, Misbehaving, Scenario, WorkloadSpec
 
-CALM = "none"
-"""The scenario in which every client is well-behaved; every workload has it."""
-
-
-def check_workload(spec: WorkloadSpec) -> None:
+def check_workload(spec: Workload) -> None:
     """Raise ValueError, one line that names the key, unless all of it fits together."""
     if spec.warmup_s >= spec.duration_s:
         raise ValueError(f"warmup_s = {spec.warmup_s}: must be below duration_s")
@@ -39,14 +33,14 @@ def check_workload(spec: WorkloadSpec) -> None:
         _check_scenario(spec, name, scenario)
 
 
-def _check_arrivals(spec: WorkloadSpec, where: str, arrivals: Arrivals | None) -> None:
+def _check_arrivals(spec: Workload, where: str, arrivals: Arrivals | None) -> None:
     try:
         spec.traffic(arrivals)
     except UsageError as error:
         raise ValueError(f"{where}: {error}") from None
 
 
-def _check_client_names(spec: WorkloadSpec) -> None:
+def _check_client_names(spec: Workload) -> None:
     named = spec.client_names or ()
     if len(named) > spec.clients:
         raise ValueError(f"client_names: {len(named)} names for clients = {spec.clients}")
@@ -55,13 +49,13 @@ def _check_client_names(spec: WorkloadSpec) -> None:
             raise ValueError(f"client_names: {name!r} is listed twice")
 
 
-def _check_clients_in(key: str, spec: WorkloadSpec, names: Sequence[str]) -> None:
+def _check_clients_in(key: str, spec: Workload, names: Sequence[str]) -> None:
     for name in getattr(spec, key) or ():
         if name not in names:
             raise ValueError(str(unknown_name(f"client in {key}", name, names)))
 
 
-def _check_targets(spec: WorkloadSpec) -> None:
+def _check_targets(spec: Workload) -> None:
     names = spec.name_clients(spec.clients)
     members: set[str] = set()
     try:
@@ -81,7 +75,7 @@ def _check_targets(spec: WorkloadSpec) -> None:
             members.add(client)
 
 
-def _check_scenario(spec: WorkloadSpec, name: str, scenario: Scenario) -> None:
+def _check_scenario(spec: Workload, name: str, scenario: Scenario) -> None:
     where = f"scenarios.{name}"
     if name == CALM and scenario.misbehaving:
         raise ValueError(f"{where}.misbehaving: in {CALM!r} every client is well-behaved")

@@ -14,7 +14,10 @@ from fairbench.files.csv_text import csv_rows
 from fairbench.files.json_text import json_file, json_lines
 from fairbench.streams import stream
 from fairbench.workloads.hub import HUB_PREFIX, hub_records
-from fairbench.workloads.programs import Item, Judge, LongQA, ToolUse
+from fairbench.workloads.items import Item
+from fairbench.workloads.programs.judge import Judge
+from fairbench.workloads.programs.long_qa import LongQA
+from fairbench.workloads.programs.tool_use import ToolUse
 from fairbench.workloads.schemas import (
     Schema,
     Texts,

@@ -9,21 +9,18 @@ from __future__ import annotations
 from collections.abc import Awaitable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
-from fairbench.workloads.programs import Job, Program
-
-if TYPE_CHECKING:
-    from fairbench.workloads.plan import ClientPlan
+from fairbench.workloads.programs.base import Job, Program
 
 
 @dataclass(frozen=True, slots=True)
 class Disguise:
     """Padding before each prompt, in tokens, and how long answers are, and may be.
 
-    Padding is the beginning of what ``prefix_of`` last asked first, if that is given, and of a text
-    of the ``owner``'s own; none of it is useful to anyone. An answer goes on until it is
+    Padding is the beginning of what a client that is copied last asked first, if there is one, and
+    of a text of the ``owner``'s own; none of it is useful to anyone. An answer goes on until it is
     ``output_multiple`` times as long as it was; only its beginning is in later prompts.
     ``max_new_multiple`` is how many times as long the client says that it may be, which is never
     less than it will be.
@@ -31,7 +28,6 @@ class Disguise:
 
     owner: str
     padding_tokens: int = 0
-    prefix_of: ClientPlan | None = None
     max_new_multiple: float = 1.0
     output_multiple: int = 1
 

@@ -13,8 +13,10 @@ from fairbench.streams import stream
 from fairbench.targets import NO_TARGETS, Targets
 from fairbench.tenants import named_below
 from fairbench.workloads.disguise import Disguise, latest
+from fairbench.workloads.items import Item
 from fairbench.workloads.presence import Presence
-from fairbench.workloads.programs import Item, Job, Program, program_class
+from fairbench.workloads.programs import program_class
+from fairbench.workloads.programs.base import Job, Program
 from fairbench.workloads.traffic.source import Arrival, ArrivalSource
 
 PROGRAMS_PER_CLIENT = 10**7
@@ -36,8 +38,9 @@ class ClientPlan:
     ``weight`` is its entitlement relative to the others, ``targets`` are the latencies promised to
     each of its requests, and ``service_class`` is the class that shares them ("" without a class).
     ``owner`` names the owner of several clients (else the outermost tenant in the client's name, or
-    the client itself). ``disguise`` changes its programs. At most ``in_flight`` of its programs run
-    at once, if given, or it starts programs in response to what it sees (``reactions``).
+    the client itself). ``disguise`` changes its programs; its padding begins as the last program of
+    ``copied`` does, if given. At most ``in_flight`` of its programs run at once, if given, or it
+    starts programs in response to what it sees (``reactions``).
     ``presence`` says when the client is present; None means always.
     """
 
@@ -53,6 +56,7 @@ class ClientPlan:
     service_class: str = ""
     owner: str = ""
     disguise: Disguise | None = None
+    copied: ClientPlan | None = None
     in_flight: int | None = None
     reaction: str | None = None
     presence: Presence | None = None
@@ -94,8 +98,7 @@ def program_stream(
         for at_s, program in _programs(plan, seed, source):
             yield ProgramArrival(at_s, program)
         return
-    copied = plan.disguise.prefix_of
-    others = latest(_programs(copied, seed, source) if copied else ())
+    others = latest(_programs(plan.copied, seed, source) if plan.copied else ())
     for at_s, program in _programs(plan, seed, source):
         yield ProgramArrival(at_s, plan.disguise.dress(program, others.at(at_s)))
 

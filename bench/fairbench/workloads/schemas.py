@@ -13,15 +13,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from fairbench.workloads.programs import (
-    Agent,
-    Chat,
-    Judge,
-    LongQA,
-    Samples,
-    ToolUse,
-    TreeOfThought,
-)
+from fairbench.workloads.programs.agent import Agent
+from fairbench.workloads.programs.chat import Chat
+from fairbench.workloads.programs.judge import Judge
+from fairbench.workloads.programs.long_qa import LongQA
+from fairbench.workloads.programs.samples import Samples
+from fairbench.workloads.programs.tool_use import ToolUse
+from fairbench.workloads.programs.tree_of_thought import TreeOfThought
 
 MAX_LITERAL = 2**20  # characters of a Python literal: its tree takes a hundred times as much
 

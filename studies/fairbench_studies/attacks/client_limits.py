@@ -18,8 +18,8 @@ from fairbench.attack.behaviour import HONEST
 from fairbench.attack.measure import replayed, seen_in
 from fairbench.attack.workload import HONEST as HONESTLY
 from fairbench.attack.workload import Stakes, attack_workload
-from fairbench.cli.flags import assigned
 from fairbench.config import ExperimentSpec
+from fairbench.config.flags.texts import assigned
 from fairbench.execute.requests import experiment
 from fairbench.metrics.parties import party
 from fairbench.metrics.records import PLAIN

@@ -18,8 +18,8 @@ from fairbench.attack.behaviour import HONEST, Behaviour
 from fairbench.attack.known import KNOWN
 from fairbench.attack.measure import Seen, combined, harm, pair, seen_in
 from fairbench.attack.workload import Stakes, attack_workload
-from fairbench.cli.flags import assigned
 from fairbench.config import ExperimentSpec
+from fairbench.config.flags.texts import assigned
 from fairbench.execute.requests import experiment
 from fairbench.metrics.parties import party
 from fairbench.metrics.records import PLAIN

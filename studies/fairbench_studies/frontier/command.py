@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import typer
 
-from fairbench.cli.progress import shown_progress
 from fairbench.errors import RunFailed
 from fairbench.execute.context import run_context
 from fairbench.execute.executor import Executor
 from fairbench.figures.provenance import origin_of
+from fairbench.report.progress import shown_progress
 from fairbench_studies.frontier.draw import plot
 from fairbench_studies.frontier.frozen import NAME, frozen
 from fairbench_studies.frontier.outcomes import outcomes

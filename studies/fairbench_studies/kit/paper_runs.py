@@ -22,8 +22,8 @@ def filled(fill: Fill, folder: Path, executor: Executor, *, quick: bool, show: b
 
     Raises Interrupted when interrupted, and what a run raised.
     """
-    from fairbench.cli.progress import shown_progress
     from fairbench.execute.context import run_context
+    from fairbench.report.progress import shown_progress
 
     seeds = 1 if quick else SEEDS
     with run_context(shown_progress(show), executor) as context:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.schedulers.base import Router
-from fairbench.schedulers.gateway.admission.control import AdmissionParams
 from fairbench.schedulers.gateway.admission.reroute import Rerouting, rerouting
 from fairbench.schedulers.gateway.build import build_gateway, with_admission
+from fairbench.schedulers.gateway.params import AdmissionParams
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.routing.least_loaded import LeastLoaded

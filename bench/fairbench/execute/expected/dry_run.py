@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any, NamedTuple
 
 from fairbench.core import Prompt, Segment
-from fairbench.workloads.programs import Job
+from fairbench.workloads.programs.base import Job
 
 
 class Call(NamedTuple):

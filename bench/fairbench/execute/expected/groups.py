@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fairbench.execute.expected.dry_run import Call, EndlessCache, calls_of
 from fairbench.workloads.plan import ClientPlan, expected_programs, nth_program, program_stream
-from fairbench.workloads.programs import Job
+from fairbench.workloads.programs.base import Job
 
 SAMPLE = 600  # programs of a group
 MOST_CALLS = 3000  # of them together

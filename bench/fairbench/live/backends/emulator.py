@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.config.backend import Emulator
+from fairbench.config.flags.texts import weight_flags
 from fairbench.config.secret_args import COMMAND, check_given
 from fairbench.config.toml import toml_value
-from fairbench.config.weights import weight_flags
 from fairbench.errors import RunFailed, UsageError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_limits import mem_fraction

@@ -10,8 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.backend import BackendConfig, kinds_with
-from fairbench.errors import UsageError
+from fairbench.config.backend_checks import RunOptions, check_run_options
 from fairbench.live.backends.base import LiveBackend, LiveOptions
 from fairbench.live.driver.target import check_headers
 from fairbench.live.launchers.local import LocalLauncher
@@ -35,15 +34,16 @@ def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
 
 def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
     """Raise UsageError, before anything is written or started, if the run is impossible here."""
-    if options.headers and not obeys(spec.backend, "headers"):
-        raise UsageError("--header, --api-key-file: only with --base-url")
-    if options.server_python and not obeys(spec.backend, "server_python"):
-        raise python_misplaced()
-    if not isinstance(options.launcher, LocalLauncher) and not obeys(spec.backend, "launcher"):
-        raise UsageError(f"--launcher: only with --backend {' or '.join(kinds_with('launcher'))}")
-    if options.driver_launcher is not None and spec.backend is None:
-        raise UsageError("--driver-launcher: a simulation has no drivers")
-    _check_drivers(spec, options.drivers)
+    check_run_options(
+        spec,
+        RunOptions(
+            headers=bool(options.headers),
+            server_python=bool(options.server_python),
+            launcher=not isinstance(options.launcher, LocalLauncher),
+            driver_launcher=options.driver_launcher is not None,
+            drivers=options.drivers,
+        ),
+    )
     if spec.backend is None:
         return
     require_live_extra()
@@ -51,26 +51,3 @@ def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
     wanted = live_backend(spec).wanted(options)
     if wanted.replicas:
         options.launcher.check(wanted)
-
-
-def _check_drivers(spec: ExperimentSpec, drivers: int) -> None:
-    if drivers == 1:
-        return
-    if spec.backend is None:
-        raise UsageError(f"--drivers {drivers}: a simulation has none")
-    if drivers > (clients := len(spec.client_plans())):
-        raise UsageError(f"--drivers {drivers}: at most one a client, and there are {clients}")
-    if spec.backend.max_concurrency is not None:
-        raise UsageError("--max-concurrency: not with --drivers, which do not count together")
-
-
-def obeys(backend: BackendConfig | None, option: str) -> bool:
-    """Return whether the backend (None: the simulator) supports an option of ``LiveOptions``."""
-    return backend is not None and option in backend.run_options
-
-
-def python_misplaced() -> UsageError:
-    """Return the error for a ``--server-python`` with which no server would be started."""
-    return UsageError(
-        f"--server-python: only with --backend {' or '.join(kinds_with('server_python'))}"
-    )

@@ -15,7 +15,7 @@ from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.journal import Journal
 from fairbench.live.records import FINISHED, REFUSED, UNFINISHED, ProgramRecord
 from fairbench.sim.program_runner import output_segment
-from fairbench.workloads.programs import Job
+from fairbench.workloads.programs.base import Job
 
 # When what comes next in this branch of a program should happen (seconds of the run).
 _due_s: ContextVar[float] = ContextVar("due_s")

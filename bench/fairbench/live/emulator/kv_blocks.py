@@ -11,7 +11,7 @@ from fairbench.live.emulator.token_streams import TokenStreams
 from fairbench.live.kv_events.wire import AllBlocksCleared, BlockRemoved, BlockStored, Event
 from fairbench.schedulers.prefix_tree import Place
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.kv_node import KVNode
+from fairbench.sim.kv_node import KVNode
 
 BLOCK_TOKENS = 8
 MEDIUM = "GPU"

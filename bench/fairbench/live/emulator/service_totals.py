@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from fairbench.sim.records.service_log import ServiceLog, Shares, Stretch
+from fairbench.sim.records.service_log import ServiceLog, Shares
+from fairbench.sim.records.stretch import Stretch
 from fairbench.sim.records.stretches import InBatch
 
 

@@ -22,7 +22,8 @@ from fairbench.live.router.ingress import Ringing
 from fairbench.live.router.loads import PolledLoads, poll
 from fairbench.live.router.running_limits import headroom_of, most_running
 from fairbench.live.router.worker_info import ASSUMED_POOL_TOKENS, WorkerInfo
-from fairbench.schedulers.gateway.build import admission_params, build_gateway, with_admission
+from fairbench.schedulers.gateway.build import build_gateway, with_admission
+from fairbench.schedulers.gateway.params import admission_params
 from fairbench.schedulers.gateway.queue import HoldsRequests
 from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
 from fairbench.schedulers.gateway.saturation.none import AlwaysRoom

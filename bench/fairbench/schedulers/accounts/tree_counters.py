@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from fairbench.schedulers.accounts.account import SIBLINGS
 from fairbench.schedulers.accounts.counters import Counters
-from fairbench.tenants import ROOT, parent_of
+from fairbench.tenants import ROOT, Tenants, parent_of
 
 
 class TreeCounters(Counters):
@@ -60,3 +60,11 @@ class TreeCounters(Counters):
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
         self.charge_each(each, steps, running)
+
+
+def counters_of(
+    output_weight: int, *, lifts: bool = True, lifts_alone: bool = True, tenants: Tenants | None
+) -> Counters:
+    """Return counters whose clients are lifted as ``Counters`` says."""
+    form = Counters if tenants is None else TreeCounters
+    return form(output_weight, lifts=lifts, lifts_alone=lifts_alone)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import unknown_name
-from fairbench.schedulers.eviction.policy import EvictionPolicy
-from fairbench.schedulers.params import make_params
+from fairbench.named import imported
+from fairbench.schedulers.params import PartParams, make_params, params_of
+
+if TYPE_CHECKING:
+    from fairbench.schedulers.eviction.policy import EvictionPolicy
 
 DEFAULT_EVICTION = "lru"
 
@@ -27,8 +29,7 @@ def eviction_class(name: str) -> type[EvictionPolicy]:
     """Return the class of a policy. Raises UsageError if there is none of this name."""
     if name not in EVICTIONS:
         raise unknown_name("eviction", name, EVICTIONS)
-    module, _, attribute = EVICTIONS[name].partition(":")
-    found: type[EvictionPolicy] = getattr(import_module(module), attribute)
+    found: type[EvictionPolicy] = imported(EVICTIONS[name])
     return found
 
 
@@ -42,6 +43,6 @@ def build_eviction(name: str, settings: Mapping[str, Any]) -> EvictionPolicy:
     return built
 
 
-def eviction_params() -> dict[str, type]:
+def eviction_params() -> PartParams:
     """Return the ``Params`` of every policy, by name."""
-    return {name: eviction_class(name).Params for name in EVICTIONS}
+    return params_of(EVICTIONS, eviction_class)

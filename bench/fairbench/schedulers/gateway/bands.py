@@ -4,68 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import Annotated, Literal
-
-from annotated_types import Ge
-from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Read
-from fairbench.schedulers.gateway.client_limits import ClientLimit, ClientLimits
+from fairbench.schedulers.gateway.client_limits import ClientLimits
+from fairbench.schedulers.gateway.params import GatewayParams
 from fairbench.schedulers.gateway.queue import GatewayQueue, Send
 from fairbench.schedulers.peers.changes import Changes
 from fairbench.schedulers.peers.counters import SharedCounters
 from fairbench.schedulers.peers.totals import Heard, Sums, Totals
-from fairbench.tenants import Tenants
-
-
-@dataclass(frozen=True)
-class GatewayParams:
-    """The gateway parameters that apply under every policy. A limit of 0 means none.
-
-    - ``order`` is the order of the requests of a flow.
-    - ``ttl_s`` is the time after which a queued request is refused.
-    - ``band_requests`` limits the queued requests per band, ``max_requests`` those in all. An
-    arrival at a full gateway displaces the latest request of the lowest band below its own, if
-    there is one.
-    - ``priority`` of clients by name, larger first, overrides the priority of their requests. A
-    band is served only if no higher band can be.
-    - ``outputs`` says when a local scheduler is charged for output: at the ``end`` of a request
-    (the default), or ``ahead`` as in ``OutputsAhead``, if the scheduler can refund.
-    - ``client_limit``, ``client_requests``, the part of both reserved for absent clients
-    (``client_reserve``), and shares by ``tenants``: see ``ClientLimits``.
-    """
-
-    order: Literal["fcfs", "edf", "longest-prefix"] = "fcfs"
-    ttl_s: Annotated[FiniteFloat, Ge(0)] = 0.0
-    band_requests: Annotated[int, Ge(0)] = 0
-    max_requests: Annotated[int, Ge(0)] = 0
-    priority: dict[str, int] = field(default_factory=dict)
-    outputs: Literal["end", "ahead"] | None = None
-    client_limit: ClientLimit = None
-    tenants: Tenants | None = None
-    client_requests: Annotated[int, Ge(1)] | None = None
-    client_reserve: Annotated[FiniteFloat, Ge(0)] = 0.0
-
-    @property
-    def limits_clients(self) -> bool:
-        """Return whether clients have limits (``ClientLimits``)."""
-        return self.client_limit is not None or self.client_requests is not None
-
-    def __post_init__(self) -> None:
-        if self.client_reserve and not self.limits_clients:
-            raise ValueError(
-                f"client_reserve = {self.client_reserve:g}: of no client_limit: set "
-                "gateway.client_limit or gateway.client_requests, too"
-            )
-        if self.tenants is not None and not self.limits_clients:
-            raise ValueError(
-                f"tenants = {self.tenants!r}: of no client_limit, which they would share: set "
-                "gateway.client_limit, too (tenants of a policy: POLICY.tenants)"
-            )
 
 
 class Gateway:

@@ -8,21 +8,17 @@ from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
 from fairbench.schedulers.base import Router
-from fairbench.schedulers.gateway.admission.control import (
-    ADMISSION,
-    AdmissionControl,
-    AdmissionParams,
-)
+from fairbench.schedulers.gateway.admission.control import AdmissionControl
 from fairbench.schedulers.gateway.admission.estimate import Estimator
 from fairbench.schedulers.gateway.admission.reroute import Rerouting
-from fairbench.schedulers.gateway.bands import Gateway, GatewayParams
+from fairbench.schedulers.gateway.bands import Gateway
 from fairbench.schedulers.gateway.client_limits import ClientLimits
 from fairbench.schedulers.gateway.flow_view import FlowView
 from fairbench.schedulers.gateway.ordering.order import Matched
 from fairbench.schedulers.gateway.outputs_ahead import OutputsAhead
+from fairbench.schedulers.gateway.params import GATEWAY, AdmissionParams, GatewayParams
 from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder
 from fairbench.schedulers.gateway.registry import (
-    GATEWAY,
     detector_class,
     order_class,
     policy_class,
@@ -31,11 +27,6 @@ from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.peers.counters import SharedCounters, Terms, shares_counters
 from fairbench.schedulers.setup import Setup
-
-
-def admission_params(settings: Mapping[str, Any]) -> AdmissionParams:
-    """Return admission parameters from the settings. Raises UsageError for a wrong value."""
-    return make_params(ADMISSION, AdmissionParams, settings)
 
 
 def with_admission(

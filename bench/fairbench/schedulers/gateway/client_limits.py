@@ -10,34 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 from math import fsum, inf
-from typing import Annotated, Any, TypeAlias
-
-from pydantic import PlainValidator
 
 from fairbench.core import Request
 from fairbench.errors import UsageError
 from fairbench.schedulers.batch_cost import BatchCost, OutputLengths, step_units
 from fairbench.schedulers.gateway.client_line import ClientLine
+from fairbench.schedulers.gateway.params import UNKNOWN_COSTS
 from fairbench.schedulers.load_cap import AUTO, CAP_UNITS
 from fairbench.schedulers.local.programs import Programs
 from fairbench.schedulers.setup import Setup
 from fairbench.tenants import Tenants
-
-UNKNOWN_COSTS = (
-    f"gateway.client_limit = {AUTO!r}: nobody knows what a decode step takes here: "
-    "give a number of tokens"
-)
-
-
-def _checked(value: Any) -> str | int | None:
-    tokens = isinstance(value, int) and not isinstance(value, bool) and value > 0
-    if value in (AUTO, None) or tokens:
-        found: str | int | None = value
-        return found
-    raise ValueError("must be auto or a number of tokens above 0")
-
-
-ClientLimit: TypeAlias = Annotated[str | int | None, PlainValidator(_checked)]
 
 
 class ClientLimits:

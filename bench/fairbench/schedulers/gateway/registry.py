@@ -5,21 +5,26 @@ Any local scheduler is a policy too, under its own name, the user's own included
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fairbench.errors import unknown_name
+from fairbench.named import imported, named
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.gateway.admission.control import ADMISSION, AdmissionParams
-from fairbench.schedulers.gateway.bands import GatewayParams
-from fairbench.schedulers.gateway.ordering.order import Order
-from fairbench.schedulers.gateway.saturation.detector import Detector
+from fairbench.schedulers.gateway.params import (
+    ADMISSION,
+    GATEWAY,
+    AdmissionParams,
+    GatewayParams,
+)
+from fairbench.schedulers.params import PartParams, params_of
 from fairbench.schedulers.registry import local_class, locals_by_name
+
+if TYPE_CHECKING:
+    from fairbench.schedulers.gateway.ordering.order import Order
+    from fairbench.schedulers.gateway.saturation.detector import Detector
 
 NO_GATEWAY = "none"
 DEFAULT_DETECTOR = "utilization"  # llm-d's
-GATEWAY = "gateway"  # the part whose parameters hold for every policy
 
 _POLICIES = "fairbench.schedulers.gateway.policies"
 POLICIES = {
@@ -60,7 +65,7 @@ def policy_class(name: str) -> type[LocalScheduler]:
         raise unknown_name("gateway", name, [*policy_names(), NO_GATEWAY])
     if name not in POLICIES:
         return local_class(name)
-    found: type[LocalScheduler] = _load(POLICIES[name])
+    found: type[LocalScheduler] = imported(POLICIES[name])
     return found
 
 
@@ -68,23 +73,18 @@ def detector_class(name: str) -> type[Detector]:
     """Return the class of a saturation detector. Raises UsageError for an unknown name."""
     if name not in DETECTORS:
         raise unknown_name("saturation", name, DETECTORS)
-    found: type[Detector] = _load(DETECTORS[name])
+    found: type[Detector] = imported(DETECTORS[name])
     return found
 
 
 def order_class(name: str) -> type[Order]:
     """Return the class of an order. Precondition: ``GatewayParams`` allows it."""
-    found: type[Order] = _load(ORDERS[name])
+    found: type[Order] = imported(ORDERS[name])
     return found
 
 
-def gateway_params() -> Mapping[str, type]:
+def gateway_params() -> PartParams:
     """Return the gateway-only ``Params`` by name: policies, detectors, the gateway."""
     found: dict[str, type] = {GATEWAY: GatewayParams, ADMISSION: AdmissionParams}
-    found |= {name: policy_class(name).Params for name in POLICIES}
-    return found | {name: detector_class(name).Params for name in DETECTORS}
-
-
-def _load(path: str) -> Any:
-    module, _, attribute = path.partition(":")
-    return getattr(import_module(module), attribute)
+    policies, detectors = params_of(POLICIES, policy_class), params_of(DETECTORS, detector_class)
+    return named(found, found.__getitem__) | policies | detectors

@@ -11,7 +11,7 @@ from pydantic import FiniteFloat
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.counters import Counters
-from fairbench.schedulers.accounts.forms import counters_of
+from fairbench.schedulers.accounts.tree_counters import counters_of
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.charging.charging import Charging
 from fairbench.schedulers.charging.tokens import Prices

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from fairbench.core import Segment
 from fairbench.hardware.gpu_time import Decoding
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.sim.records.service_log import Stretch
+from fairbench.sim.records.stretch import Stretch
 from fairbench.sim.records.stretches import InBatch
 from fairbench.sim.request_time import DecodeTime
 from fairbench.sim.sequence import NEVER, Sequence

@@ -22,8 +22,8 @@ from fairbench.schedulers.eviction.policy import (
 )
 from fairbench.schedulers.prefix_tree import Edge
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.kv_node import KVNode, Waiter
 from fairbench.sim.engine.residency import Residency
+from fairbench.sim.kv_node import KVNode, Waiter
 from fairbench.sim.records.memory_log import WorkerMemoryLog
 
 EVERYONE = ""  # the one queue of a policy that does not tell clients apart

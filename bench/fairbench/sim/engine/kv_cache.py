@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Request
 from fairbench.schedulers.prefix_tree import Place, PrefixTree, path, place_at
-from fairbench.sim.engine.kv_node import Access, KVNode, Waiter, Waiters, next_key
+from fairbench.sim.kv_node import Access, KVNode, Waiter, Waiters, next_key
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

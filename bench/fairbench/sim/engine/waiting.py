@@ -17,9 +17,9 @@ from fairbench.schedulers.list_view import IN_BATCH_TOKENS, head_of
 from fairbench.schedulers.prefix_tree import Place, place_at
 from fairbench.schedulers.views import NothingRunning, RunningView
 from fairbench.sim.engine.match_order import MatchOrder
-from fairbench.sim.engine.prefix_cache import N, PrefixCache, Waiter
 from fairbench.sim.engine.scans import MatchScan, QueueScan
 from fairbench.sim.engine.waiting_entry import DEPRIORITIZED, Entry
+from fairbench.sim.prefix_cache import N, PrefixCache, Waiter
 from fairbench.sim.sequence import Sequence
 
 TOUCH_EVERY, TOUCH_COUNT = 32, 128  # LRU touch of the list's head in passes that match nothing

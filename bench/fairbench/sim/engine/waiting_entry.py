@@ -6,7 +6,7 @@ from typing import Any, Generic
 
 from fairbench.core import Prompt
 from fairbench.schedulers.prefix_tree import Place
-from fairbench.sim.engine.prefix_cache import N
+from fairbench.sim.prefix_cache import N
 from fairbench.sim.sequence import Sequence
 
 DEPRIORITIZED, ARRIVED = 1, 2  # sort keys behind every -matched

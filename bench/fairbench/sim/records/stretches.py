@@ -10,13 +10,12 @@ from __future__ import annotations
 from array import array
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from fairbench.sim.records.service_log import Stretch
+from fairbench.sim.records.stretch import Stretch
 
 Ints: TypeAlias = NDArray[np.int64]
 EXACT = 2**50  # up to it ``shares_upto`` is exact in machine integers

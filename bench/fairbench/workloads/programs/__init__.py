@@ -3,53 +3,31 @@
 from __future__ import annotations
 
 from fairbench.errors import unknown_name
-from fairbench.workloads.items import Item
-from fairbench.workloads.programs.agent import Agent
-from fairbench.workloads.programs.base import Job, Program
-from fairbench.workloads.programs.chat import Chat
-from fairbench.workloads.programs.judge import Judge
-from fairbench.workloads.programs.long_qa import LongQA
-from fairbench.workloads.programs.replay import Replay
-from fairbench.workloads.programs.samples import Samples
-from fairbench.workloads.programs.session import Session
-from fairbench.workloads.programs.single import Single
-from fairbench.workloads.programs.tool_use import ToolUse
-from fairbench.workloads.programs.tree_of_thought import TreeOfThought
+from fairbench.named import Named, imported, named
+from fairbench.workloads.programs.base import Program
 from fairbench.workloads.programs.user_files import user_kinds
 
-__all__ = [
-    "KINDS",
-    "Agent",
-    "Chat",
-    "Item",
-    "Job",
-    "Judge",
-    "LongQA",
-    "Program",
-    "Replay",
-    "Samples",
-    "Session",
-    "Single",
-    "ToolUse",
-    "TreeOfThought",
-    "program_class",
-]
-
-KINDS: dict[str, type[Program]] = {
-    program.kind: program
-    for program in (
-        TreeOfThought,
-        Judge,
-        LongQA,
-        Chat,
-        Single,
-        ToolUse,
-        Agent,
-        Samples,
-        Replay,
-        Session,
-    )
+_HERE = "fairbench.workloads.programs"
+_HOMES = {
+    "tree-of-thought": f"{_HERE}.tree_of_thought:TreeOfThought",
+    "judge": f"{_HERE}.judge:Judge",
+    "long-qa": f"{_HERE}.long_qa:LongQA",
+    "chat": f"{_HERE}.chat:Chat",
+    "single": f"{_HERE}.single:Single",
+    "tool-use": f"{_HERE}.tool_use:ToolUse",
+    "agent": f"{_HERE}.agent:Agent",
+    "samples": f"{_HERE}.samples:Samples",
+    "replay": f"{_HERE}.replay:Replay",
+    "session": f"{_HERE}.session:Session",
 }
+
+
+def _bundled(kind: str) -> type[Program]:
+    found: type[Program] = imported(_HOMES[kind])
+    return found
+
+
+KINDS: Named[type[Program]] = named(_HOMES, _bundled)
 
 
 def program_class(kind: str) -> type[Program]:
@@ -58,5 +36,5 @@ def program_class(kind: str) -> type[Program]:
         return KINDS[kind]
     own = user_kinds(KINDS)
     if kind not in own:
-        raise unknown_name("program kind", kind, {**KINDS, **own})
+        raise unknown_name("program kind", kind, [*KINDS, *own])
     return own[kind]

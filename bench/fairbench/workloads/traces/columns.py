@@ -23,22 +23,9 @@ from fairbench.workloads.traces.cells import (
 )
 from fairbench.workloads.traces.format import Asked, PlacedRow, Record
 from fairbench.workloads.traces.missing import no_column, no_such_column
+from fairbench.workloads.traces.names import FIELDS, NEEDED
 from fairbench.workloads.traces.rows import ALL, MAX_INPUT, MAX_OUTPUT, Row
 from fairbench.workloads.traces.texts import BLOCK_TOKENS, blocks_of, tokens_of
-
-NEEDED = ("time", "input_tokens", "output_tokens")
-FIELDS = (
-    *NEEDED,
-    "client",
-    "max_tokens",
-    "session",
-    "end",
-    "latency",
-    "delay",
-    "hash_ids",
-    "block_size",
-    "text",
-)
 
 CALENDAR_NS = 10**17  # after 1970: March 1973; no trace is so long
 

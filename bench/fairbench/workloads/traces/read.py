@@ -11,8 +11,9 @@ from pathlib import Path
 from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import digest
 from fairbench.workloads.traces.format import Asked, Measured
-from fairbench.workloads.traces.formats import AUTO, format_of
+from fairbench.workloads.traces.formats import format_of
 from fairbench.workloads.traces.formats.columnwise import Columnwise
+from fairbench.workloads.traces.names import AUTO
 from fairbench.workloads.traces.recorded import RecordedTrace
 from fairbench.workloads.traces.source import find, records_of
 from fairbench.workloads.traces.spread import spread_out

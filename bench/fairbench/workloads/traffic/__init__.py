@@ -10,13 +10,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import explain
+from fairbench.named import imported
 from fairbench.workloads.traffic.source import TrafficKind
 
 DEFAULT = "gamma"
@@ -43,8 +43,7 @@ def traffic_kind(name: str, params: Mapping[str, Any]) -> TrafficKind:
     """
     if name not in KINDS:
         raise unknown_name("kind of arrivals", name, KINDS)
-    module, _, attribute = KINDS[name].partition(":")
-    kind: Any = getattr(import_module(module), attribute)
+    kind = imported(KINDS[name])
     known = [field.name for field in fields(kind.Params)]
     for key in params:
         if key not in known:

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import typer
 
-from fairbench.cli.progress import shown_progress
 from fairbench.errors import RunFailed
 from fairbench.execute.context import run_context
 from fairbench.execute.executor import Executor
 from fairbench.figures.provenance import origin_of
 from fairbench.figures.style import check_drawable
+from fairbench.report.progress import shown_progress
 from fairbench_studies.dlpm.claims.map_picture import draw_maps
 from fairbench_studies.dlpm.claims.map_points import (
     MAPPED,

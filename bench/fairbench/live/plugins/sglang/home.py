@@ -7,7 +7,6 @@ tells the scheduler what happens, and makes SGLang walk its queue in the order t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from itertools import count
 
@@ -18,7 +17,7 @@ from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.headers import DEFAULT_CLIENT, HEALTH
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import Ledger
-from fairbench.live.plugins.sglang.live_batch import LiveBatch
+from fairbench.live.plugins.sglang.live_batch import LiveBatch, Tracked
 from fairbench.live.plugins.sglang.live_view import ArmedQueue, LiveView, Req
 from fairbench.live.plugins.sglang.preemption import Preemption
 from fairbench.live.step_times import Decode, Prompt, StepTimes
@@ -40,15 +39,6 @@ def client_of(req: Req) -> str:
 def context_of(req: Req) -> int:
     """Return the tokens of prompt and output so far."""
     return len(req.origin_input_ids) + len(req.output_ids)
-
-
-@dataclass(slots=True)
-class Tracked:
-    """A request of SGLang's, from its arrival to its end."""
-
-    request: Request
-    produced: int = 0  # output tokens that the scheduler has been told of
-    admitted: bool = False  # so the next admission is a second one
 
 
 class Next(Enum):

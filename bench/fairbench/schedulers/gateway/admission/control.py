@@ -3,46 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Annotated, Final, Literal
-
-from annotated_types import Gt
-from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Read
-from fairbench.schedulers.gateway.admission.estimate import Ahead, Estimator
+from fairbench.schedulers.gateway.admission.estimate import Estimator
 from fairbench.schedulers.gateway.admission.lot import NOBODY, Lot
+from fairbench.schedulers.gateway.params import REFUSE, AdmissionParams
 from fairbench.schedulers.gateway.queue import HoldsRequests, Send
-
-ADMISSION = "admission"  # the part whose parameters these are
-OFF: Final = "off"
-REFUSE: Final = "refuse"
-DEMOTE: Final = "demote"
-
-
-@dataclass(frozen=True)
-class AdmissionParams:
-    """``policy``: what becomes of a request that would miss a deadline.
-
-    ``ahead`` says who goes before it (``Estimator``): take the one that fits the local scheduler.
-    ``margin`` multiplies the estimate: above 1 is stricter. With ``reroute`` a request that would
-    be late where the router sends it, and in time elsewhere, goes to where it is soonest over. A
-    demoted request goes as any other once it is ``aging_s`` old. ``profile`` is the timing profile
-    of real servers; the simulator has its own.
-    """
-
-    policy: Literal["off", "refuse", "demote"] = OFF
-    ahead: Ahead = "fair"
-    margin: Annotated[FiniteFloat, Gt(0)] = 1.0
-    reroute: bool = True
-    aging_s: Annotated[FiniteFloat, Gt(0)] = 60.0
-    profile: str = ""
-
-    @property
-    def is_on(self) -> bool:
-        """Return whether admission control has any effect."""
-        return self.policy != OFF
 
 
 class AdmissionControl:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from fairbench.core import CostModel, Request
 from fairbench.schedulers.accounts.forgotten import MAX_CLIENTS
 from fairbench.schedulers.gateway.admission.lot import NOBODY, Lot
 from fairbench.schedulers.gateway.ordering.order import Matched
+from fairbench.schedulers.gateway.params import Ahead
 from fairbench.schedulers.views import FleetView, WorkerLoad
-
-Ahead: TypeAlias = Literal["fair", "edf", "all"]
 
 
 class Estimate(NamedTuple):

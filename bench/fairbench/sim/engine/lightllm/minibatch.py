@@ -8,9 +8,9 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.engine.batch import RunningBatch
-from fairbench.sim.engine.kv_node import KVNode
 from fairbench.sim.engine.lightllm.fit import FitTest
 from fairbench.sim.engine.waiting import WaitingQueue
+from fairbench.sim.kv_node import KVNode
 from fairbench.sim.sequence import Sequence
 
 

@@ -35,7 +35,8 @@ from fairbench.sim.engine.running_view import BatchView
 from fairbench.sim.engine.sglang.admission import shares_of
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.engine.wake import WakeUp
-from fairbench.sim.records.service_log import ServiceLog, Stretch
+from fairbench.sim.records.service_log import ServiceLog
+from fairbench.sim.records.stretch import Stretch
 from fairbench.sim.sequence import FINISHED, Sequence
 
 

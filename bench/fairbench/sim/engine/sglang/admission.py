@@ -20,9 +20,9 @@ from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.kv_node import KVNode
 from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.waiting import WaitingQueue
+from fairbench.sim.kv_node import KVNode
 from fairbench.sim.records.service_log import PrefillShare
 from fairbench.sim.sequence import NEVER, Sequence
 

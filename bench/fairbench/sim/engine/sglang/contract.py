@@ -9,7 +9,6 @@ from fairbench.hardware.engine_limits import engine_limits, mem_fraction
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.params import make_params
-from fairbench.sim.engine.client_cache import ClientCache
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.replica import WorkerParts
 from fairbench.sim.engine.sglang.worker import Worker
@@ -31,11 +30,12 @@ class SGLangContract:
 
     def worker(self, parts: WorkerParts) -> Worker:
         pool, memory = self.limits.pool_tokens, parts.memory
-        cache = (
-            KVCache(pool, parts.on_evict)
-            if memory is None
-            else ClientCache(pool, parts.on_evict, memory.policy, memory.log)
-        )
+        if memory is None:
+            cache = KVCache(pool, parts.on_evict)
+        else:
+            from fairbench.sim.engine.client_cache import ClientCache
+
+            cache = ClientCache(pool, parts.on_evict, memory.policy, memory.log)
         return Worker(
             parts.index,
             parts.clock,

@@ -11,10 +11,10 @@ from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.clock import Clock
 from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.kv_node import KVNode
 from fairbench.sim.engine.sglang.sequence_memory import give_back
 from fairbench.sim.engine.sglang.token_ratio import RETRACT_DECODE_STEPS
 from fairbench.sim.engine.waiting import WaitingQueue
+from fairbench.sim.kv_node import KVNode
 from fairbench.sim.sequence import Sequence
 
 

@@ -19,7 +19,6 @@ from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.decode_run import DecodeRun
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.kv_node import KVNode
 from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.prefill import Prefill, report_prompts
 from fairbench.sim.engine.running_view import BatchView
@@ -30,6 +29,7 @@ from fairbench.sim.engine.sglang.retraction import Retraction
 from fairbench.sim.engine.sglang.sequence_memory import store_outputs, store_prompt
 from fairbench.sim.engine.sglang.token_ratio import NewTokenRatio
 from fairbench.sim.engine.waiting import WaitingQueue
+from fairbench.sim.kv_node import KVNode
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import UNFINISHED, Sequence
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fairbench.core import Prompt, Segment
 from fairbench.schedulers.prefix_tree import Place, place_at
-from fairbench.sim.engine.prefix_cache import Waiter as AnyWaiter
+from fairbench.sim.prefix_cache import Waiter as AnyWaiter
 
 Slice = tuple[str, int, int]  # of a segment: its key, and where in it how many tokens begin
 Key = tuple[Slice, ...]  # the tokens of one block

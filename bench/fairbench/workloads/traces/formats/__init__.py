@@ -1,4 +1,4 @@
-"""The formats of traces by name. A new one is one file and one line here.
+"""The formats of traces by name. A new one is one file, a line here and its name in ``names``.
 
 The first that fits is what ``auto`` chooses: those that know more of a file come first.
 """
@@ -26,8 +26,7 @@ from fairbench.workloads.traces.formats.sglang import SGLANG
 from fairbench.workloads.traces.formats.vllm import VLLM
 from fairbench.workloads.traces.formats.vtc import VTC
 from fairbench.workloads.traces.formats.weka import WEKA
-
-AUTO = "auto"
+from fairbench.workloads.traces.names import AUTO, FORMATS
 
 LOOKED_AT = 100  # records
 
@@ -37,7 +36,7 @@ _ALL: tuple[Format | Measured, ...] = (
     *(VLLM, SGLANG, OTEL, LITELLM),
     *_ANY,
 )
-FORMATS: dict[str, Format | Measured] = {one.name: one for one in _ALL}
+_BY_NAME: dict[str, Format | Measured] = {one.name: one for one in _ALL}
 
 
 def format_of(name: str, records: Iterator[Place]) -> tuple[Format | Measured, Iterator[Place]]:
@@ -46,8 +45,8 @@ def format_of(name: str, records: Iterator[Place]) -> tuple[Format | Measured, I
     ``auto`` skips records that no format fits: logs may begin with other events. Raises UsageError
     for an unknown name.
     """
-    if name in FORMATS:
-        return FORMATS[name], records
+    if name in _BY_NAME:
+        return _BY_NAME[name], records
     if name != AUTO:
         raise unknown_name("trace format", name, [AUTO, *FORMATS])
     seen: list[Place] = []

@@ -8,8 +8,9 @@ from typing import Any
 
 from fairbench.errors import DataError, UsageError
 from fairbench.files.json_text import Place
-from fairbench.workloads.traces.columns import NEEDED, Columns
+from fairbench.workloads.traces.columns import Columns
 from fairbench.workloads.traces.format import Asked, PlacedRow, Record
+from fairbench.workloads.traces.names import NEEDED
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairbench.files.json_text import Place
-from fairbench.workloads.traces.columns import FIELDS, Columns
+from fairbench.workloads.traces.columns import Columns
 from fairbench.workloads.traces.format import Asked, PlacedRow, Record
 from fairbench.workloads.traces.missing import OWN
+from fairbench.workloads.traces.names import FIELDS
 
 FOUND = {field: f"{OWN}{field}" for field in FIELDS}
 """Names of fields beside the record's own keys, which ``--map`` can name."""

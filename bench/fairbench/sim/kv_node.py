@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from fairbench.schedulers.prefix_tree import Edge, Node
-from fairbench.sim.engine.prefix_cache import Waiter as AnyWaiter
+from fairbench.sim.prefix_cache import Waiter as AnyWaiter
 
 # When a node was last used: a stamp, and for the touch that every waiting request gives its prefix
 # at a refresh, whose single stamp they share, the request's place in the list (SGLang touches them

@@ -9,16 +9,15 @@ from importlib.util import find_spec
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from fairbench.cli.progress_line import progress_line
 from fairbench.errors.printable import printable
 from fairbench.execute.context import Silent
+from fairbench.report.progress_line import progress_line
 
 if TYPE_CHECKING:
     from fairbench.execute.context import Progress
@@ -44,7 +43,13 @@ def _tell_large(costs: Sequence[float]) -> None:
     from fairbench.execute.estimate import estimate
 
     if (whole := estimate(costs)).large:
-        typer.echo(f"fairbench: {whole}", err=True)
+        _tell(f"fairbench: {whole}")
+
+
+def _tell(line: str) -> None:
+    """Write a line on stderr at once."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 class LineProgress(Silent):
@@ -61,8 +66,7 @@ class LineProgress(Silent):
     def ended(self, name: str, number: int, count: int) -> None:
         """Print which task ended and the time elapsed so far."""
         elapsed_s = monotonic() - self._begun_s
-        line = f"fairbench: {number} of {count} after {elapsed_s:,.0f} s: {printable(name)}"
-        typer.echo(line, err=True)
+        _tell(f"fairbench: {number} of {count} after {elapsed_s:,.0f} s: {printable(name)}")
 
 
 class TerminalProgress:

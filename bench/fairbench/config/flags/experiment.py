@@ -1,0 +1,274 @@
+"""The flags of one experiment, by the commands that take them.
+
+A flag is one entry here: ``run`` takes all of ``RunFlags``, ``compare`` all of ``CompareFlags``,
+``plan`` all of ``PlanFlags``, as options; the functions of these names take them as keywords.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, TypedDict
+
+from fairbench.config.backend_names import SIM, STARTED
+from fairbench.config.flags.flag import (
+    CLUSTER,
+    COMMON,
+    LOAD,
+    OUTPUT,
+    SCHEDULER,
+    SERVERS,
+    WORKLOAD,
+    Flag,
+    flags_of,
+)
+from fairbench.config.flags.texts import columns_of, goodput_of, split_commas, weights_of
+from fairbench.hardware.engines import ENGINES
+from fairbench.workloads.traces.names import AUTO, FIELDS, FORMATS
+
+
+class LogFlags(TypedDict, total=False):
+    """How to read a log or trace: of all commands that read one."""
+
+    trace_format: Annotated[
+        str | None,
+        Flag(
+            "Format of the trace.",
+            WORKLOAD,
+            "auto, the first that fits",
+            "|".join((AUTO, *FORMATS)),
+            key="trace.format",
+        ),
+    ]
+    trace_map: Annotated[
+        Mapping[str, str] | None,
+        Flag(
+            "A column of the trace that has no common name; may be repeated. Fields: "
+            f"{', '.join(FIELDS)}; time_ms and so on for other units.",
+            WORKLOAD,
+            metavar="FIELD=COLUMN",
+            key="trace.columns",
+            option="--map",
+            read=columns_of,
+            repeats=True,
+        ),
+    ]
+    trace_line: Annotated[
+        int | None,
+        Flag(
+            "Number of the run, from 1, in a trace file with one run a line.",
+            WORKLOAD,
+            key="trace.line",
+            least=1,
+        ),
+    ]
+    clients_from: Annotated[
+        str | None,
+        Flag(
+            "The column of a trace that says whose a request is.",
+            WORKLOAD,
+            metavar="COLUMN",
+            key="trace.client",
+        ),
+    ]
+
+
+class TraceFlags(LogFlags, total=False):
+    """How to read a trace whose blocks may be of any size."""
+
+    trace_block_size: Annotated[
+        int | None,
+        Flag(
+            "Tokens of each block in hash_ids.",
+            WORKLOAD,
+            "what file or format says",
+            key="trace.block_size",
+            least=1,
+        ),
+    ]
+
+
+class EveryFlags(TypedDict, total=False):
+    """Flags of ``run``, ``compare``, ``plan`` and ``sweep``."""
+
+    weights: Annotated[
+        Mapping[str, float] | None,
+        Flag(
+            "Weights: entitlements relative to 1.",
+            WORKLOAD,
+            "the workload's, else 1",
+            "NAME=WEIGHT,...",
+            read=weights_of,
+        ),
+    ]
+    num_programs: Annotated[
+        int | None,
+        Flag("Programs each well-behaved client sends; lifts the default duration.", LOAD),
+    ]
+    duration: Annotated[
+        float | None,
+        Flag("Seconds during which programs arrive.", COMMON, key="duration_s", unit="s"),
+    ]
+    model: Annotated[str | None, Flag("Model served.", CLUSTER, "llama-3.1-8b")]
+    goodput: Annotated[
+        Mapping[str, str] | None,
+        Flag(
+            "Target of every request, or of those of a client or class NAME: ttft, tpot or e2el, "
+            "in ms, s, or x as a multiple of the latency alone; may be repeated.",
+            OUTPUT,
+            "the workload's",
+            "[NAME.]LATENCY:TIME",
+            read=goodput_of,
+            repeats=True,
+        ),
+    ]
+
+
+class SetupFlags(TypedDict, total=False):
+    """Flags of ``run``, ``compare`` and ``sweep``."""
+
+    preset: Annotated[
+        str | None,
+        Flag(
+            "Start from a paper's documented settings, see `list presets`; other flags override "
+            "them.",
+            COMMON,
+            "none",
+            "NAME|FILE.toml",
+        ),
+    ]
+    gpu: Annotated[
+        str | None,
+        Flag("Timing profile id or a unique prefix, see `list profiles`.", COMMON, "a100"),
+    ]
+    percentiles: Annotated[
+        str | None,
+        Flag(
+            "Percentiles of latency to compute and show, such as 50,90,95,99.",
+            OUTPUT,
+            "P50, and P95 or P99",
+            "P,P,...",
+        ),
+    ]
+
+
+class SeedFlags(TypedDict, total=False):
+    """The flag of ``compare``, ``plan`` and ``sweep``, which run over several seeds."""
+
+    seed: Annotated[int | None, Flag("The first seed.", COMMON, "0")]
+
+
+class SingleFlags(TraceFlags, EveryFlags, total=False):
+    """Flags of ``run``, ``compare`` and ``plan``, of which a sweep takes several values or none."""
+
+    workload: Annotated[
+        str | None, Flag("Workload of the clients.", COMMON, "tot", "NAME|FILE.toml")
+    ]
+    trace: Annotated[
+        str | None,
+        Flag(
+            "Play recorded traffic instead of a workload.", COMMON, metavar="FILE", key="trace.file"
+        ),
+    ]
+    scenario: Annotated[
+        str | None,
+        Flag(
+            "Heavy clients: none, by load (s1), by program shape (s2).", COMMON, "s1", "none|s1|s2"
+        ),
+    ]
+    trace_spread: Annotated[
+        bool, Flag("Spread requests that a trace has in batches.", WORKLOAD, key="trace.spread")
+    ]
+    misbehaving: Annotated[
+        Sequence[str] | None,
+        Flag(
+            "Heavy clients of the trace: metrics of the well-behaved omit them.",
+            WORKLOAD,
+            metavar="A,B",
+            key="trace.misbehaving",
+            read=split_commas,
+        ),
+    ]
+    gateway: Annotated[
+        str | None,
+        Flag("Hold requests before the router, see `list gateways`.", SCHEDULER, "none", "POLICY"),
+    ]
+    saturation: Annotated[
+        str | None,
+        Flag("Saturation detector of the gateway.", SCHEDULER, "utilization", "DETECTOR"),
+    ]
+    engine: Annotated[
+        str | None, Flag("Engine of the simulated workers.", CLUSTER, "sglang", "|".join(ENGINES))
+    ]
+
+
+class ServedFlags(TypedDict, total=False):
+    """Flags of ``run`` and ``compare``, which simulate one cluster or start one."""
+
+    dp: Annotated[int | None, Flag("Replicas of the model.", COMMON, "1")]
+    request_rate: Annotated[
+        float | None,
+        Flag(
+            "Programs/s of each well-behaved client over the whole cluster; `inf` is all at once.",
+            LOAD,
+            "the workload's, times dp",
+            unit="programs/s",
+        ),
+    ]
+    time_scale: Annotated[
+        float | None,
+        Flag(
+            "Seconds of the trace, or without one of an emulated server's time, in a second.",
+            LOAD,
+            "1",
+            key="backend.",
+        ),
+    ]
+    backend: Annotated[
+        str | None,
+        Flag(
+            "Simulate, or start servers and drive them over HTTP: emulated ones, SGLang, vLLM.",
+            SERVERS,
+            "sim",
+            "|".join((SIM, *STARTED)),
+            key="backend.kind",
+        ),
+    ]
+
+
+class ArrivalFlags(TypedDict, total=False):
+    """Flags of ``run`` and ``plan``."""
+
+    clients: Annotated[
+        int | None,
+        Flag("Number of clients; with --trace, made-up ones.", WORKLOAD, "the workload's"),
+    ]
+    burstiness: Annotated[
+        float | None,
+        Flag(
+            "Shape of the Gamma arrivals: 1 is Poisson, less is burstier, `inf` is even.", LOAD, "1"
+        ),
+    ]
+
+
+class CompareFlags(SetupFlags, SingleFlags, ServedFlags, SeedFlags, total=False):
+    """Flags of ``fairbench compare``: what they mean is in its ``--help``."""
+
+
+class PlanFlags(SingleFlags, ArrivalFlags, SeedFlags, total=False):
+    """Flags of ``fairbench plan`` that describe its load: what they mean is in its ``--help``."""
+
+    request_rate: Annotated[
+        float | None,
+        Flag(
+            "Programs/s of each well-behaved client over the whole cluster.",
+            LOAD,
+            "the workload's for one replica of the first GPU",
+            unit="programs/s",
+        ),
+    ]
+    time_scale: Annotated[
+        float | None, Flag("Seconds of the trace in a second.", LOAD, "1", key="backend.")
+    ]
+
+
+COMPARE, PLAN = flags_of(CompareFlags), flags_of(PlanFlags)

@@ -1,0 +1,180 @@
+"""The flags of ``run`` beside those of other commands: its scheduler, machine and servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from fairbench.config.flags.experiment import ArrivalFlags, ServedFlags, SetupFlags, SingleFlags
+from fairbench.config.flags.flag import (
+    CLUSTER,
+    COMMON,
+    LOAD,
+    OUTPUT,
+    SCHEDULER,
+    SERVERS,
+    WORKLOAD,
+    Flag,
+    flags_of,
+)
+from fairbench.config.flags.texts import split_words
+
+
+def _engine(help: str, unit: str = "") -> Flag:
+    """Declare a parameter of the simulated engine, which has the flag's name."""
+    return Flag(help, CLUSTER, key="engine.", unit=unit)
+
+
+def _server(help: str, default: str = "", metavar: str | None = None, **rest: Any) -> Flag:
+    """Declare a key of ``[backend]``, which has the flag's name."""
+    return Flag(help, SERVERS, default, metavar, key="backend.", **rest)
+
+
+class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
+    """Flags of ``fairbench run``: what they mean is in its ``--help``."""
+
+    scheduler: Annotated[
+        str | None,
+        Flag("Pair of router and local scheduler, see `list schedulers`.", COMMON, "d2lpm"),
+    ]
+    seed: Annotated[int | None, Flag("Seed of everything random.", COMMON, "0")]
+    dataset_path: Annotated[
+        str | None, Flag("Real input: a local file, or hf:NAME from the hub.", WORKLOAD)
+    ]
+    tokenizer: Annotated[
+        str | None, Flag("tokenizer.json that counts the tokens of real input.", WORKLOAD)
+    ]
+    max_concurrency: Annotated[
+        int | None,
+        Flag("Most requests under way at real servers.", LOAD, "no limit", key="backend."),
+    ]
+    router: Annotated[str | None, Flag("Another router than the pair's.", SCHEDULER)]
+    local: Annotated[str | None, Flag("Another local scheduler than the pair's.", SCHEDULER)]
+    routers: Annotated[
+        int | None,
+        Flag(
+            "Number of routers that share the fleet, in the form of `--set routers.form`.",
+            SCHEDULER,
+            "1",
+        ),
+    ]
+    mem_fraction_static: Annotated[
+        float | None, _engine("Share of GPU memory for weights and KV (as in SGLang).")
+    ]
+    max_total_tokens: Annotated[
+        int | None, _engine("KV pool in tokens, instead of the formula.", unit="tokens")
+    ]
+    max_running_requests: Annotated[int | None, _engine("Most requests in one batch.")]
+    chunked_prefill_size: Annotated[
+        int | None, _engine("Most prompt tokens in one prefill iteration.", unit="tokens")
+    ]
+    max_prefill_tokens: Annotated[
+        int | None, _engine("Most uncached prompt tokens admitted in one pass.", unit="tokens")
+    ]
+    schedule_conservativeness: Annotated[
+        float | None, _engine("Fraction of max_new_tokens that admission reserves (as in SGLang).")
+    ]
+    timing_error: Annotated[
+        float | None,
+        Flag(
+            "Perturb the timing profile by up to so many percent, one draw a run.",
+            CLUSTER,
+            key="timing.error_pct",
+            unit="%",
+        ),
+    ]
+    eviction: Annotated[
+        str | None,
+        Flag(
+            "Eviction policy of simulated replicas, see `list evictions`; records who holds KV "
+            "memory.",
+            CLUSTER,
+            "lru, without records",
+            "POLICY",
+        ),
+    ]
+    memory_records: Annotated[
+        bool | None,
+        Flag("Record who holds KV memory, and who evicts whom, without another policy.", CLUSTER),
+    ]
+    base_url: Annotated[
+        str | None,
+        _server("Benchmark the OpenAI-compatible server at this URL as it is; starts none."),
+    ]
+    api: Annotated[
+        str | None,
+        _server(
+            "API to send to.", "generate; completions with --base-url", "generate|completions|chat"
+        ),
+    ]
+    output_lengths: Annotated[
+        str | None,
+        _server(
+            "Ask --base-url for min_tokens, or let it end answers early.", "exact", "exact|free"
+        ),
+    ]
+    extra_body: Annotated[
+        str | None,
+        _server(
+            "More fields for every request to --base-url, as a JSON object; null removes one.",
+            metavar="JSON",
+        ),
+    ]
+    max_tokens_field: Annotated[
+        str | None,
+        _server(
+            "Name of the field for the output limit at --base-url.",
+            "max_tokens",
+            "max_tokens|max_completion_tokens",
+        ),
+    ]
+    rate_limited: Annotated[
+        str | None,
+        _server(
+            "Response to a 429 of --base-url: fail, or wait for Retry-After and try again.",
+            "fail",
+            "fail|wait",
+        ),
+    ]
+    tp: Annotated[int | None, _server("GPUs of each server.", "1")]
+    share_gpus: Annotated[bool, _server("Let SGLang servers share GPUs if there are too few.")]
+    schedule_policy: Annotated[
+        str | None,
+        _server(
+            "The servers' own scheduling (vLLM: fcfs), not a local scheduler of fairbench.",
+            metavar="fcfs|lpm",
+        ),
+    ]
+    load_format: Annotated[
+        str | None,
+        _server("Load format as in SGLang; `dummy` needs no weights, only a config.json."),
+    ]
+    server_args: Annotated[
+        Sequence[str] | None,
+        _server(
+            "Any other flag of each server; may be repeated.",
+            metavar="'--FLAG VALUE'",
+            option="--server-arg",
+            read=split_words,
+            repeats=True,
+        ),
+    ]
+    router_command: Annotated[
+        Sequence[str] | None,
+        _server(
+            "Start somebody else's router before emulated servers, and measure it. "
+            "docs/guide/live.md names the placeholders.",
+            metavar="'CMD {port} {worker_urls} ...'",
+            read=split_words,
+        ),
+    ]
+    window: Annotated[
+        str | None,
+        Flag(
+            "Measure while programs arrive, or the whole run.", OUTPUT, "arrivals", "arrivals|whole"
+        ),
+    ]
+    tag: Annotated[str | None, Flag("A word of yours, kept with the result.", OUTPUT)]
+
+
+RUN = flags_of(RunFlags)

@@ -1,0 +1,43 @@
+"""Values by name, imported when they are looked up: a command imports what it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def imported(path: str) -> Any:
+    """Return what ``MODULE:NAME`` names. Raises ImportError or AttributeError."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+class Named(Mapping[str, T]):
+    """A mapping whose values are made when they are looked up."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], T]]) -> None:
+        self._makers = makers
+
+    def __getitem__(self, name: str) -> T:
+        return self._makers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._makers
+
+    def __or__(self, other: Named[T]) -> Named[T]:
+        return Named({**self._makers, **other._makers})
+
+
+def named(names: Iterable[str], make: Callable[[str], T]) -> Named[T]:
+    """Return the values that ``make`` returns for these names."""
+    return Named({name: partial(make, name) for name in names})

@@ -1,0 +1,34 @@
+"""The flags of experiments as a table for the documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairbench.config.flags.experiment import COMPARE, PLAN
+from fairbench.config.flags.flag import PANELS, Declared
+from fairbench.config.flags.grid import SWEEP
+from fairbench.config.flags.run import RUN
+from fairbench.report.pages.markdown import escaped, table
+
+HEADINGS = ("flag", "commands", "key in a file", "unit", "default", "meaning")
+TABLES = {"run": RUN, "compare": COMPARE, "plan": PLAN, "sweep": SWEEP}
+
+
+def flag_table() -> str:
+    """Return a row per flag and meaning, in the order of the panels of ``--help``."""
+    found: dict[Declared, list[str]] = {}
+    for command, flags in TABLES.items():
+        for one in flags.values():
+            found.setdefault(one, []).append(command)
+    rows = sorted(found.items(), key=lambda row: PANELS.index(row[0].flag.panel))
+    lines = table(HEADINGS, (list(_row(one, commands)) for one, commands in rows), str)
+    return "\n".join(lines) + "\n"
+
+
+def _row(one: Declared, commands: list[str]) -> Iterator[str]:
+    yield f"`{one.option}`"
+    yield ", ".join(commands)
+    yield "" if one.key.startswith("trace.") else f"`{one.key}`"
+    yield one.flag.unit
+    yield escaped(one.flag.default)
+    yield escaped(one.flag.help).replace("\\`", "`")
