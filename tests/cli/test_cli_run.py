@@ -171,8 +171,8 @@ def test_ctrl_c_keeps_what_finished_and_marks_it_incomplete(tmp_path):
     script = tmp_path / "run.py"
     script.write_text(
         "import signal, sys\n"
-        "from fairbench.cli import progress\n"
         "from fairbench.cli.main import main\n"
+        "from fairbench.report import progress\n"
         "from fairbench.report.progress import TerminalProgress\n"
         "class Told(TerminalProgress):\n"
         "    def update(self, p):\n"
