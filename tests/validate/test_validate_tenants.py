@@ -9,7 +9,6 @@ from fairbench.cli.app import app
 from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile, model_names
 from fairbench.hardware.model_names import canonical_model
-from fairbench.validate.replay import FITTED_RUNS
 from fairbench.validate.serving.engines import believable_pool, most_decoding_tokens
 from fairbench.validate.serving.files import load_serving
 from fairbench.validate.serving.measured import FITTED, serving_run
@@ -17,6 +16,7 @@ from fairbench.validate.serving.profiles import FORK_HOST_MS, profile_of, with_h
 from fairbench.validate.serving.prompts import requests_of
 from fairbench.validate.serving.replay import replay
 from fairbench.validate.tenants.compare import compare_tenants, groups
+from fairbench_studies.validation.slora.replay import FITTED_RUNS
 from shared_data import SHARED, needs
 
 RESIDENCY = SHARED / "data/residency_runs.jsonl.gz"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from fairbench.cli.studies import study
 from fairbench.errors import UsageError
 from fairbench.results.directories import check_writable
-from fairbench.validate.programs.files import holds_program_runs
 from fairbench.validate.report import Report
 
 
@@ -78,9 +78,7 @@ def validate(
 
     A live run of ours is simulated with its own seed, load, schedulers and KV pool.
     """
-    from fairbench.cli.validate_programs import validate_programs
-    from fairbench.cli.validate_replay import print_fit, validate_replay
-    from fairbench.cli.validate_serving import predict_serving, print_serving_fit, validate_serving
+    from fairbench.cli.validate_serving import predict_serving, validate_serving
     from fairbench.validate.serving.files import holds_serving_runs
 
     file = files[0]
@@ -100,20 +98,21 @@ def validate(
         if predict is not None:
             predict_serving(file, profile, predict)
         elif fit:
-            print_serving_fit(file, as_json=as_json)
+            _others(file).print_fit(file, as_json=as_json)
         else:
             _print(validate_serving(file, profile, output_dir), as_json=as_json)
     elif predict is not None:
         raise UsageError(f"--predict {predict}: {file} holds no runs of SGLang or vLLM")
     elif fit:
-        print_fit(file, as_json=as_json)
-    elif holds_program_runs(file):
-        if pool is not None or crosschecks is not None:
-            raise UsageError("--pool, --crosschecks: of S-LoRA's runs; these have their own pools")
-        _print(validate_programs(file, profile, output_dir), as_json=as_json)
+        _others(file).print_fit(file, as_json=as_json)
     else:
-        report = validate_replay(file, crosschecks, output_dir, profile, pool)
+        report = _others(file).validate(file, crosschecks, output_dir, profile, pool)
         _print(report, as_json=as_json)
+
+
+def _others(file: Path) -> Any:
+    """Return the comparisons of other runs, and the fits, which the studies hold."""
+    return study("validation.command", f"validate {file}")
 
 
 def _validate_all(
@@ -121,8 +120,6 @@ def _validate_all(
 ) -> None:
     """Compare the runs of several files: one table or JSON object, files by their names."""
     from fairbench.cli.output import print_json
-    from fairbench.cli.validate_programs import validate_programs
-    from fairbench.cli.validate_replay import validate_replay
     from fairbench.cli.validate_serving import validate_serving
     from fairbench.validate.serving.files import holds_serving_runs
 
@@ -133,10 +130,8 @@ def _validate_all(
         folder = None if output_dir is None else output_dir / file.name.split(".")[0]
         if holds_serving_runs(file):
             reports[str(file)] = validate_serving(file, profile, folder)
-        elif holds_program_runs(file):
-            reports[str(file)] = validate_programs(file, profile, folder)
         else:
-            reports[str(file)] = validate_replay(file, None, folder, profile, None)
+            reports[str(file)] = _others(file).validate(file, None, folder, profile, None)
     if as_json:
         print_json({"files": {name: report.as_dict() for name, report in reports.items()}})
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fairbench.errors import DataError, UsageError
+from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import named_profile
 from fairbench.hardware.timing import TimingProfile
 from fairbench.validate.report import Report, each
@@ -51,28 +51,6 @@ def predict_serving(file: Path, profile: str | None, out: Path) -> None:
         raise UsageError(f"predict {out}: exists; predictions are not overwritten")
     write_json(out, {"predictions": found})
     typer.echo(f"fairbench: {len(found)} runs predicted, written to {out}", err=True)
-
-
-def print_serving_fit(file: Path, *, as_json: bool) -> None:
-    """Redo the calibration of the measured profile, step by step."""
-    from fairbench.cli.output import print_json
-    from fairbench.validate.serving.calibrate import fit
-    from fairbench.validate.serving.files import load_serving
-
-    runs = [run for run in load_serving(file) if run.fitted and run.engine == "sglang"]
-    if not runs:
-        raise DataError(f"{file}: no run that a profile is fitted to: sglang-a100-fixed-*, ...")
-    if len(gpus := sorted({run.gpu for run in runs})) > 1:
-        raise DataError(f"{file}: runs of several GPUs are fitted to: {', '.join(gpus)}")
-    for found in fit(runs):
-        if not as_json:
-            typer.echo(f"error {found.error:.4f}: {_numbers(found.values)}")
-    if as_json:
-        print_json({"best": {"values": found.values, "error": found.error}})
-
-
-def _numbers(values: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
 
 
 def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | TenantComparison:

@@ -24,6 +24,7 @@ from fairbench.metrics.fairness import jain
 from fairbench.metrics.trace import Trace
 from fairbench.validate.pair import Pair
 
+WEIGHTS = ServiceWeights()  # 1 and 2, as in VTC-artifact
 SLICE_S = 60.0  # about so long; as VTC-artifact's windows
 RATE_TARGET_PCT = 5.0
 # Differences up to this are no miss, however small the client (% of the window's service).

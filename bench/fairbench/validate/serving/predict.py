@@ -7,7 +7,6 @@ from typing import Any
 from fairbench.hardware.timing import TimingProfile
 from fairbench.hardware.timing_error import perturbed
 from fairbench.streams import stream
-from fairbench.validate.compare import WEIGHTS
 from fairbench.validate.serving.compare import (
     clients_of,
     groups,
@@ -18,7 +17,7 @@ from fairbench.validate.serving.compare import (
 )
 from fairbench.validate.serving.measured import ServingRun
 from fairbench.validate.serving.replay import replay
-from fairbench.validate.windows import service_between
+from fairbench.validate.windows import WEIGHTS, service_between
 
 DRAWS = 8
 # Error of a profile, as a whole and in each term: the fitted profile's error on runs that it

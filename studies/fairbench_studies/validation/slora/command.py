@@ -14,8 +14,8 @@ from fairbench.hardware.timing import TimingProfile
 from fairbench.validate.report import Report, each
 
 if TYPE_CHECKING:
-    from fairbench.validate.compare import RunComparison
-    from fairbench.validate.measured import MeasuredRun
+    from fairbench_studies.validation.slora.compare import RunComparison
+    from fairbench_studies.validation.slora.measured import MeasuredRun
 
 
 def validate_replay(
@@ -26,9 +26,9 @@ def validate_replay(
     pool: int | None,
 ) -> Report:
     """Replay and compare every run of a file, on the fitted server if no other is named."""
-    from fairbench.validate.files import check_output
-    from fairbench.validate.measured import read_measured
-    from fairbench.validate.replay import POOL_TOKENS
+    from fairbench_studies.validation.slora.files import check_output
+    from fairbench_studies.validation.slora.measured import read_measured
+    from fairbench_studies.validation.slora.replay import POOL_TOKENS
 
     timing = None if profile is None else named_profile(profile)
     read, unread = read_measured(file)
@@ -42,14 +42,14 @@ def validate_replay(
 
 
 def _crosschecks(path: Path) -> list[Mapping[str, Any]]:
-    from fairbench.validate.crosschecks import crosschecks as read_crosschecks
+    from fairbench_studies.validation.slora.crosschecks import crosschecks as read_crosschecks
 
     return [check.as_dict() for check in read_crosschecks(path)]
 
 
 def _compared(run: MeasuredRun, timing: TimingProfile | None, pool: int) -> RunComparison:
-    from fairbench.validate.compare import compare_run
-    from fairbench.validate.replay import FITTED_RUNS, replay_run
+    from fairbench_studies.validation.slora.compare import compare_run
+    from fairbench_studies.validation.slora.replay import FITTED_RUNS, replay_run
 
     simulated = replay_run(run, timing, pool)
     fitted = timing is None and run.name in FITTED_RUNS
@@ -63,10 +63,10 @@ def _report(
     profile: str | None,
     pool: int,
 ) -> tuple[dict[str, Any], str]:
-    from fairbench.validate.files import as_json_object, write_files
-    from fairbench.validate.order import scheduler_orders
-    from fairbench.validate.settings import basis, settings, title
-    from fairbench.validate.table import validation_text
+    from fairbench_studies.validation.slora.files import as_json_object, write_files
+    from fairbench_studies.validation.slora.order import scheduler_orders
+    from fairbench_studies.validation.slora.settings import basis, settings, title
+    from fairbench_studies.validation.slora.table import validation_text
 
     orders, said = scheduler_orders(runs), basis(profile, pool)
     whole = as_json_object(runs, orders, settings(profile, pool), checks)
@@ -78,11 +78,11 @@ def _report(
     return whole, validation_text(runs, orders, said, checks)
 
 
-def print_fit(file: Path, *, as_json: bool) -> None:
+def print_replay_fit(file: Path, *, as_json: bool) -> None:
     """Print the calibration: every candidate, and the best."""
     from fairbench.cli.output import print_json
-    from fairbench.validate.calibrate import best, candidates, fitted_runs
-    from fairbench.validate.measured import load_measured
+    from fairbench_studies.validation.slora.calibrate import best, candidates, fitted_runs
+    from fairbench_studies.validation.slora.measured import load_measured
 
     runs = fitted_runs(load_measured(file))
     fits = list(candidates(runs))

@@ -24,8 +24,8 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.lightllm.worker import LightLLMWorker
 from fairbench.sim.sequence import NEVER, Sequence
-from fairbench.validate.measured import MeasuredRun
-from fairbench.validate.recorded import Recorded
+from fairbench_studies.validation.slora.measured import MeasuredRun
+from fairbench_studies.validation.slora.recorded import Recorded
 
 FITTED_SCENARIOS = ("overload", "proportional")
 # The six runs, by name, that the constants below were fitted to.

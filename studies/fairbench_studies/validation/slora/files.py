@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.validate.compare import RunComparison
-from fairbench.validate.order import ScenarioOrder
+from fairbench_studies.validation.slora.compare import RunComparison
+from fairbench_studies.validation.slora.order import ScenarioOrder
 
 NAME = "validation"
 
@@ -55,7 +55,7 @@ def write_files(
         path.with_suffix(".json").write_text(text, encoding="utf-8")
         path.with_suffix(".csv").write_text(_csv(runs), encoding="utf-8")
         if drawable:
-            from fairbench.validate.figure import draw
+            from fairbench_studies.validation.slora.figure import draw
 
             draw(runs, title, basis, (path.with_suffix(".svg"), path.with_suffix(".png")))
     except OSError as error:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fairbench.core import ServiceWeights
 from fairbench.metrics.trace import Trace, max_service_spread, throughput_tok_s, ttft_s
-from fairbench.validate.pair import Pair
-from fairbench.validate.targets import (
+from fairbench.validate.pair import TTFT, Pair
+from fairbench.validate.windows import RATE_TARGET_PCT, WEIGHTS, Window, windows
+from fairbench_studies.validation.slora.targets import (
     GAP_TARGET_FACTOR,
     IDLE_TARGET_S,
     P99_TARGET_PCT,
@@ -22,24 +22,8 @@ from fairbench.validate.targets import (
     p50_within,
     p99_within,
 )
-from fairbench.validate.windows import RATE_TARGET_PCT, Window, windows
 
-WEIGHTS = ServiceWeights()  # 1 and 2, as in VTC-artifact
 FEW_CLIENTS = 3  # up to so many are shown one by one
-
-
-@dataclass(frozen=True, slots=True)
-class TTFT:
-    """Time to first token of a group of clients, in seconds."""
-
-    group: str
-    p50_s: Pair
-    p99_s: Pair
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the values as JSON types."""
-        percentiles = {"p50_s": self.p50_s.as_dict(), "p99_s": self.p99_s.as_dict()}
-        return {"group": self.group, **percentiles}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,17 @@ from rich.text import Text
 
 from fairbench.report.numbers import UNDEFINED, index, number
 from fairbench.report.table import MAX_WIDTH, printed
-from fairbench.validate.compare import RunComparison, mean_size
-from fairbench.validate.order import RUN_NOISE_PCT, ScenarioOrder
 from fairbench.validate.pair import Pair
-from fairbench.validate.targets import IDLE_TTFT_S, gap_within, least_within, p50_within, p99_within
 from fairbench.validate.windows import RATE_TARGET_PCT, Window
+from fairbench_studies.validation.slora.compare import RunComparison, mean_size
+from fairbench_studies.validation.slora.order import RUN_NOISE_PCT, ScenarioOrder
+from fairbench_studies.validation.slora.targets import (
+    IDLE_TTFT_S,
+    gap_within,
+    least_within,
+    p50_within,
+    p99_within,
+)
 
 FITTED, MISSED = "*", "!"
 

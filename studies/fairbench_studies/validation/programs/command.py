@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import typer
 
 from fairbench.hardware.catalogue import named_profile
-from fairbench.validate.programs.files import read_programs
-from fairbench.validate.programs.measured import ProgramRun
 from fairbench.validate.report import Report, each
+from fairbench_studies.validation.programs.files import read_programs
+from fairbench_studies.validation.programs.measured import ProgramRun
 
 if TYPE_CHECKING:
-    from fairbench.validate.programs.compare import ProgramComparison
+    from fairbench_studies.validation.programs.compare import ProgramComparison
 
 
 def validate_programs(file: Path, profile: str | None, output_dir: Path | None) -> Report:
     """Replay and compare the runs of a file, and write ``validation.json`` if asked to."""
     from fairbench.results.store import write_json
-    from fairbench.validate.programs.compare import programs_text
+    from fairbench_studies.validation.programs.compare import programs_text
 
     if profile is not None:
         named_profile(profile)
@@ -36,8 +36,8 @@ def validate_programs(file: Path, profile: str | None, output_dir: Path | None) 
 
 
 def _compared(run: ProgramRun, profile: str | None) -> ProgramComparison:
-    from fairbench.validate.programs.compare import compare_programs
-    from fairbench.validate.programs.replay import replay
+    from fairbench_studies.validation.programs.compare import compare_programs
+    from fairbench_studies.validation.programs.replay import replay
 
     simulated, used = replay(run, None if profile is None else named_profile(profile))
     return compare_programs(run, simulated, used)

@@ -20,8 +20,8 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.step_time import PS_PER_MS
 from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.trace import Trace
-from fairbench.validate.artifact import build_scheduler
-from fairbench.validate.replay import (
+from fairbench_studies.validation.slora.artifact import build_scheduler
+from fairbench_studies.validation.slora.replay import (
     DERIVED_PROFILE,
     FITTED_PROFILE,
     PREFILL_OVERHEAD_MS,

@@ -18,9 +18,9 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.step_time import PS_PER_MS
 from fairbench.metrics.records import Floats
 from fairbench.metrics.trace import Trace, throughput_tok_s
-from fairbench.validate.measured import MeasuredRun
-from fairbench.validate.recorded import Recorded
-from fairbench.validate.replay import (
+from fairbench_studies.validation.slora.measured import MeasuredRun
+from fairbench_studies.validation.slora.recorded import Recorded
+from fairbench_studies.validation.slora.replay import (
     ADDED_PROMPT_TOKENS,
     FITTED_PROFILE,
     FITTED_RUNS,

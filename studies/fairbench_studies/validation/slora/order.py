@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 
-from fairbench.validate.compare import RunComparison
 from fairbench.validate.pair import Pair
+from fairbench_studies.validation.slora.compare import RunComparison
 
 # Two measurements that differ by less say nothing about the schedulers: the runs of December 2023
 # are 2 to 3% slower than those of 2024 on the same trace, whatever the scheduler.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairbench.hardware.catalogue import load_profile
-from fairbench.validate.replay import (
+from fairbench_studies.validation.slora.replay import (
     FITTED_PROFILE,
     FITTED_SCENARIOS,
     PREFILL_OVERHEAD_MS,

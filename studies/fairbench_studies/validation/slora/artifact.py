@@ -15,7 +15,7 @@ from typing import Any
 from fairbench.errors import DataError, unknown_name
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import build_local
-from fairbench.validate.recorded import RECORDED, Recorded, vtc_form
+from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, vtc_form
 
 # -> local scheduler here and its settings; those of VTC's family also charge the whole input, in
 # the form of the time.
