@@ -11,12 +11,12 @@ from fairbench.metrics.trace import Trace
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.validate.pair import Pair
-from fairbench.validate.windows import Window, service_between, windows
 from fairbench_studies.validation.slora.artifact import build_scheduler
 from fairbench_studies.validation.slora.compare import compare_run
 from fairbench_studies.validation.slora.measured import load_measured
 from fairbench_studies.validation.slora.order import scheduler_orders
 from fairbench_studies.validation.slora.replay import fitted_profile, replay, server_limits
+from fairbench_studies.validation.windows import Window, service_between, windows
 from shared_data import VTC_RUNS, needs
 
 WEIGHTS = ServiceWeights()

@@ -1,10 +1,9 @@
-"""Pairs of numbers, simulated and measured."""
+"""A pair of numbers, simulated and measured."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +30,3 @@ class Pair:
         """Return the pair as JSON types; undefined is null."""
         simulated, measured = (x if isfinite(x) else None for x in (self.simulated, self.measured))
         return {"simulated": simulated, "measured": measured, "error_pct": self.error_pct}
-
-
-@dataclass(frozen=True, slots=True)
-class TTFT:
-    """Time to first token of a group of clients, in seconds."""
-
-    group: str
-    p50_s: Pair
-    p99_s: Pair
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the values as JSON types."""
-        percentiles = {"p50_s": self.p50_s.as_dict(), "p99_s": self.p99_s.as_dict()}
-        return {"group": self.group, **percentiles}

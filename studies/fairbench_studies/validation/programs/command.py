@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from fairbench.hardware.catalogue import named_profile
-from fairbench.validate.report import Report, each
 from fairbench_studies.validation.programs.files import read_programs
 from fairbench_studies.validation.programs.measured import ProgramRun
+from fairbench_studies.validation.report import Report, each
 
 if TYPE_CHECKING:
     from fairbench_studies.validation.programs.compare import ProgramComparison

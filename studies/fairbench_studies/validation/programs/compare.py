@@ -10,9 +10,9 @@ import numpy as np
 
 from fairbench.report.numbers import index, number
 from fairbench.validate.pair import Pair
-from fairbench.validate.serving.profiles import host_cost_text
 from fairbench_studies.validation.programs.measured import ProgramRun
 from fairbench_studies.validation.programs.replay import Replay
+from fairbench_studies.validation.serving.profiles import host_cost_text
 
 SERVICE_TARGET_PCT, MAKESPAN_TARGET_PCT, JAIN_TARGET = 6.0, 12.0, 0.05
 # An index as high as this while one user's median is twice another's: the authors' script leaves

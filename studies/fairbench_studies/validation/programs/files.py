@@ -8,8 +8,8 @@ from typing import Any
 
 from fairbench.errors import DataError
 from fairbench.files.json_text import Place, json_file, json_lines
-from fairbench.validate.report import NotReplayed, each
 from fairbench_studies.validation.programs.measured import ProgramRun, is_program_run, program_run
+from fairbench_studies.validation.report import NotReplayed, each
 
 
 def holds_program_runs(path: Path) -> bool:

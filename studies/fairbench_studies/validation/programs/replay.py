@@ -17,11 +17,11 @@ from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Floats, Ints
 from fairbench.results.run_result import RunResult
 from fairbench.sim.run import Simulation
-from fairbench.validate.policies import scheduler_of
-from fairbench.validate.serving.profiles import profile_of, with_host_cost
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.traffic.source import Arrival
+from fairbench_studies.validation.policies import scheduler_of
 from fairbench_studies.validation.programs.measured import ProgramRun
+from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
 
 # Lengths in tokens, of what the benchmark sent, from the logs of the given runs. The log lists the
 # instructions of the dimensions: 19 of 3,660 to 7,140 characters, 4,219 on average, at the 5

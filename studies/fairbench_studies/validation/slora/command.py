@@ -11,7 +11,7 @@ import typer
 
 from fairbench.hardware.catalogue import named_profile
 from fairbench.hardware.timing import TimingProfile
-from fairbench.validate.report import Report, each
+from fairbench_studies.validation.report import Report, each
 
 if TYPE_CHECKING:
     from fairbench_studies.validation.slora.compare import RunComparison

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairbench.metrics.trace import Trace, max_service_spread, throughput_tok_s, ttft_s
-from fairbench.validate.pair import TTFT, Pair
-from fairbench.validate.windows import RATE_TARGET_PCT, WEIGHTS, Window, windows
+from fairbench.validate.pair import Pair
 from fairbench_studies.validation.slora.targets import (
     GAP_TARGET_FACTOR,
     IDLE_TARGET_S,
@@ -22,6 +21,7 @@ from fairbench_studies.validation.slora.targets import (
     p50_within,
     p99_within,
 )
+from fairbench_studies.validation.windows import RATE_TARGET_PCT, TTFT, WEIGHTS, Window, windows
 
 FEW_CLIENTS = 3  # up to so many are shown one by one
 

@@ -16,10 +16,10 @@ from fairbench.errors import DataError
 from fairbench.files.json_text import json_lines
 from fairbench.metrics.trace import Trace
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.validate.report import NotReplayed, each
-from fairbench.validate.span import check_span
+from fairbench_studies.validation.report import NotReplayed, each
 from fairbench_studies.validation.slora.artifact import build_scheduler
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, recorded
+from fairbench_studies.validation.span import check_span
 
 _COLUMNS = {  # of the file -> of Trace
     "client": "client",

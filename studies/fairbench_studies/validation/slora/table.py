@@ -13,7 +13,6 @@ from rich.text import Text
 from fairbench.report.numbers import UNDEFINED, index, number
 from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.validate.pair import Pair
-from fairbench.validate.windows import RATE_TARGET_PCT, Window
 from fairbench_studies.validation.slora.compare import RunComparison, mean_size
 from fairbench_studies.validation.slora.order import RUN_NOISE_PCT, ScenarioOrder
 from fairbench_studies.validation.slora.targets import (
@@ -23,6 +22,7 @@ from fairbench_studies.validation.slora.targets import (
     p50_within,
     p99_within,
 )
+from fairbench_studies.validation.windows import RATE_TARGET_PCT, Window
 
 FITTED, MISSED = "*", "!"
 

@@ -7,25 +7,29 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fairbench.errors import UsageError
+from fairbench.errors import DataError, UsageError
 from fairbench.hardware.catalogue import named_profile
 from fairbench.hardware.timing import TimingProfile
-from fairbench.validate.report import Report, each
-from fairbench.validate.serving.profiles import profile_of, with_host_cost
+from fairbench_studies.validation.report import Report, each
+from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
 
 if TYPE_CHECKING:
-    from fairbench.validate.serving.compare import ServingComparison
-    from fairbench.validate.serving.measured import ServingRun
-    from fairbench.validate.tenants.compare import TenantComparison
+    from fairbench_studies.validation.serving.compare import ServingComparison
+    from fairbench_studies.validation.serving.measured import ServingRun
+    from fairbench_studies.validation.tenants.compare import TenantComparison
 
 
 def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -> Report:
     """Replay and compare the runs of a file, and write files if asked to."""
-    from fairbench.validate.serving.compare import ServingComparison
-    from fairbench.validate.serving.files import as_json_object, read_serving, write_comparison
-    from fairbench.validate.serving.table import serving_text
-    from fairbench.validate.tenants.compare import TenantComparison
-    from fairbench.validate.tenants.table import tenants_text
+    from fairbench_studies.validation.serving.compare import ServingComparison
+    from fairbench_studies.validation.serving.files import (
+        as_json_object,
+        read_serving,
+        write_comparison,
+    )
+    from fairbench_studies.validation.serving.table import serving_text
+    from fairbench_studies.validation.tenants.compare import TenantComparison
+    from fairbench_studies.validation.tenants.table import tenants_text
 
     read, unread = read_serving(file)
     found, failed = each(lambda run: _replayed(run, profile), read, lambda run: run.name)
@@ -43,8 +47,8 @@ def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -
 def predict_serving(file: Path, profile: str | None, out: Path) -> None:
     """Write what the simulator expects of every run, its results unread."""
     from fairbench.results.store import write_json
-    from fairbench.validate.serving.files import load_serving
-    from fairbench.validate.serving.predict import predict
+    from fairbench_studies.validation.serving.files import load_serving
+    from fairbench_studies.validation.serving.predict import predict
 
     found = [predict(run, _profile(run, profile)) for run in load_serving(file, predict=True)]
     if out.exists():
@@ -53,11 +57,33 @@ def predict_serving(file: Path, profile: str | None, out: Path) -> None:
     typer.echo(f"fairbench: {len(found)} runs predicted, written to {out}", err=True)
 
 
+def print_serving_fit(file: Path, *, as_json: bool) -> None:
+    """Redo the calibration of the measured profile, step by step."""
+    from fairbench.cli.output import print_json
+    from fairbench_studies.validation.serving.calibrate import fit
+    from fairbench_studies.validation.serving.files import load_serving
+
+    runs = [run for run in load_serving(file) if run.fitted and run.engine == "sglang"]
+    if not runs:
+        raise DataError(f"{file}: no run that a profile is fitted to: sglang-a100-fixed-*, ...")
+    if len(gpus := sorted({run.gpu for run in runs})) > 1:
+        raise DataError(f"{file}: runs of several GPUs are fitted to: {', '.join(gpus)}")
+    for found in fit(runs):
+        if not as_json:
+            typer.echo(f"error {found.error:.4f}: {_numbers(found.values)}")
+    if as_json:
+        print_json({"best": {"values": found.values, "error": found.error}})
+
+
+def _numbers(values: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+
+
 def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | TenantComparison:
     """Return the comparison of a run: by tenant where requests went straight to the engine."""
-    from fairbench.validate.serving.compare import compare_serving
-    from fairbench.validate.serving.replay import replay
-    from fairbench.validate.tenants.compare import compare_tenants
+    from fairbench_studies.validation.serving.compare import compare_serving
+    from fairbench_studies.validation.serving.replay import replay
+    from fairbench_studies.validation.tenants.compare import compare_tenants
 
     used = _profile(run, profile)
     compare = compare_tenants if run.direct else compare_serving

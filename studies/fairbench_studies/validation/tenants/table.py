@@ -11,7 +11,7 @@ from rich.text import Text
 from fairbench.report.numbers import UNDEFINED, index, number
 from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.validate.pair import Pair
-from fairbench.validate.tenants.compare import TenantComparison
+from fairbench_studies.validation.tenants.compare import TenantComparison
 
 
 def tenants_text(runs: Sequence[TenantComparison]) -> str:

@@ -15,11 +15,11 @@ from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.fleet import SimFleet
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.sequence import NEVER, Sequence
-from fairbench.validate.serving.closed_loop import ClosedLoop
-from fairbench.validate.serving.engines import engine_worker
-from fairbench.validate.serving.gateway import GATEWAY_MS, gateway_queue
-from fairbench.validate.serving.measured import ServingRun
-from fairbench.validate.serving.prompts import output_tokens, requests_of
+from fairbench_studies.validation.serving.closed_loop import ClosedLoop
+from fairbench_studies.validation.serving.engines import engine_worker
+from fairbench_studies.validation.serving.gateway import GATEWAY_MS, gateway_queue
+from fairbench_studies.validation.serving.measured import ServingRun
+from fairbench_studies.validation.serving.prompts import output_tokens, requests_of
 
 
 def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:

@@ -87,6 +87,20 @@ class Window:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class TTFT:
+    """Time to first token of a group of clients, in seconds."""
+
+    group: str
+    p50_s: Pair
+    p99_s: Pair
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values as JSON types."""
+        percentiles = {"p50_s": self.p50_s.as_dict(), "p99_s": self.p99_s.as_dict()}
+        return {"group": self.group, **percentiles}
+
+
 def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple[Window, ...]:
     """Return the window from first to last arrival, then its slices if there are several."""
     spans = spans_of(measured)

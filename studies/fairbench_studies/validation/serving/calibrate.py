@@ -16,9 +16,9 @@ import numpy as np
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import Frontend, TimingProfile
 from fairbench.metrics.records import Floats
-from fairbench.validate.serving.compare import LONG_TTFT_S
-from fairbench.validate.serving.measured import ServingRun
-from fairbench.validate.serving.replay import replay
+from fairbench_studies.validation.serving.compare import LONG_TTFT_S
+from fairbench_studies.validation.serving.measured import ServingRun
+from fairbench_studies.validation.serving.replay import replay
 
 OPERATOR_PROFILES = {
     "a100-sxm4-80gb": "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",

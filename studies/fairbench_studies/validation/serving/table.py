@@ -11,7 +11,7 @@ from rich.text import Text
 from fairbench.report.numbers import UNDEFINED, index, number
 from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.validate.pair import Pair
-from fairbench.validate.serving.compare import (
+from fairbench_studies.validation.serving.compare import (
     LONG_TTFT_S,
     P50_TARGET_PCT,
     P99_TARGET_PCT,

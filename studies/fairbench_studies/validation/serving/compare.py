@@ -10,10 +10,10 @@ import numpy as np
 
 from fairbench.metrics.records import Flags
 from fairbench.metrics.trace import Trace
-from fairbench.validate.pair import TTFT, Pair
-from fairbench.validate.serving.measured import ServingRun
-from fairbench.validate.serving.prompts import refused_by_length, requests_of
-from fairbench.validate.windows import WEIGHTS, Window, windows
+from fairbench.validate.pair import Pair
+from fairbench_studies.validation.serving.measured import ServingRun
+from fairbench_studies.validation.serving.prompts import refused_by_length, requests_of
+from fairbench_studies.validation.windows import TTFT, WEIGHTS, Window, windows
 
 RATE_TARGET_PCT = 5.0  # throughput, service rate of each client, time per output token
 P50_TARGET_PCT, P99_TARGET_PCT = 20.0, 30.0  # of times to first token that exceed LONG_TTFT_S

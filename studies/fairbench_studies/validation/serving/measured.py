@@ -11,7 +11,7 @@ import numpy as np
 
 from fairbench.errors import DataError
 from fairbench.metrics.records import Flags, Floats, Ints
-from fairbench.validate.span import check_span
+from fairbench_studies.validation.span import check_span
 
 # The runs, by id, that a profile or a cost was fitted to. Of the A100 no other run was looked at
 # before its fit; of the H100 all were.

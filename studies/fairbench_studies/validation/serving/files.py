@@ -11,9 +11,9 @@ from typing import Any
 
 from fairbench.errors import DataError, UsageError
 from fairbench.files.json_text import json_lines
-from fairbench.validate.report import NotReplayed, each
-from fairbench.validate.serving.compare import ServingComparison
-from fairbench.validate.serving.measured import ServingRun, is_serving_run, serving_run
+from fairbench_studies.validation.report import NotReplayed, each
+from fairbench_studies.validation.serving.compare import ServingComparison
+from fairbench_studies.validation.serving.measured import ServingRun, is_serving_run, serving_run
 
 NAME = "validation"
 

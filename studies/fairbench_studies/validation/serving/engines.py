@@ -19,9 +19,9 @@ from fairbench.sim.engine.replica import Replica
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.engine.vllm.worker import VLLMWorker
 from fairbench.sim.records.service_log import ServiceLog
-from fairbench.validate.policies import scheduler_of
-from fairbench.validate.serving.measured import ServingRun
-from fairbench.validate.serving.prompts import refused_by_length
+from fairbench_studies.validation.policies import scheduler_of
+from fairbench_studies.validation.serving.measured import ServingRun
+from fairbench_studies.validation.serving.prompts import refused_by_length
 
 CLOSED_MEM_FRACTION = 0.85  # mem_fraction_static of SGLang, gpu_memory_utilization of vLLM
 SGLANG_OPEN_POOL_TOKENS = 444_563  # as the server of the open-loop runs logged

@@ -10,7 +10,7 @@ exactly ``prompt_tokens``, which the server counted.
 from __future__ import annotations
 
 from fairbench.core import Request, Segment
-from fairbench.validate.serving.measured import ServingRun
+from fairbench_studies.validation.serving.measured import ServingRun
 
 SENTENCES = 8
 SHORTEST_SENTENCE_TOKENS = 9

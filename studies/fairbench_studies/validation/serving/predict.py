@@ -7,7 +7,7 @@ from typing import Any
 from fairbench.hardware.timing import TimingProfile
 from fairbench.hardware.timing_error import perturbed
 from fairbench.streams import stream
-from fairbench.validate.serving.compare import (
+from fairbench_studies.validation.serving.compare import (
     clients_of,
     groups,
     throughput_tok_s,
@@ -15,9 +15,9 @@ from fairbench.validate.serving.compare import (
     trace_of,
     ttft_percentile_s,
 )
-from fairbench.validate.serving.measured import ServingRun
-from fairbench.validate.serving.replay import replay
-from fairbench.validate.windows import WEIGHTS, service_between
+from fairbench_studies.validation.serving.measured import ServingRun
+from fairbench_studies.validation.serving.replay import replay
+from fairbench_studies.validation.windows import WEIGHTS, service_between
 
 DRAWS = 8
 # Error of a profile, as a whole and in each term: the fitted profile's error on runs that it

@@ -11,11 +11,11 @@ import numpy as np
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Flags
 from fairbench.validate.pair import Pair
-from fairbench.validate.serving.compare import throughput_tok_s, tpot_p50_ms, trace_of
-from fairbench.validate.serving.engines import believable_pool
-from fairbench.validate.serving.measured import ServingRun
-from fairbench.validate.serving.profiles import host_cost_text
-from fairbench.validate.windows import WEIGHTS, service_between, spans_of
+from fairbench_studies.validation.serving.compare import throughput_tok_s, tpot_p50_ms, trace_of
+from fairbench_studies.validation.serving.engines import believable_pool
+from fairbench_studies.validation.serving.measured import ServingRun
+from fairbench_studies.validation.serving.profiles import host_cost_text
+from fairbench_studies.validation.windows import WEIGHTS, service_between, spans_of
 
 THROUGHPUT_TARGET_PCT, P50_TARGET_PCT, SHARE_TARGET = 5.0, 15.0, 0.03
 LONG_TTFT_S = 0.1
