@@ -18,7 +18,7 @@ from fairbench.metrics.entries import (
     sessions,
     totals,
 )
-from fairbench.metrics.metric import Column, Display, Metric, Needs, Shown
+from fairbench.metrics.metric import DIGITS, Column, Display, Metric, Needs, Shown
 from fairbench.metrics.tail import P99
 
 # Prefixes of keys that are undefined in many runs.
@@ -118,7 +118,7 @@ def _column(shown: Shown, metric: Metric) -> Column:
         shown.heading or usual,
         shown.form or metric.form,
         metric.better,
-        metric.digits,
+        DIGITS.get(metric.form, 0) if metric.digits is None else metric.digits,
         shown.dropped,
         shown.note,
     )
