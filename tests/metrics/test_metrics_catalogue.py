@@ -14,7 +14,7 @@ from fairbench.gate.clause import parse_clause
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, fitting, metric_of
 from fairbench.metrics.entries import memory, sessions
 from fairbench.metrics.metric import Better, Display, Form, Metric, Needs, Of, Shown
-from fairbench.metrics.unknown import forget_needing
+from fairbench.metrics.notes import forget_needing
 from fairbench.report import comparison_table, interval_lines, table
 from fairbench.report.metric_table import metric_table
 from fairbench.report.pages.run_page import client_grid

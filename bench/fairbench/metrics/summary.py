@@ -29,7 +29,7 @@ from fairbench.metrics.totals import (
     time_to_finish,
     totals,
 )
-from fairbench.metrics.useful import useful_service
+from fairbench.metrics.useful_service import useful_service
 from fairbench.metrics.victims import Victims, WellBehaved
 from fairbench.metrics.window_summary import OverTime, over_time
 

@@ -13,7 +13,7 @@ from local_trace import Trace
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.cluster_params import ClusterParams
-from fairbench.hardware.engine_limits import EngineLimits
+from fairbench.hardware.engine_params import EngineLimits
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.kv_cache import KVCache

@@ -14,8 +14,8 @@ from aiohttp import ClientSession, web
 
 from fairbench.core import Request
 from fairbench.live import headers
-from fairbench.live.due_tag import tagged
 from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.request_tag import tagged
 from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.calls import Api, Call
 from fairbench.live.router.charges import NOTHING, Asked, Bill, Charge, Pace, broken_off, reported

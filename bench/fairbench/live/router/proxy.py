@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
+from typing import Any
 from uuid import uuid4
 
+import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from fairbench.live import headers
 from fairbench.live.http_server import LONG_BODY_BYTES, parsed
+from fairbench.live.json_errors import no_such_model
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.access import Access
 from fairbench.live.router.attempts import Asking, Attempts
@@ -23,7 +26,6 @@ from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.encodings import Decoder
 from fairbench.live.router.health import Health
 from fairbench.live.router.identity import client_of
-from fairbench.live.router.models import named_model
 from fairbench.live.router.places import Places, evicted
 from fairbench.live.router.problem import Problem, bad_request
 from fairbench.live.router.prompt_limits import PromptLimits
@@ -218,3 +220,19 @@ def _number(http: web.Request, name: str, default: int) -> int:
         return int(text)
     except ValueError:
         raise Problem(HTTPStatus.BAD_REQUEST, f"{name}: {text!r} is not a number") from None
+
+
+class _Listed(msgspec.Struct):
+    data: list[dict[str, Any]]
+
+
+def named_model(listed: bytes, name: str) -> web.Response:
+    """Return a model from a worker's list, or 404. Raises Problem for an invalid list."""
+    try:
+        models = msgspec.json.decode(listed, type=_Listed).data
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise Problem(HTTPStatus.BAD_GATEWAY, "the worker does not list its models") from None
+    for model in models:
+        if model.get("id") == name:
+            return web.Response(body=msgspec.json.encode(model), content_type="application/json")
+    return no_such_model(name)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fairbench.metrics.fit_domain import outside_fit_ratio
-from fairbench.metrics.gpu_time import gpu_time, gpu_time_of_clients
+from fairbench.metrics.gpu_time import gpu_time, gpu_time_of_clients, outside_fit_ratio
 from fairbench.metrics.hidden_backlog import lone_tpot_ratio
 from fairbench.metrics.metric import (
     ALWAYS,

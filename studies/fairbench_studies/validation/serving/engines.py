@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from fairbench.core import Request
-from fairbench.hardware.engine_limits import engine_limits
-from fairbench.hardware.engine_params import EngineParams
+from fairbench.hardware.engine_params import EngineParams, engine_limits
 from fairbench.hardware.timing import TimingProfile
-from fairbench.hardware.vllm_limits import VLLMLimits
+from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import build_local

@@ -16,7 +16,7 @@ import numpy as np
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.lightllm_limits import LightLLMLimits
+from fairbench.hardware.lightllm_params import LightLLMLimits
 from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.records import Floats
 from fairbench.metrics.trace import Trace

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.records import FINISHED, Floats, Padding, Window
+from fairbench.metrics.notes import Notes
+from fairbench.metrics.records import FINISHED, PLAIN, Facts, Floats, Padding, Window
 from fairbench.metrics.service import booked_in
 from fairbench.metrics.tables import Tables
 
 
-class Party(NamedTuple):
+class GroupService(NamedTuple):
     """Useful service up to some time: input and twice the output, without padding, in tokens.
 
     ``due`` is what all programs that had come by then ask for, ``programs`` how many they are and
@@ -36,7 +37,7 @@ class Party(NamedTuple):
         return self.fraction * self.programs if self.due else 0.0
 
 
-def party(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> Party:
+def group_service(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> GroupService:
     """Return what the clients of ``padding`` received before ``end_s``, by the service log.
 
     The start of an overlong answer counts as much as its end, since a program can use the answer
@@ -51,7 +52,7 @@ def party(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> Party
         weights.extend * own.demand_input_tokens + output[own.client] * own.demand_output_tokens
     )
     over = (own.status == FINISHED) & (own.finish_s < end_s)
-    return Party(
+    return GroupService(
         served=float(served[clients].sum() - padded[clients].sum()),
         due=float((wanted - waste[own.client] * own.demand_requests).sum()),
         programs=len(own),
@@ -92,3 +93,27 @@ def _prices(
         waste[client] = weights.extend * one.input_tokens
         output[client] = weights.output / one.output_multiple
     return waste, output
+
+
+KEY = "useful_service_tok_s"
+
+
+def useful_service(tables: Tables, facts: Facts, notes: Notes) -> list[dict[str, Any]]:
+    """Return each client's useful rate in the window, and its padding; empty without padding."""
+    padding = {index: client.padding for index, client in enumerate(facts.clients)}
+    if all(one == PLAIN for one in padding.values()):
+        return [{}] * len(padding)
+    served = useful(tables, padding, facts.window, facts.weights)
+    length_s = facts.window.length_s or float("nan")
+    rows: list[dict[str, Any]] = []
+    for client, tokens in zip(facts.clients, served.tolist(), strict=True):
+        rate = notes.value(f"clients.{client.name}.{KEY}", tokens / length_s)
+        rows.append({KEY: rate} | told(client.padding._asdict()))
+    return rows
+
+
+def told(padding: Mapping[str, int]) -> dict[str, int]:
+    """Return the padding for a row of a summary, without zero entries."""
+    plain = PLAIN._asdict()
+    names = {"input_tokens": "padding_tokens"}
+    return {names.get(key, key): one for key, one in padding.items() if one != plain[key]}

@@ -7,10 +7,9 @@ from metrics_helpers import facts, log, programs, requests
 
 from fairbench.core import ServiceWeights
 from fairbench.metrics.notes import Notes
-from fairbench.metrics.parties import party, useful
 from fairbench.metrics.records import PLAIN, UNFINISHED, Padding, Window
 from fairbench.metrics.tables import Tables
-from fairbench.metrics.useful import useful_service
+from fairbench.metrics.useful_service import group_service, useful, useful_service
 
 # Client 0 pads each prompt by 100 tokens: of its 150 of input 50 are useful, of 20 of output all.
 TABLES = Tables(
@@ -39,7 +38,7 @@ TABLES = Tables(
 
 
 def test_padding_is_no_use():
-    one = party(TABLES, {0: Padding(100)}, 5.0)
+    one = group_service(TABLES, {0: Padding(100)}, 5.0)
     assert one.served == 50 + 2 * 20
     assert one.due == 3 * (50 + 2 * 20)
     assert (one.programs, one.finished) == (3, 1)
@@ -48,25 +47,25 @@ def test_padding_is_no_use():
 
 
 def test_later_more_has_been_served():
-    one = party(TABLES, {0: Padding(100)}, 12.0)
+    one = group_service(TABLES, {0: Padding(100)}, 12.0)
     assert (one.served, one.finished) == (2 * 90, 2)
 
 
 def test_clients_of_one_owner_are_counted_together_each_with_its_own_padding():
-    one = party(TABLES, {0: Padding(100), 1: PLAIN}, 5.0)
+    one = group_service(TABLES, {0: Padding(100), 1: PLAIN}, 5.0)
     assert one.served == 90 + 30 + 2 * 5
     assert (one.programs, one.finished) == (4, 2)
 
 
 def test_of_an_answer_that_goes_on_its_part_is_useful():
-    one = party(TABLES, {0: Padding(100, 4)}, 5.0)
+    one = group_service(TABLES, {0: Padding(100, 4)}, 5.0)
     assert one.served == 50 + 2 * 20 / 4
     assert one.due == 3 * (50 + 2 * 20 / 4)
-    assert party(TABLES, {0: Padding(output_multiple=4)}, 5.0).served == 150 + 10
+    assert group_service(TABLES, {0: Padding(output_multiple=4)}, 5.0).served == 150 + 10
 
 
 def test_who_asked_for_nothing():
-    one = party(TABLES, {2: PLAIN}, 5.0)
+    one = group_service(TABLES, {2: PLAIN}, 5.0)
     assert isnan(one.fraction)
     assert one.programs_served == 0
 
