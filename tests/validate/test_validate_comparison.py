@@ -9,9 +9,9 @@ import pytest
 from rich.cells import cell_len
 
 from fairbench.errors import UsageError
-from fairbench.metrics.trace import Trace
 from fairbench.report.table import MAX_WIDTH
 from fairbench.validate.pair import Pair
+from fairbench_studies.kit.trace import Trace
 from fairbench_studies.validation.slora import files as validation_files
 from fairbench_studies.validation.slora.compare import RunComparison, compare_run, groups
 from fairbench_studies.validation.slora.files import as_json_object, check_output, write_files

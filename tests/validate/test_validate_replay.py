@@ -10,8 +10,8 @@ import pytest
 
 from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile, resolve_profile
-from fairbench.metrics.trace import Trace, throughput_tok_s
 from fairbench.schedulers.local.fcfs import FCFS
+from fairbench_studies.kit.trace import Trace, throughput_tok_s
 from fairbench_studies.validation.slora import calibrate
 from fairbench_studies.validation.slora.artifact import build_scheduler
 from fairbench_studies.validation.slora.measured import MeasuredRun, load_measured

@@ -7,10 +7,10 @@ import pytest
 
 from fairbench.core import ServiceWeights
 from fairbench.metrics.fairness import jain
-from fairbench.metrics.trace import Trace
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.validate.pair import Pair
+from fairbench_studies.kit.trace import Trace
 from fairbench_studies.validation.slora.artifact import build_scheduler
 from fairbench_studies.validation.slora.compare import compare_run
 from fairbench_studies.validation.slora.measured import load_measured

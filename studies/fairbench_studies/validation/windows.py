@@ -21,8 +21,8 @@ import numpy as np
 
 from fairbench.core import ServiceWeights
 from fairbench.metrics.fairness import jain
-from fairbench.metrics.trace import Trace
 from fairbench.validate.pair import Pair
+from fairbench_studies.kit.trace import Trace
 
 WEIGHTS = ServiceWeights()  # 1 and 2, as in VTC-artifact
 SLICE_S = 60.0  # about so long; as VTC-artifact's windows

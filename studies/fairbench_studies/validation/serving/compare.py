@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fairbench.metrics.records import Flags
-from fairbench.metrics.trace import Trace
 from fairbench.validate.pair import Pair
+from fairbench_studies.kit.trace import Trace
 from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length, requests_of
 from fairbench_studies.validation.windows import TTFT, WEIGHTS, Window, windows

@@ -17,7 +17,7 @@ from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.step_time import PS_PER_MS
 from fairbench.metrics.records import Floats
-from fairbench.metrics.trace import Trace, throughput_tok_s
+from fairbench_studies.kit.trace import Trace, throughput_tok_s
 from fairbench_studies.validation.slora.measured import MeasuredRun
 from fairbench_studies.validation.slora.recorded import Recorded
 from fairbench_studies.validation.slora.replay import (

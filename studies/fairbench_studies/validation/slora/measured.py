@@ -14,8 +14,8 @@ import numpy as np
 
 from fairbench.errors import DataError
 from fairbench.files.json_text import json_lines
-from fairbench.metrics.trace import Trace
 from fairbench.schedulers.base import LocalScheduler
+from fairbench_studies.kit.trace import Trace
 from fairbench_studies.validation.report import NotReplayed, each
 from fairbench_studies.validation.slora.artifact import build_scheduler
 from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, recorded

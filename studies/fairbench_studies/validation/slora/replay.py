@@ -19,11 +19,11 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.lightllm_params import LightLLMLimits
 from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.records import Floats
-from fairbench.metrics.trace import Trace
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.lightllm.worker import LightLLMWorker
 from fairbench.sim.sequence import NEVER, Sequence
+from fairbench_studies.kit.trace import Trace
 from fairbench_studies.validation.slora.measured import MeasuredRun
 from fairbench_studies.validation.slora.recorded import Recorded
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.trace import (
+from fairbench_studies.kit.trace import (
     Trace,
     max_service_spread,
     throughput_tok_s,
