@@ -13,7 +13,7 @@ from fairbench.cli.bench_file import OutputDetails, OutputFile
 from fairbench.cli.flags import Goodput, Percentiles, goodput_flag, split_commas
 from fairbench.cli.report_file import check_report, write_report
 from fairbench.errors import UsageError
-from fairbench.metrics.percentiles import parse_percentiles
+from fairbench.metrics.chosen_percentiles import parse_percentiles
 from fairbench.score.layout import LAYOUTS
 from fairbench.score.stored_run import score_run
 

@@ -90,7 +90,7 @@ def columns_of(
 ) -> list[Column]:
     """Return the columns of a table in order; of the high percentiles ``tail`` and ``beside``.
 
-    Where a user chose ``percentiles`` (``metrics.percentiles``) those are shown and no others.
+    Where a user chose ``percentiles`` those are shown and no others.
     """
     metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail, beside)]
     if percentiles and display in CHOOSABLE:

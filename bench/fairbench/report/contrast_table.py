@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.metrics.catalogue import CLIENTS, columns_of, metric_of, told
+from fairbench.metrics.chosen_percentiles import chosen_percentiles
 from fairbench.metrics.metric import Better, Display, Form, Metric
-from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import shown_tail
 from fairbench.report.heading import basis
 from fairbench.report.numbers import UNDEFINED, bounded, number

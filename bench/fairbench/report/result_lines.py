@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from math import ceil
 
 from fairbench.metrics.catalogue import CATALOGUE, REQUEST_LATENCIES, columns_of
+from fairbench.metrics.chosen_percentiles import chosen_percentiles
 from fairbench.metrics.gpu_time import WARN_ABOVE
 from fairbench.metrics.hidden_backlog import hides_backlog
 from fairbench.metrics.metric import Display
-from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.tail import ENOUGH, P95, P99, TAILS, is_carried
 from fairbench.report.client_table import FEW, is_weighted

@@ -19,7 +19,7 @@ from fairbench.sim.ingress import Ingress
 from fairbench.sim.program_runner import SimLLM, output_segment
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.records.service_log import RequestLog
-from fairbench.sim.routers.doors import Doors
+from fairbench.sim.routers.ingresses import RouterIngresses
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
 from fairbench.sim.tasks import Callback, run
 from fairbench.workloads.programs import Job
@@ -59,7 +59,7 @@ class Cluster:
         router: Router,
         workers: list[Replica],
         clients: list[str],
-        ingress: Ingress | Doors | None = None,
+        ingress: Ingress | RouterIngresses | None = None,
         deadlines: Deadlines | None = None,
         *,
         demotes: bool = False,

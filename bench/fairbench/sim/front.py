@@ -20,7 +20,7 @@ from fairbench.sim.engine.replica import Replica
 from fairbench.sim.fleet import SimFleet
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.routers.arrivals import arrivals
-from fairbench.sim.routers.doors import Doors
+from fairbench.sim.routers.ingresses import RouterIngresses
 from fairbench.sim.routers.sharing import share
 from fairbench.sim.routers.split import SplitRouter, split
 from fairbench.streams import stream
@@ -41,7 +41,7 @@ def _router(spec: ExperimentSpec) -> Router:
 
 def ingress_of(
     spec: ExperimentSpec, router: Router, clock: Clock, workers: list[Replica], setup: Setup
-) -> Ingress | Doors | None:
+) -> Ingress | RouterIngresses | None:
     """Return what holds requests before the ``router`` or routers; None if nothing does.
 
     Raises UsageError for routers that are to share sums but have none.
@@ -61,10 +61,10 @@ def ingress_of(
     arrives = arrivals(params, len(ingresses), setup.clients, spec.seed)
     rng = stream(spec.seed, "router-turns")
     asking_ps = round(2 * params.delay_s * PS_PER_S) if params.form == "ledger" else 0
-    doors = Doors(clock, router, ingresses, workers, arrives, rng, asking_ps)
+    front = RouterIngresses(clock, router, ingresses, workers, arrives, rng, asking_ps)
     if params.shares_sums:
-        share(spec, params, doors, list(zip(router.routers, queues, strict=True)))
-    return doors
+        share(spec, params, front, list(zip(router.routers, queues, strict=True)))
+    return front
 
 
 def _queue(

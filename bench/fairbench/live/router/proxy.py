@@ -21,12 +21,12 @@ from fairbench.live.router.attempts import Asking, Attempts
 from fairbench.live.router.body_memory import BodyLease, BodyMemory, usual_bytes
 from fairbench.live.router.calls import Api, Call
 from fairbench.live.router.charges import Asked
+from fairbench.live.router.concurrency_limit import ConcurrencyLimit, evicted
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.encodings import Decoder
 from fairbench.live.router.health import Health
 from fairbench.live.router.identity import client_of
-from fairbench.live.router.places import Places, evicted
 from fairbench.live.router.problem import Problem, bad_request
 from fairbench.live.router.prompt_limits import PromptLimits
 from fairbench.live.router.text_tokens import TextTokens
@@ -67,7 +67,7 @@ class Proxy:
         self._text = text
         self._access = access
         self._traces = traces
-        self._places = Places(
+        self._limit = ConcurrencyLimit(
             config.max_queue, config.max_queue_per_client or config.max_queue, access.weights
         )
         self._long_bodies = asyncio.Semaphore(1)
@@ -135,7 +135,7 @@ class Proxy:
         promise = self._config.promises.of(http.headers)
         most_output = limits.most_tokens if call.max_new_tokens is None else call.max_new_tokens
         wanted = len(call.ids) + min(call.max_new_tokens or 0, limits.most_tokens)
-        with self._places.take(client) as place, self._access.quotas.lease(client, wanted) as bill:
+        with self._limit.take(client) as slot, self._access.quotas.lease(client, wanted) as bill:
             request = self.dispatcher.make_request(
                 client,
                 call.ids,
@@ -149,14 +149,14 @@ class Proxy:
                 len(call.ids) if call.exact else limits.most_tokens,
                 min(most_output, limits.most_tokens),
             )
-            asking = Asking(http, api, call, request, place, asked, sent, bill, trace)
+            asking = Asking(http, api, call, request, slot, asked, sent, bill, trace)
             return await self._unless_evicted(asking)
 
     async def _unless_evicted(self, asking: Asking) -> web.StreamResponse:
         """Return the answer. Raises Problem if the request is evicted meanwhile."""
         try:
             async with asyncio.timeout(None) as scope:
-                asking.place.on_evicted = partial(scope.reschedule, 0.0)
+                asking.slot.on_evicted = partial(scope.reschedule, 0.0)
                 return await self._attempts.serve(asking)
         except TimeoutError:
             raise evicted() from None

@@ -35,12 +35,12 @@ class Urgency:
         """Pass the setup to the inner ``EDF``, which uses its costs."""
         self._edf.prepare(setup)
 
-    def places(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
+    def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
         """Return a function for a request's rank: ``AGED``, ``IN_TIME`` or ``LATE``, and time."""
-        place = self._edf.places(view, now_s)
+        rank = self._edf.ranks(view, now_s)
 
         def urgency(request: Request) -> tuple[int, float]:
-            group, due_s = place(request)
+            group, due_s = rank(request)
             if group == IN_TIME and request.next_deadline_s is not None:
                 return IN_TIME, due_s
             if now_s - request.arrival_s >= self.aging_s:

@@ -114,11 +114,11 @@ class EDF(LocalScheduler):
     def select(self, view: WaitingView, now_s: float) -> Selection:
         self._now_s = now_s
         self._admitted.clear()
-        place = self.places(view, now_s)
-        for request in least_first(view, place):
+        rank = self.ranks(view, now_s)
+        for request in least_first(view, rank):
             if (yield request):
                 continue
-            for victim in self._victims_for(request, place(request), view.running):
+            for victim in self._victims_for(request, rank(request), view.running):
                 if not (yield from self._victims.take(victim)):
                     continue
                 if (yield request):
@@ -126,26 +126,26 @@ class EDF(LocalScheduler):
             else:
                 return
 
-    def places(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
+    def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
         """Return a function for each request's rank in this pass: its group, and the time in it."""
         slack = self._slack
         if self.setup.costs is not None:
             slack.look(view.running, self.setup.costs)
 
-        def place(request: Request) -> tuple[int, float]:
+        def rank(request: Request) -> tuple[int, float]:
             if now_s - request.arrival_s >= self.params.aging_s:
                 return AGED, request.arrival_s
             due_s = slack.due_s(request)
             late = now_s + slack.states[request].prefill_s > due_s
             return (LATE, request.arrival_s) if late else (IN_TIME, due_s)
 
-        return place
+        return rank
 
     def _victims_for(
-        self, request: Request, place: tuple[int, float], running: RunningView
+        self, request: Request, rank: tuple[int, float], running: RunningView
     ) -> list[Running]:
         """Return the requests to preempt, none unless this request would soon be late."""
-        group, due_s = place
+        group, due_s = rank
         spare_s = due_s - self._now_s - self._slack.states[request].prefill_s
         if not self.preempts or group != IN_TIME or spare_s > self.params.rescue_s:
             return []

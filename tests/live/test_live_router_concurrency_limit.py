@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 from live_router import GENERATE, PATHS, cluster, streamed, until
 
 from fairbench.live import headers
-from fairbench.live.router.places import Places
+from fairbench.live.router.concurrency_limit import ConcurrencyLimit
 from fairbench.live.router.problem import Problem
 
 
 class Taken:
-    """Places that are held until ``stack`` closes; the names of those evicted, in order."""
+    """Slots that are held until ``stack`` closes; the names of those evicted, in order."""
 
     def __init__(self, stack, most, most_each=None, weights=None):
-        self.places = Places(most, most_each or most, weights or {})
+        self.limit = ConcurrencyLimit(most, most_each or most, weights or {})
         self.stack = stack
         self.evicted = []
 
     def take(self, client, begun=False):
-        place = self.stack.enter_context(self.places.take(client))
+        place = self.stack.enter_context(self.limit.take(client))
         place.begun = begun
         number = sum(1 for _ in self.stack._exit_callbacks)
         place.on_evicted = lambda: self.evicted.append((client, number))
@@ -78,12 +78,12 @@ def test_a_client_has_a_limit_of_its_own():
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60), st.integers(1, 8))
 def test_there_are_never_more_than_there_are_places_and_all_become_free(asked, most):
-    places = Places(most, most, {})
+    limit = ConcurrencyLimit(most, most, {})
     with ExitStack() as stack:
         held = []
         for client, begun in asked:
             try:
-                place = stack.enter_context(places.take(client))
+                place = stack.enter_context(limit.take(client))
             except Problem:
                 counts = [sum(p.client == c and not p.evicted for p in held) for c in "abc"]
                 assert sum(counts) == most
@@ -93,7 +93,7 @@ def test_there_are_never_more_than_there_are_places_and_all_become_free(asked, m
             assert sum(not one.evicted for one in held) <= most
         assert not any(one.evicted and one.begun for one in held)
     for _ in range(most):
-        stack.enter_context(places.take("d"))
+        stack.enter_context(limit.take("d"))
 
 
 def ask(under_test, client, body=None):

@@ -1,4 +1,4 @@
-"""Eviction news from workers to routers, which arrives late or not at all."""
+"""Eviction reports from workers to routers, which arrives late or not at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.schedulers.base import Router
 from fairbench.sim.clock import ARRIVE, Clock
 
 
-def eviction_news(
+def eviction_reports(
     clock: Clock,
     router: Router,
     worker: int,

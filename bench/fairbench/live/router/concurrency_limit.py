@@ -1,4 +1,4 @@
-"""Places: who is under way, and who has to go when there is no room for a client with fewer."""
+"""A limit on requests under way, and the eviction of a client that has more than others."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ RETRY_AFTER_S = 5
 
 
 @dataclass(slots=True, eq=False)
-class Place:
-    """The place of one request. ``begun`` once the answer has started: then it cannot be evicted.
+class Slot:
+    """The slot of one request. ``begun`` once the answer has started: then it cannot be evicted.
 
     ``on_evicted`` is called once on eviction.
     """
@@ -29,37 +29,37 @@ class Place:
         self.begun = True
 
 
-class Places:
+class ConcurrencyLimit:
     """A limit of ``most`` requests in flight, and of ``most_each`` per client.
 
-    When all places are taken, a client with fewer places (by weight) than another takes one from
+    When all slots are taken, a client with fewer slots (by weight) than another takes one from
     it. The victim is the youngest request without any answer yet, of the client with the most
-    places.
+    slots.
     """
 
     def __init__(self, most: int, most_each: int, weights: Mapping[str, float]) -> None:
         self._most = most
         self._most_each = most_each
         self._weights = weights
-        self._taken: dict[str, dict[Place, None]] = {}
+        self._taken: dict[str, dict[Slot, None]] = {}
         self._count = 0
 
     @contextmanager
-    def take(self, client: str) -> Iterator[Place]:
-        """Take a place until the block ends. Raises Problem (429) if there is none."""
+    def take(self, client: str) -> Iterator[Slot]:
+        """Take a slot until the block ends. Raises Problem (429) if there is none."""
         own = len(self._taken.get(client, ()))
         if own >= self._most_each:
             raise _full(f"{self._most_each} requests of this client are under way already")
         if self._count >= self._most and not self._evict_for(client, own):
             raise _full(f"{self._most} requests are under way already")
-        place = Place(client)
-        self._taken.setdefault(client, {})[place] = None
+        slot = Slot(client)
+        self._taken.setdefault(client, {})[slot] = None
         self._count += 1
         try:
-            yield place
+            yield slot
         finally:
-            if not place.evicted:
-                self._leave(place)
+            if not slot.evicted:
+                self._leave(slot)
 
     def _evict_for(self, client: str, own: int) -> bool:
         """Evict a request of another client for this one; return whether that succeeded."""
@@ -71,19 +71,19 @@ class Places:
         for share, name in by_share:
             if share <= wanted:
                 return False
-            for place in reversed(self._taken[name]):
-                if not place.begun:
-                    self._leave(place)
-                    place.evicted = True
-                    place.on_evicted()
+            for slot in reversed(self._taken[name]):
+                if not slot.begun:
+                    self._leave(slot)
+                    slot.evicted = True
+                    slot.on_evicted()
                     return True
         return False
 
-    def _leave(self, place: Place) -> None:
-        taken = self._taken[place.client]
-        del taken[place]
+    def _leave(self, slot: Slot) -> None:
+        taken = self._taken[slot.client]
+        del taken[slot]
         if not taken:
-            del self._taken[place.client]
+            del self._taken[slot.client]
         self._count -= 1
 
     def _weight(self, client: str) -> float:

@@ -1,4 +1,4 @@
-"""Books: what each client has had, for a bounded number of clients."""
+"""Totals: what each client has had, for a bounded number of clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REQUESTS = (
 
 
 @dataclass(slots=True)
-class Book:
+class ClientTotals:
     """The totals of one client."""
 
     requests: Counter[str] = field(default_factory=Counter)
@@ -33,7 +33,7 @@ class Book:
     output_tokens: int = 0
     held_seconds: float = 0.0
 
-    def add(self, other: Book) -> None:
+    def add(self, other: ClientTotals) -> None:
         """Take over what another one had."""
         self.requests += other.requests
         self.input_tokens += other.input_tokens
@@ -47,39 +47,41 @@ class Book:
         return WEIGHTS.extend * self.input_tokens + WEIGHTS.output * self.output_tokens
 
 
-class Books(Collector):
-    """The clients that were served last have a book each, all others share one."""
+class TotalsByClient(Collector):
+    """The clients that were served last have totals each, all others share theirs."""
 
     def __init__(self) -> None:
-        self._books: dict[str, Book] = {}  # the longest unused first
-        self._others = Book()
+        self._totals: dict[str, ClientTotals] = {}  # the longest unused first
+        self._others = ClientTotals()
 
     def finished(self, client: str, outcome: str, charge: Charge) -> None:
         """Record the end of a request and its charge."""
-        book = self._book(client)
-        book.requests[outcome] += 1
-        book.input_tokens += charge.input_tokens
-        book.cached_tokens += charge.cached_tokens
-        book.output_tokens += charge.output_tokens
+        totals = self._totals_of(client)
+        totals.requests[outcome] += 1
+        totals.input_tokens += charge.input_tokens
+        totals.cached_tokens += charge.cached_tokens
+        totals.output_tokens += charge.output_tokens
 
     def held(self, client: str, held_s: float) -> None:
         """Record how long a request was queued."""
         if held_s:
-            self._book(client).held_seconds += held_s
+            self._totals_of(client).held_seconds += held_s
 
-    def _book(self, client: str) -> Book:
-        book = self._books.pop(client, None) or Book()
-        while len(self._books) >= MAX_CLIENTS:
-            self._others.add(self._books.pop(next(iter(self._books))))
-        self._books[client] = book
-        return book
+    def _totals_of(self, client: str) -> ClientTotals:
+        totals = self._totals.pop(client, None) or ClientTotals()
+        while len(self._totals) >= MAX_CLIENTS:
+            self._others.add(self._totals.pop(next(iter(self._totals))))
+        self._totals[client] = totals
+        return totals
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics for Prometheus."""
-        books = {**self._books, OTHERS: self._others} if self._others.requests else self._books
+        by_client = (
+            {**self._totals, OTHERS: self._others} if self._others.requests else self._totals
+        )
         requests = CounterMetricFamily("fairbench_requests", REQUESTS, labels=["client", "outcome"])
-        for client, book in books.items():
-            for outcome, count in book.requests.items():
+        for client, totals in by_client.items():
+            for outcome, count in totals.requests.items():
                 requests.add_metric([client, outcome], count)
         yield requests
         for name, text in (
@@ -90,6 +92,6 @@ class Books(Collector):
             ("held_seconds", "Seconds that requests were held before they went to a worker"),
         ):
             family = CounterMetricFamily(f"fairbench_{name}", text, labels=["client"])
-            for client, book in books.items():
-                family.add_metric([client], getattr(book, name))
+            for client, totals in by_client.items():
+                family.add_metric([client], getattr(totals, name))
             yield family

@@ -10,7 +10,7 @@ from sortedcontainers import SortedList
 from fairbench.core import Request
 
 
-class Lot:
+class RequestTotals:
     """Requests, how many each client has, when they are due, and the sum of their prefills."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Lot:
         return request in self._prefills_s
 
     def add(self, request: Request, prefill_s: float = 0.0) -> None:
-        """Add a request, which must not be in the lot yet."""
+        """Add a request, which must not be in the totals yet."""
         self._prefills_s[request] = prefill_s
         self.prefill_s += prefill_s
         self.clients[request.client] += 1
@@ -34,7 +34,7 @@ class Lot:
             self._dues_s.add(request.next_deadline_s)
 
     def remove(self, request: Request) -> None:
-        """Remove a request. Raises KeyError if it is not in the lot."""
+        """Remove a request. Raises KeyError if it is not in the totals."""
         prefill_s = self._prefills_s.pop(request)
         # The last client removes the rounding error of the sum.
         self.prefill_s = self.prefill_s - prefill_s if self._prefills_s else 0.0
@@ -50,5 +50,5 @@ class Lot:
         return int(self._dues_s.bisect_right(inf if due_s is None else due_s))
 
 
-NOBODY = Lot()
+NOBODY = RequestTotals()
 """An empty holding place. Do not add to it."""

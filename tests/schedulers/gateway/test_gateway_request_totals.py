@@ -1,4 +1,4 @@
-"""What a lot says of its requests is what a walk over them says."""
+"""What a totals says of its requests is what a walk over them says."""
 
 from math import inf
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.gateway.admission.lot import Lot
+from fairbench.schedulers.gateway.admission.request_totals import RequestTotals
 
 dues = st.none() | st.sampled_from([0.5, 1.0, 1.0, 2.5, 9.0])
 requests = st.tuples(st.sampled_from("abc"), dues, dues, st.floats(0, 10))
@@ -27,23 +27,23 @@ def by_a_walk(request, others):
 
 @given(st.lists(requests, max_size=30), st.randoms(use_true_random=False), requests)
 def test_it_says_what_a_walk_says(made, draw, asked):
-    lot, here = Lot(), {}
+    totals, here = RequestTotals(), {}
     asking = request(99, *asked[:3])
     for number, (client, first_s, end_s, prefill_s) in enumerate(made):
         one = request(number, client, first_s, end_s)
-        lot.add(one, prefill_s)
+        totals.add(one, prefill_s)
         here[one] = prefill_s
         if draw.random() < 0.4:
             gone = draw.choice(list(here))
-            lot.remove(gone)
+            totals.remove(gone)
             del here[gone]
-        assert (len(lot), one in lot) == (len(here), one in here)
-        assert lot.due_before(asking) == by_a_walk(asking, here)
-        assert lot.prefill_s == pytest.approx(sum(here.values()))
+        assert (len(totals), one in totals) == (len(here), one in here)
+        assert totals.due_before(asking) == by_a_walk(asking, here)
+        assert totals.prefill_s == pytest.approx(sum(here.values()))
         names = [one.client for one in here]
-        assert dict(lot.clients) == {name: names.count(name) for name in names}
+        assert dict(totals.clients) == {name: names.count(name) for name in names}
     for one in list(here):
-        lot.remove(one)
-    assert (len(lot), lot.prefill_s, dict(lot.clients)) == (0, 0.0, {})
+        totals.remove(one)
+    assert (len(totals), totals.prefill_s, dict(totals.clients)) == (0, 0.0, {})
     with pytest.raises(KeyError):
-        lot.remove(asking)
+        totals.remove(asking)

@@ -1,4 +1,4 @@
-"""Doors: the ingresses of several routers before one simulated fleet, to its cluster one."""
+"""The ingresses of several routers before one simulated fleet, to its cluster one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairbench.sim.routers.split import SplitRouter
 from fairbench.sim.sequence import Sequence
 
 
-class Doors:
+class RouterIngresses:
     """The ``Ingress`` of a cluster with several routers, in random order at each instant.
 
     With a fixed order, the first router would always take the room that the others saw at the same
@@ -48,10 +48,10 @@ class Doors:
 
     def enter(self, sequence: Sequence) -> None:
         """Take in a request that arrives at one of the routers."""
-        door = self._arrives(sequence.request)
-        self._router.owners[sequence.request] = door
+        number = self._arrives(sequence.request)
+        self._router.owners[sequence.request] = number
         if not self._asking_ps:
-            self.ingresses[door].enter(sequence)
+            self.ingresses[number].enter(sequence)
             return
         self._asking[sequence.request] = sequence
         self.clock.at(

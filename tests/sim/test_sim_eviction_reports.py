@@ -6,7 +6,7 @@ from fairbench.core import Segment
 from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.sim.clock import Clock
-from fairbench.sim.news import eviction_news
+from fairbench.sim.eviction_reports import eviction_reports
 from fairbench.streams import stream
 
 PIECES = 2_000
@@ -23,7 +23,7 @@ class Listener(RoundRobin):
 
 def heard(seed=0, **params):
     clock, router = Clock(), Listener()
-    evicted = eviction_news(clock, router, 1, ClusterParams(**params), stream(seed, "news"))
+    evicted = eviction_reports(clock, router, 1, ClusterParams(**params), stream(seed, "news"))
     for number in range(PIECES):
         evicted((Segment(str(number), 10),), 10)
     while clock.next_ps() is not None:
