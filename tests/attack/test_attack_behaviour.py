@@ -8,8 +8,7 @@ import pytest
 
 from fairbench.attack.behaviour import CHOICES, HONEST, Behaviour, behaviour_of
 from fairbench.attack.choose import random_behaviours, tpe_behaviours
-from fairbench.attack.known import KNOWN
-from fairbench.attack.known_files import known_file, known_workload
+from fairbench.attack.known import KNOWN, known_file, known_workload
 from fairbench.attack.store import attack_file
 from fairbench.attack.workload import ATTACK, SPLITS, Stakes, attack_workload, choices
 from fairbench.attack.workload import HONEST as HONESTLY

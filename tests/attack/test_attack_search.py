@@ -12,12 +12,11 @@ from typer.testing import CliRunner
 from fairbench.attack.behaviour import Behaviour
 from fairbench.attack.budget import gpu_s_per_hour, programs_multiple, tokens_per_hour
 from fairbench.attack.figure import draw
-from fairbench.attack.known import KNOWN
-from fairbench.attack.known_files import known_workload
+from fairbench.attack.known import KNOWN, known_workload
 from fairbench.attack.measure import Harm, Seen, combined, harm, pair, replayed
 from fairbench.attack.objective import value_of
-from fairbench.attack.replay import replay
 from fairbench.attack.search import Search, worst_of
+from fairbench.attack.simulate import replay
 from fairbench.attack.store import Plan, SearchStore, Spent, Trial
 from fairbench.attack.table import attack_text, processors_text
 from fairbench.attack.workload import ATTACK, Stakes, attack_workload
@@ -29,8 +28,8 @@ from fairbench.execute.interruption import Interrupted
 from fairbench.execute.requests import experiment
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.costs import ProfileCosts
-from fairbench.metrics.parties import party
 from fairbench.metrics.records import Padding
+from fairbench.metrics.useful_service import group_service
 from fairbench.results.run_folder import run_folder
 from fairbench.sim.tables_only import simulate_tables
 from fairbench.workloads.spec import load_workload
@@ -275,7 +274,7 @@ def test_when_all_is_over_longer_answers_were_of_the_same_use(tmp_path):
         spec = _of(free.spec.model_copy(update={"max_drain_s": 600.0}), free.workload(one))
         tables, _ = simulate_tables(spec, lambda: False)
         padding = Padding(one.padding_tokens, one.output_multiple)
-        runs.append((tables.requests.output_tokens, party(tables, {0: padding}, 600.0)))
+        runs.append((tables.requests.output_tokens, group_service(tables, {0: padding}, 600.0)))
     (short, plain), (long, longer) = runs
     assert plain == longer
     assert plain.fraction == 1

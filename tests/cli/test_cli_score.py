@@ -12,10 +12,10 @@ from fairbench.core import ServiceWeights
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Window
 from fairbench.metrics.service import View, window_service
-from fairbench.metrics.trace import throughput_tok_s
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import read_run
-from fairbench.validate.measured import load_measured
+from fairbench_studies.kit.trace import throughput_tok_s
+from fairbench_studies.validation.slora.measured import load_measured
 from shared_data import VTC_RUNS, needs
 
 ROOT = Path(__file__).resolve().parents[2]

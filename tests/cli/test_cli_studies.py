@@ -32,9 +32,17 @@ def checkout(folder, text):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["reproduce", "claims"], ["plot", "fig7"], ["attack", "--rediscover"]]
+    "arguments",
+    [
+        ["reproduce", "claims"],
+        ["plot", "fig7"],
+        ["attack", "--rediscover"],
+        ["validate", "runs.jsonl"],
+        ["profile", "fit", "runs.jsonl"],
+    ],
 )
-def test_without_studies_a_line_says_how_to_get_them(no_studies, arguments):
+def test_without_studies_a_line_says_how_to_get_them(no_studies, tmp_path, arguments):
+    (tmp_path / "runs.jsonl").write_text('{"path": "VTC/all_results_mine.jsonl"}\n')
     result = CliRunner().invoke(app, arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     (line,) = result.stderr.splitlines()

@@ -10,8 +10,8 @@ from fairbench.cli.app import app
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Display
 from fairbench.results.store import StoredRun
-from fairbench.validate import calibrate, files
 from fairbench.validate.live_run import compare_live, live_lines
+from fairbench_studies.validation.slora import calibrate, files
 from shared_data import VTC_RUNS, needs
 
 

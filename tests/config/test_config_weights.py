@@ -11,7 +11,7 @@ from fairbench.config.resolve import resolve
 from fairbench.config.sweep import make_sweep, sweep_of
 from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, UsageError
-from fairbench.workloads.plan import places_of
+from fairbench.workloads.plan import tenant_paths_of
 from fairbench.workloads.spec import load_workload
 
 CHAT = load_workload("chat").model_dump(mode="json", exclude_none=True)
@@ -169,9 +169,9 @@ def test_names_of_tenants_end_in_a_slash_and_those_of_clients_do_not(change, mes
 def test_who_has_an_owner_that_its_name_does_not_tell_has_a_place_below_it():
     owned = CHAT | {"client_owners": {"client-1": "client-0", "client-2": "mal"}}
     plans = resolve({"workload": owned, "weights": {"client-1": 2}}).client_plans()
-    assert places_of(plans) == {
+    assert tenant_paths_of(plans) == {
         "client-0": "client-0/client-0",
         "client-1": "client-0/client-1",
         "client-2": "mal/client-2",
     }
-    assert places_of(resolve({"workload": TENANTS}).client_plans()) == {}
+    assert tenant_paths_of(resolve({"workload": TENANTS}).client_plans()) == {}

@@ -1,6 +1,6 @@
 """What figures say of their numbers' origin."""
 
-from fairbench.figures.provenance import of_first_runs, provenance
+from fairbench_studies.kit.provenance import of_first_runs, provenance
 from figure_helpers import PROFILE, cell
 
 

@@ -11,11 +11,11 @@ from live_router import CHAT, GENERATE, PATHS, cluster, router_before, until
 
 from fairbench.errors import UsageError
 from fairbench.live import headers
-from fairbench.live.due_tag import tagged, untagged
 from fairbench.live.plugins import ledger
 from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.sglang.home import Home
 from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.request_tag import tagged, untagged
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.promises import promises
 from fairbench.targets import NOT_DUE, Due

@@ -20,7 +20,7 @@ from fairbench.live.processes.router import router_recipe, takes_requests
 from fairbench.live.records import read_records
 from fairbench.live.request_tag import answer_id, tag, with_tag, worker_in
 from fairbench.live.summary import NO_WORKER
-from fairbench.results.program_version import program_version
+from fairbench.results.manifest import program_version
 from fairbench.sim.run import simulate
 
 PROXY = f"{sys.executable} {Path(__file__).with_name('live_foreign_router.py')} {{port}} "

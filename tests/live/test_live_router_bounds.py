@@ -22,11 +22,11 @@ from fairbench.live.plugins import ledger, prometheus
 from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.sglang.home import Home, client_of
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router import books
+from fairbench.live.router import client_totals
 from fairbench.live.router.app import router_app
-from fairbench.live.router.books import Books
 from fairbench.live.router.calls import GenerateApi
 from fairbench.live.router.charges import Charge
+from fairbench.live.router.client_totals import TotalsByClient
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.prompt_limits import PromptLimits
@@ -87,8 +87,8 @@ def page_of(registry):
 
 
 def test_labels_are_those_of_the_last_clients_and_sums_stay(monkeypatch):
-    monkeypatch.setattr(books, "MAX_CLIENTS", 3)
-    kept, registry = Books(), CollectorRegistry()
+    monkeypatch.setattr(client_totals, "MAX_CLIENTS", 3)
+    kept, registry = TotalsByClient(), CollectorRegistry()
     registry.register(kept)
     for number in range(1000):
         kept.finished(f"client-{number}", "ok", Charge(10, 1, 5))

@@ -9,7 +9,7 @@ import pytest
 # Pieces as a body of 64 MiB comes in, and something small above them that stays.
 LEFT_BEHIND = """
 import ctypes, os
-from fairbench.live.router.freed_memory import give_back
+from fairbench.live.router.service import give_back
 
 def mib():
     pages = int(open("/proc/self/statm").read().split()[1])

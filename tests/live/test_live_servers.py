@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.processes import rocm, start
+from fairbench.live.processes import gpus, start
 from fairbench.live.processes.addresses import free_ports
 from fairbench.live.processes.gpus import assign, server_gpus, visible_gpus
 from fairbench.live.processes.process import ServerProcess
@@ -276,7 +276,7 @@ def machine(tmp_path, monkeypatch):
     for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    monkeypatch.setattr(rocm, "ROOT", tmp_path)
+    monkeypatch.setattr(gpus, "ROOT", tmp_path)
     (tmp_path / "dev/dri").mkdir(parents=True)
     (tmp_path / "bin").mkdir()
 

@@ -28,7 +28,7 @@ from fairbench.live.plugins.sglang.home import Home
 from fairbench.live.plugins.sglang.hooks import Hooks
 from fairbench.live.processes.router import router_recipe
 from fairbench.live.sent_names import sent_names
-from fairbench.workloads.plan import places_of
+from fairbench.workloads.plan import tenant_paths_of
 
 WEIGHTS = {"client-0": 2.0, "client-1": 0.1}
 FLAGS = ["--weights", "client-0=2.0,client-1=0.1"]
@@ -97,7 +97,9 @@ OWNED = {"workload": "chat", "name": "owned", "client_owners": {"client-2": "cli
 def test_who_has_an_owner_is_told_of_as_one_of_its_clients():
     spec = live("emulator", workload=OWNED, weights={"client-1": 3.0, "client-2": 2.0})
     assert sent_names(spec) == {"client-0": "client-0/client-0", "client-2": "client-0/client-2"}
-    assert sent_names(spec) == places_of(spec.client_plans())  # as simulated schedulers know them
+    assert sent_names(spec) == tenant_paths_of(
+        spec.client_plans()
+    )  # as simulated schedulers know them
     commands = [one.command([1, 2, 3]) for one in recipes_here(spec)]
     for command in (*commands, router_recipe(spec, []).command([1])):
         at = command.index("--weights")

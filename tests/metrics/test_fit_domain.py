@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fairbench.metrics.fit_domain import outside_fit_ratio
+from fairbench.metrics.gpu_time import outside_fit_ratio
 from fairbench.metrics.records import Client, Facts, FitLimits, Programs, Requests, Service, Window
 from fairbench.metrics.tables import Tables
 

@@ -14,9 +14,8 @@ from fairbench.gate.clause import parse_clause
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, fitting, metric_of
 from fairbench.metrics.entries import memory, sessions
 from fairbench.metrics.metric import Better, Display, Form, Metric, Needs, Of, Shown
-from fairbench.metrics.unknown import forget_needing
+from fairbench.metrics.notes import forget_needing
 from fairbench.report import comparison_table, interval_lines, table
-from fairbench.report.metric_table import metric_table
 from fairbench.report.pages.run_page import client_grid
 from fairbench.results.comparison import compare
 from fairbench.results.intervals import combine
@@ -24,6 +23,7 @@ from fairbench.results.summary_schema import check_summary
 from fairbench.results.values import values_of
 from fairbench.sim.run import simulate
 from fairbench_studies.dlpm import fig1, fig7, fig11
+from fairbench_studies.pages.metric_table import metric_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -8,7 +8,7 @@ import fairbench
 from fairbench.metrics.memory import evicted_tokens, held_token_s
 from fairbench.metrics.memory_table import Memory
 from fairbench.metrics.records import Window
-from fairbench.report.memory_lines import memory_lines
+from fairbench.report.optional_lines import memory_lines
 from fairbench.results.store import save_run
 from fairbench.score.stored_run import score_run
 from fairbench.sim.run import simulate

@@ -12,7 +12,7 @@ from fairbench.metrics.notes import Notes
 from fairbench.metrics.records import Client, Facts, Window
 from fairbench.metrics.service import Booked
 from fairbench.metrics.tenants import tenant_shares
-from fairbench.report.tenant_lines import tenant_lines
+from fairbench.report.optional_lines import tenant_lines
 
 
 def facts_of(clients, **more):

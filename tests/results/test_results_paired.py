@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 
 from fairbench.metrics.metric import Better
 from fairbench.results.intervals import t_interval
-from fairbench.results.paired import MOST_SEEDS, Decision, difference, seeds_needed
+from fairbench.results.paired import (
+    MIXED,
+    MOST_SEEDS,
+    Decision,
+    difference,
+    mean_value,
+    seeds_needed,
+)
 from fairbench.results.values import Value
 
 BETTER, WORSE, SAME, CANNOT_TELL = Decision
@@ -21,6 +28,15 @@ def values(*raw):
 
 def decided(before, after, better=Better.LESS):
     return difference(values(*before), values(*after)).decision(better)
+
+
+def test_the_mean_of_bounds_is_a_bound_of_the_same_kind_or_none():
+    assert mean_value(values(1, 2)) == Value(1.5)
+    assert mean_value(values(1, "> 2")) == Value(1.5, ">")
+    assert mean_value(values("< 1", 2)) == Value(1.5, "<")
+    # The true mean of "at least 1" and "at most 3" may be anything.
+    assert mean_value(values("> 1", "< 3")) == Value(None, reason=MIXED)
+    assert mean_value([]) == Value(None)
 
 
 def test_a_difference_known_by_hand():

@@ -14,8 +14,8 @@ import fairbench.sim.engine.waiting
 from fairbench.core import PS_PER_S, Segment, prompt_tokens
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.timing import Frontend
-from fairbench.live.due_tag import tagged
 from fairbench.live.plugins.sglang import hooks as plugin
+from fairbench.live.request_tag import tagged
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import local_class

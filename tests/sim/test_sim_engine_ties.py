@@ -4,7 +4,7 @@ import pytest
 from sim_helpers import PLAIN, US, Spy
 
 from fairbench.core import Request, Segment
-from fairbench.hardware.engine_limits import EngineLimits
+from fairbench.hardware.engine_params import EngineLimits
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.worker import Worker

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sim_helpers import PLAIN, US
 
 from fairbench.core import Request, Segment
-from fairbench.hardware.lightllm_limits import LightLLMLimits
+from fairbench.hardware.lightllm_params import LightLLMLimits
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lcf import LCF
 from fairbench.schedulers.local.rpm import RPM

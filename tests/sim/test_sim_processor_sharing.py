@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.engine_limits import EngineLimits
+from fairbench.hardware.engine_params import EngineLimits
 from fairbench.hardware.kv_pool import KVPool
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.local.fcfs import FCFS

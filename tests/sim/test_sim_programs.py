@@ -6,7 +6,7 @@ from sim_helpers import PLAIN, US, prompt, small_spec
 
 from fairbench.core import PS_PER_S, Demand, Segment
 from fairbench.errors import ProgramFailed, UsageError
-from fairbench.hardware.engine_limits import EngineLimits
+from fairbench.hardware.engine_params import EngineLimits
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.sim.clock import ARRIVE, Clock

@@ -15,7 +15,7 @@ from fairbench.core import Request, Segment
 from fairbench.errors import UsageError
 from fairbench.schedulers.peers.params import RoutersParams, shares
 from fairbench.sim.routers.arrivals import arrivals
-from fairbench.sim.routers.doors import Doors
+from fairbench.sim.routers.ingresses import RouterIngresses
 from fairbench.sim.run import Simulation, simulate
 from invariants import check_all
 
@@ -122,7 +122,7 @@ def test_each_router_hears_the_ends_of_its_own_and_all_evictions():
     for counter, router in zip(heard, simulation.router.routers, strict=True):
         for hook in ("route", "on_finish", "on_evict"):
             spy(router, hook, counter)
-    assert isinstance(simulation.cluster.ingress, Doors)
+    assert isinstance(simulation.cluster.ingress, RouterIngresses)
     simulation.run()
     assert all(one["route"] == one["on_finish"] > 0 for one in heard)
     assert heard[0]["on_evict"] == heard[1]["on_evict"] > 0

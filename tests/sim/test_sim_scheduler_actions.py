@@ -11,7 +11,7 @@ from fairbench.hardware.costs import ProfileCosts
 from fairbench.schedulers.base import Preempt
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.news import eviction_news
+from fairbench.sim.eviction_reports import eviction_reports
 from fairbench.sim.sequence import FINISHED
 
 
@@ -275,7 +275,7 @@ def test_news_of_an_eviction_is_late():
             heard.append((prefix, tokens, worker, round(now_s * PS_PER_S)))
 
     late = ClusterParams(eviction_delay_s=7 / PS_PER_S)
-    evicted = eviction_news(clock, Hears(), 3, late, Random(0))
+    evicted = eviction_reports(clock, Hears(), 3, late, Random(0))
     clock.at(5, ARRIVE, 0, lambda: [evicted((Segment("a", size),), size) for size in (4, 9)])
     while (due_ps := clock.next_ps()) is not None and due_ps < 12:
         clock.step()

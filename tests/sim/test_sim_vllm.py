@@ -11,7 +11,7 @@ from sim_helpers import PLAIN, US, prompt
 from vllm_invariants import watch_vllm
 
 from fairbench.core import Request, Segment, prompt_tokens
-from fairbench.hardware.vllm_limits import VLLMLimits
+from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import build_local
 from fairbench.sim.clock import ARRIVE, Clock

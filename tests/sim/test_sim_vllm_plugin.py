@@ -7,7 +7,7 @@ import pytest
 from vllm_plugin_streams import SCHEDULERS, compare_plugin, fair_engine
 from vllm_seam import why_absent
 
-from fairbench.hardware.vllm_limits import VLLMLimits
+from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.live.plugins.config import plugin_environment
 
 pytestmark = [

@@ -11,7 +11,7 @@ from vllm_seam import VERSION, RealEngine
 
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.hardware.timing import Frontend
-from fairbench.hardware.vllm_limits import VLLMLimits
+from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.vllm.worker import VLLMWorker

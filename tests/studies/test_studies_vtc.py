@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import DataError
 from fairbench.execute.context import RunContext
-from fairbench.metrics.trace import Trace
 from fairbench.workloads.spec import load_workload
 from fairbench_studies.kit.claim import Verdict
+from fairbench_studies.kit.trace import Trace
 from fairbench_studies.vtc import arena, experiments, synthetic
 from fairbench_studies.vtc.claims import CLAIMS
 from fairbench_studies.vtc.curves import FIGURES, panels_of, rows

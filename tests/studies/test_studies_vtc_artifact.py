@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.trace import Trace
+from fairbench_studies.kit.trace import Trace
 from fairbench_studies.vtc.artifact import (
     accumulated,
     accumulated_difference,

@@ -21,7 +21,7 @@ import numpy as np
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.hardware.kv_pool import KVPool
 from fairbench.hardware.timing import TimingProfile
-from fairbench.hardware.vllm_limits import VLLMLimits
+from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.queue import GatewayQueue
 from fairbench.schedulers.gateway.registry import policy_class

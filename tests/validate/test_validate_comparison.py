@@ -9,15 +9,15 @@ import pytest
 from rich.cells import cell_len
 
 from fairbench.errors import UsageError
-from fairbench.metrics.trace import Trace
 from fairbench.report.table import MAX_WIDTH
-from fairbench.validate import files as validation_files
-from fairbench.validate.compare import TTFT, RunComparison, compare_run, groups
-from fairbench.validate.files import as_json_object, check_output, write_files
-from fairbench.validate.order import scheduler_orders
 from fairbench.validate.pair import Pair
-from fairbench.validate.table import validation_text
-from fairbench.validate.windows import Window
+from fairbench_studies.kit.trace import Trace
+from fairbench_studies.validation.slora import files as validation_files
+from fairbench_studies.validation.slora.compare import RunComparison, compare_run, groups
+from fairbench_studies.validation.slora.files import as_json_object, check_output, write_files
+from fairbench_studies.validation.slora.order import scheduler_orders
+from fairbench_studies.validation.slora.table import validation_text
+from fairbench_studies.validation.windows import TTFT, Window
 
 SETTINGS = {"timing_profile": "some/profile", "fitted": {"c_T_ms": 0.2}}
 

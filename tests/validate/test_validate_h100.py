@@ -6,11 +6,11 @@ import pytest
 from test_validate_serving import record
 
 from fairbench.errors import DataError
-from fairbench.validate.serving.compare import compare_serving
-from fairbench.validate.serving.files import load_serving
-from fairbench.validate.serving.measured import serving_run
-from fairbench.validate.serving.profiles import MEASURED_H100, profile_of
-from fairbench.validate.serving.replay import replay
+from fairbench_studies.validation.serving.compare import compare_serving
+from fairbench_studies.validation.serving.files import load_serving
+from fairbench_studies.validation.serving.measured import serving_run
+from fairbench_studies.validation.serving.profiles import MEASURED_H100, profile_of
+from fairbench_studies.validation.serving.replay import replay
 
 RUNS = Path(__file__).parent.parent / "data" / "sglang_h100_loops.jsonl.gz"
 

@@ -8,10 +8,10 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import DataError
-from fairbench.validate.policies import scheduler_of
-from fairbench.validate.programs.compare import compare_programs, jain_of_all
-from fairbench.validate.programs.measured import program_run
-from fairbench.validate.programs.replay import EvenArrivals, Replay, replay
+from fairbench_studies.validation.policies import scheduler_of
+from fairbench_studies.validation.programs.compare import compare_programs, jain_of_all
+from fairbench_studies.validation.programs.measured import program_run
+from fairbench_studies.validation.programs.replay import EvenArrivals, Replay, replay
 from shared_data import SHARED, needs
 
 JUDGE_RUNS = SHARED / "data/dlpm_judge_rerun.json"

@@ -10,13 +10,13 @@ import pytest
 
 from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile, resolve_profile
-from fairbench.metrics.trace import Trace, throughput_tok_s
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.validate import calibrate
-from fairbench.validate.artifact import build_scheduler
-from fairbench.validate.measured import MeasuredRun, load_measured
-from fairbench.validate.recorded import recorded
-from fairbench.validate.replay import (
+from fairbench_studies.kit.trace import Trace, throughput_tok_s
+from fairbench_studies.validation.slora import calibrate
+from fairbench_studies.validation.slora.artifact import build_scheduler
+from fairbench_studies.validation.slora.measured import MeasuredRun, load_measured
+from fairbench_studies.validation.slora.recorded import recorded
+from fairbench_studies.validation.slora.replay import (
     ADDED_PROMPT_TOKENS,
     FITTED_PROFILE,
     FITTED_SCENARIOS,

@@ -15,16 +15,16 @@ from fairbench.hardware.step_time import PS_PER_MS
 from fairbench.schedulers.gateway.policies.token_bucket import TokenBucket
 from fairbench.schedulers.views import WorkerLoad
 from fairbench.sim.clock import Clock
-from fairbench.validate.serving.calibrate import fit
-from fairbench.validate.serving.closed_loop import NEXT_REQUEST_MS, ClosedLoop
-from fairbench.validate.serving.compare import compare_serving
-from fairbench.validate.serving.files import load_serving
-from fairbench.validate.serving.gateway import GATEWAY_MS, gateway_queue
-from fairbench.validate.serving.measured import serving_run
-from fairbench.validate.serving.predict import predict
-from fairbench.validate.serving.profiles import MEASURED, VLLM_REQUEST_MS, profile_of
-from fairbench.validate.serving.replay import replay
-from fairbench.validate.serving.table import serving_text
+from fairbench_studies.validation.serving.calibrate import fit
+from fairbench_studies.validation.serving.closed_loop import NEXT_REQUEST_MS, ClosedLoop
+from fairbench_studies.validation.serving.compare import compare_serving
+from fairbench_studies.validation.serving.files import load_serving
+from fairbench_studies.validation.serving.gateway import GATEWAY_MS, gateway_queue
+from fairbench_studies.validation.serving.measured import serving_run
+from fairbench_studies.validation.serving.predict import predict
+from fairbench_studies.validation.serving.profiles import MEASURED, VLLM_REQUEST_MS, profile_of
+from fairbench_studies.validation.serving.replay import replay
+from fairbench_studies.validation.serving.table import serving_text
 from shared_data import SERVING_RUNS, VLLM_MIXED_RUNS, needs
 
 PROFILE = load_profile(MEASURED)

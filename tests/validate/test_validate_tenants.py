@@ -9,14 +9,14 @@ from fairbench.cli.app import app
 from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile, model_names
 from fairbench.hardware.model_names import canonical_model
-from fairbench.validate.replay import FITTED_RUNS
-from fairbench.validate.serving.engines import believable_pool, most_decoding_tokens
-from fairbench.validate.serving.files import load_serving
-from fairbench.validate.serving.measured import FITTED, serving_run
-from fairbench.validate.serving.profiles import FORK_HOST_MS, profile_of, with_host_cost
-from fairbench.validate.serving.prompts import requests_of
-from fairbench.validate.serving.replay import replay
-from fairbench.validate.tenants.compare import compare_tenants, groups
+from fairbench_studies.validation.serving.engines import believable_pool, most_decoding_tokens
+from fairbench_studies.validation.serving.files import load_serving
+from fairbench_studies.validation.serving.measured import FITTED, serving_run
+from fairbench_studies.validation.serving.profiles import FORK_HOST_MS, profile_of, with_host_cost
+from fairbench_studies.validation.serving.prompts import requests_of
+from fairbench_studies.validation.serving.replay import replay
+from fairbench_studies.validation.slora.replay import FITTED_RUNS
+from fairbench_studies.validation.tenants.compare import compare_tenants, groups
 from shared_data import SHARED, needs
 
 RESIDENCY = SHARED / "data/residency_runs.jsonl.gz"

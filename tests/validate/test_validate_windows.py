@@ -7,16 +7,16 @@ import pytest
 
 from fairbench.core import ServiceWeights
 from fairbench.metrics.fairness import jain
-from fairbench.metrics.trace import Trace
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.vtc import VTC
-from fairbench.validate.artifact import build_scheduler
-from fairbench.validate.compare import compare_run
-from fairbench.validate.measured import load_measured
-from fairbench.validate.order import scheduler_orders
 from fairbench.validate.pair import Pair
-from fairbench.validate.replay import fitted_profile, replay, server_limits
-from fairbench.validate.windows import Window, service_between, windows
+from fairbench_studies.kit.trace import Trace
+from fairbench_studies.validation.slora.artifact import build_scheduler
+from fairbench_studies.validation.slora.compare import compare_run
+from fairbench_studies.validation.slora.measured import load_measured
+from fairbench_studies.validation.slora.order import scheduler_orders
+from fairbench_studies.validation.slora.replay import fitted_profile, replay, server_limits
+from fairbench_studies.validation.windows import Window, service_between, windows
 from shared_data import VTC_RUNS, needs
 
 WEIGHTS = ServiceWeights()

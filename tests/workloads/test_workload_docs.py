@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.workloads.json_schema import schema_text
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.program_params import make_params
 from fairbench.workloads.programs import KINDS
 from fairbench.workloads.shape import Misbehaving, Other, Scenario, ServiceClass
 from fairbench.workloads.spec import workload_names
+from fairbench_studies.pages.workload_schema import schema_text
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "reference" / "workloads.md").read_text(encoding="utf-8")

@@ -12,9 +12,9 @@ from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed, UsageError
 from fairbench.metrics.client_samples import samples
 from fairbench.metrics.latency import Ranked, mean_percentile
-from fairbench.metrics.parties import party
 from fairbench.metrics.records import PLAIN, Facts
 from fairbench.metrics.tables import Tables
+from fairbench.metrics.useful_service import group_service
 from fairbench.results.intervals import MeanInterval, t_interval
 from fairbench.results.run_facts import padding_of
 from fairbench.sim.tables_only import simulate_tables
@@ -74,13 +74,13 @@ def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
     end_s = facts.window.end_s
     attackers = {plan.index: padding_of(plan) for plan in plans if plan.misbehaving}
     victims = [plan.index for plan in plans if not plan.misbehaving]
-    each = [party(tables, {index: PLAIN}, end_s) for index in victims]
+    each = [group_service(tables, {index: PLAIN}, end_s) for index in victims]
     if not all(one.due for one in each):
         raise UsageError(f"duration = {end_s:g}: too short for every victim to send")
     each_p95 = Ranked(samples(tables.requests, tables.programs, facts)).percentiles(PERCENT)
     p95 = mean_percentile([each_p95[index] for index in victims])
     return Seen(
-        attacker=party(tables, attackers, end_s).programs_served,
+        attacker=group_service(tables, attackers, end_s).programs_served,
         victims=fmean(one.fraction for one in each),
         finished=sum(one.finished for one in each),
         p95_s=p95.value_s if isfinite(p95.value_s) else None,

@@ -8,6 +8,8 @@ from functools import partial
 from time import process_time
 from typing import Any
 
+from fairbench.attack.budget import programs_multiple
+from fairbench.attack.measure import Seen, combined, harm, measure
 from fairbench.config import ExperimentSpec
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure, Reading, Task
@@ -50,3 +52,28 @@ def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list
         if isinstance(result, Failure):
             raise result.error
     return [results[index] for index in range(len(tasks))]
+
+
+def replay(
+    pairs: Sequence[tuple[ExperimentSpec, ExperimentSpec]], seeds: int, context: RunContext
+) -> list[dict[str, Any]]:
+    """Return each attack's harm relative to its honest twin (``measure.pair``), over the seeds.
+
+    A twin shared by several attacks is simulated once.
+    """
+    specs: list[ExperimentSpec] = []
+    for number in range(seeds):
+        for one in (seeded(spec, spec.seed + number) for both in pairs for spec in both):
+            if one not in specs:
+                specs.append(one)
+    seen = simulate_all([task_of(measure, spec) for spec in specs], context, "Nothing is kept.")
+
+    def shown(spec: ExperimentSpec, number: int) -> Seen:
+        found: Seen = seen[specs.index(seeded(spec, spec.seed + number))]
+        return found
+
+    return [
+        combined([harm(shown(attack, n), shown(honest, n)) for n in range(seeds)])
+        | {"programs": programs_multiple(honest, attack)}
+        for honest, attack in pairs
+    ]

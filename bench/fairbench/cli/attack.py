@@ -210,9 +210,9 @@ def _replay(
     context: RunContext,
     as_json: bool,
 ) -> None:
-    from fairbench.attack.known_files import named_workload
+    from fairbench.attack.known import named_workload
     from fairbench.attack.measure import pair
-    from fairbench.attack.replay import replay
+    from fairbench.attack.simulate import replay
     from fairbench.attack.table import attack_text
     from fairbench.attack.workload import HONEST as HONESTLY
     from fairbench.cli.output import look, print_json

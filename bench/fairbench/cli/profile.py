@@ -103,14 +103,9 @@ def fit(
     ] = False,
 ) -> None:
     """Fit the measured profiles to runs again, and print the fit (4 min); as `validate --fit`."""
-    from fairbench.cli.validate_replay import print_fit
-    from fairbench.cli.validate_serving import print_serving_fit
-    from fairbench.validate.serving.files import holds_serving_runs
+    from fairbench.cli.studies import study
 
-    if holds_serving_runs(file):
-        print_serving_fit(file, as_json=as_json)
-    else:
-        print_fit(file, as_json=as_json)
+    study("validation.command", f"profile fit {file}").print_fit(file, as_json=as_json)
 
 
 def _points(found: Derived) -> list[Points]:

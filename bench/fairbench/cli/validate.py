@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
+from fairbench.cli.studies import study
 from fairbench.errors import UsageError
 from fairbench.results.directories import check_writable
-from fairbench.validate.programs.files import holds_program_runs
-from fairbench.validate.report import Report
 
 
 def validate(
@@ -77,83 +76,27 @@ def validate(
 
     A live run of ours is simulated with its own seed, load, schedulers and KV pool.
     """
-    from fairbench.cli.validate_programs import validate_programs
-    from fairbench.cli.validate_replay import print_fit, validate_replay
-    from fairbench.cli.validate_serving import predict_serving, print_serving_fit, validate_serving
-    from fairbench.validate.serving.files import holds_serving_runs
-
     file = files[0]
-    if len(files) > 1:
-        if crosschecks is not None or pool is not None or predict is not None or fit:
-            raise UsageError("--crosschecks, --pool, --predict, --fit: of one FILE at a time")
-        _validate_all(files, profile, output_dir, as_json=as_json)
-    elif file.is_dir():
+    if len(files) == 1 and file.is_dir():
         if profile is not None or pool is not None or predict is not None:
             raise UsageError(
                 "--profile, --pool, --predict: of a FILE; the directory of a run takes --gpu"
             )
         _validate_live(file, gpu, model, output_dir, as_json=as_json)
-    elif holds_serving_runs(file):
-        if pool is not None or crosschecks is not None:
-            raise UsageError("--pool, --crosschecks: of S-LoRA's runs; these have their own pools")
-        if predict is not None:
-            predict_serving(file, profile, predict)
-        elif fit:
-            print_serving_fit(file, as_json=as_json)
-        else:
-            _print(validate_serving(file, profile, output_dir), as_json=as_json)
+        return
+    others = study("validation.command", f"validate {file}")
+    if len(files) > 1:
+        if crosschecks is not None or pool is not None or predict is not None or fit:
+            raise UsageError("--crosschecks, --pool, --predict, --fit: of one FILE at a time")
+        others.validate_all(files, output_dir, profile, as_json=as_json)
     elif predict is not None:
-        raise UsageError(f"--predict {predict}: {file} holds no runs of SGLang or vLLM")
-    elif fit:
-        print_fit(file, as_json=as_json)
-    elif holds_program_runs(file):
         if pool is not None or crosschecks is not None:
             raise UsageError("--pool, --crosschecks: of S-LoRA's runs; these have their own pools")
-        _print(validate_programs(file, profile, output_dir), as_json=as_json)
+        others.predict(file, profile, predict)
+    elif fit:
+        others.print_fit(file, as_json=as_json)
     else:
-        report = validate_replay(file, crosschecks, output_dir, profile, pool)
-        _print(report, as_json=as_json)
-
-
-def _validate_all(
-    files: list[Path], profile: str | None, output_dir: Path | None, *, as_json: bool
-) -> None:
-    """Compare the runs of several files: one table or JSON object, files by their names."""
-    from fairbench.cli.output import print_json
-    from fairbench.cli.validate_programs import validate_programs
-    from fairbench.cli.validate_replay import validate_replay
-    from fairbench.cli.validate_serving import validate_serving
-    from fairbench.validate.serving.files import holds_serving_runs
-
-    if any(file.is_dir() for file in files):
-        raise UsageError("several FILEs: a directory of a run is validated alone")
-    reports: dict[str, Report] = {}
-    for file in files:
-        folder = None if output_dir is None else output_dir / file.name.split(".")[0]
-        if holds_serving_runs(file):
-            reports[str(file)] = validate_serving(file, profile, folder)
-        elif holds_program_runs(file):
-            reports[str(file)] = validate_programs(file, profile, folder)
-        else:
-            reports[str(file)] = validate_replay(file, None, folder, profile, None)
-    if as_json:
-        print_json({"files": {name: report.as_dict() for name, report in reports.items()}})
-    else:
-        typer.echo("\n".join(f"{name}\n{one.as_text()}" for name, one in reports.items()), nl=False)
-    if any(report.not_replayed for report in reports.values()):
-        raise typer.Exit(1)
-
-
-def _print(report: Report, *, as_json: bool) -> None:
-    """Print a comparison; exit with 1 if a run could not be replayed."""
-    from fairbench.cli.output import print_json
-
-    if as_json:
-        print_json(report.as_dict())
-    else:
-        typer.echo(report.as_text(), nl=False)
-    if report.not_replayed:
-        raise typer.Exit(1)
+        others.validate(file, crosschecks, output_dir, profile, pool, as_json=as_json)
 
 
 def _validate_live(

@@ -14,7 +14,7 @@ from fairbench.config.setting_names import flat_settings, stored_tables
 from fairbench.config.toml import dumps
 from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import Conflict
-from fairbench.metrics.percentiles import ALLOWED, parse_percentiles, written_percentiles
+from fairbench.metrics.chosen_percentiles import ALLOWED, parse_percentiles, written_percentiles
 from fairbench.tenants import tenants_of, with_tenants
 from fairbench.workloads.client_targets import client_targets
 from fairbench.workloads.clients import plan_clients

@@ -1,4 +1,4 @@
-"""Parameters of the simulated engine, by SGLang's own names."""
+"""Parameters of the simulated engine, by SGLang's own names, and the limits that they set."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le
 
 from fairbench.hardware.load_cap import LoadCapSetting
+from fairbench.hardware.timing import TimingProfile
 
 
 @dataclass(frozen=True)
@@ -40,3 +41,52 @@ class EngineParams:
     in_batch_prefix_caching: bool | None = None
     swap_space: Annotated[float, Ge(0), Le(10**6)] | None = None
     load_cap: LoadCapSetting = None
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """The resolved start parameters of an engine, in tokens except for the number of requests.
+
+    ``host_tokens`` is the host memory for swapped KV cache. ``load_cap`` is the setting as given.
+    """
+
+    pool_tokens: int
+    chunked_prefill_size: int
+    max_prefill_tokens: int
+    max_running_requests: int
+    schedule_conservativeness: float = 1.0
+    full_reservation: bool = False
+    step_by_step: bool = False
+    num_continuous_decode_steps: int = 1
+    in_batch_prefix_caching: bool = True
+    host_tokens: int = 0
+    load_cap: LoadCapSetting = None
+
+
+def swap_gib(given: float | None) -> float:
+    """Memory of the host for preempted requests, in GiB: as given, or vLLM's old ``swap_space``."""
+    return 4.0 if given is None else given
+
+
+def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
+    """Share of GPU memory for weights and KV: as given, or the default of the GPU and model."""
+    return params.mem_fraction_static or profile.pool.mem_fraction_static
+
+
+def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
+    """Engine parameters with the defaults of the GPU and model filled in."""
+    pool = profile.pool
+    fraction = mem_fraction(params, profile)
+    return EngineLimits(
+        pool_tokens=params.max_total_tokens or pool.tokens(fraction),
+        chunked_prefill_size=params.chunked_prefill_size or pool.chunked_prefill_size,
+        max_prefill_tokens=params.max_prefill_tokens,
+        max_running_requests=params.max_running_requests,
+        schedule_conservativeness=params.schedule_conservativeness,
+        full_reservation=params.full_reservation,
+        step_by_step=params.step_by_step,
+        num_continuous_decode_steps=params.num_continuous_decode_steps or 1,
+        in_batch_prefix_caching=params.in_batch_prefix_caching is not False,
+        host_tokens=pool.host_tokens(swap_gib(params.swap_space)),
+        load_cap=params.load_cap,
+    )

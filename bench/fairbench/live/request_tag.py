@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlencode
 
 from fairbench.live.headers import CLIENT, DEPTH, OUTPUT_TOKENS, PROGRAM
+from fairbench.targets import NOT_DUE, Due
 
 REQUEST_ID = "x-request-id"
 _TAG = "fairbench?"
@@ -44,3 +45,37 @@ def worker_in(answer: str) -> int:
     """Return the worker encoded in an answer's id, or -1 if there is none."""
     found = _ANSWER.match(answer)
     return int(found[1]) if found else -1
+
+
+_MOST_MS = 10**12 - 1  # what the tag has digits for: 31 years
+_TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOTALL)
+
+
+def tagged(client: str, due: Due, now_s: float) -> str:
+    """Return the name with the time left to each deadline and the promised pace, in ms.
+
+    Without any of them the name is returned unchanged.
+    """
+    ends = [None if at_s is None else at_s - now_s for at_s in (due.first_token_s, due.end_s)]
+    left = ["" if span_s is None else f"{_ms(span_s)}" for span_s in (*ends, due.token_every_s)]
+    # A name that looks as if it were tagged is, so that it is not cut.
+    return f"{client};due={','.join(left)}" if any(left) or _TAGGED.fullmatch(client) else client
+
+
+def _ms(span_s: float) -> int:
+    return round(max(-_MOST_MS, min(span_s * 1000, _MOST_MS)))
+
+
+def untagged(name: str, now_s: float, scale: float = 1.0) -> tuple[str, Due]:
+    """Return the client and its request's due times on a clock ``scale`` times as fast."""
+    found = _TAGGED.fullmatch(name)
+    if found is None:
+        return name, NOT_DUE
+    first_s, end_s, pace_s = (
+        None if ms is None else scale * int(ms) / 1000 for ms in found.groups()[1:]
+    )
+    return found[1], Due(
+        None if first_s is None else now_s + first_s,
+        None if end_s is None else now_s + end_s,
+        pace_s,
+    )

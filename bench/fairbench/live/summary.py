@@ -13,9 +13,9 @@ from fairbench.live.client_side import error_counts, first_messages, itl_ms, lat
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.records import FINISHED, REFUSED, LiveRecords
 from fairbench.metrics.metric import Needs
+from fairbench.metrics.notes import forget_needing
 from fairbench.metrics.records import Facts
 from fairbench.metrics.tables import Tables
-from fairbench.metrics.unknown import forget_needing
 from fairbench.results.facts import cluster_bound
 from fairbench.results.header import run_header
 from fairbench.results.run_facts import metrics_of, run_facts

@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fairbench.core import ServiceBound, ServiceWeights
-from fairbench.metrics.by_client import in_order
 from fairbench.metrics.instants import Instants
-from fairbench.metrics.ragged import spread
+from fairbench.metrics.ragged import in_order, spread
 from fairbench.metrics.records import Facts, Floats, Requests, Service
 from fairbench.metrics.service_log import ServiceLog
 from fairbench.metrics.stretches import Stretches, step_times

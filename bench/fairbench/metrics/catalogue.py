@@ -18,7 +18,7 @@ from fairbench.metrics.entries import (
     sessions,
     totals,
 )
-from fairbench.metrics.metric import Column, Display, Metric, Needs, Shown
+from fairbench.metrics.metric import DIGITS, Column, Display, Metric, Needs, Shown
 from fairbench.metrics.tail import P99
 
 # Prefixes of keys that are undefined in many runs.
@@ -90,7 +90,7 @@ def columns_of(
 ) -> list[Column]:
     """Return the columns of a table in order; of the high percentiles ``tail`` and ``beside``.
 
-    Where a user chose ``percentiles`` (``metrics.percentiles``) those are shown and no others.
+    Where a user chose ``percentiles`` those are shown and no others.
     """
     metrics = [metric for metric in CATALOGUE.values() if metric.tail in (0, tail, beside)]
     if percentiles and display in CHOOSABLE:
@@ -118,7 +118,7 @@ def _column(shown: Shown, metric: Metric) -> Column:
         shown.heading or usual,
         shown.form or metric.form,
         metric.better,
-        metric.digits,
+        DIGITS.get(metric.form, 0) if metric.digits is None else metric.digits,
         shown.dropped,
         shown.note,
     )

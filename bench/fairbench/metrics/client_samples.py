@@ -7,9 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from fairbench.metrics.by_client import in_order
 from fairbench.metrics.latency import Sample
-from fairbench.metrics.ragged import spread
+from fairbench.metrics.ragged import in_order, spread
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,

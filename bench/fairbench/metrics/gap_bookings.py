@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.by_client import in_order
 from fairbench.metrics.gap_cells import Cells
-from fairbench.metrics.ragged import portions, spread
+from fairbench.metrics.ragged import in_order, portions, spread
 from fairbench.metrics.records import Facts, Floats, Ints, Service
 from fairbench.metrics.service import View, amounts
 from fairbench.metrics.service_log import ServiceLog

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairbench.metrics.by_client import in_order
+from fairbench.metrics.ragged import in_order
 from fairbench.metrics.records import (
     FINISHED,
     Facts,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import Enum
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
@@ -55,6 +55,9 @@ class Form(Enum):
     INDEX = "0.123"
     PERCENT = "12.3%"
     WHOLE_PERCENT = "12%"
+
+
+DIGITS = {Form.SECONDS: 1, Form.INDEX: 3, Form.PERCENT: 3, Form.WHOLE_PERCENT: 3}
 
 
 class Presence(Enum):
@@ -113,29 +116,37 @@ class Column(NamedTuple):
         return self.heading.replace("\n", " ")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Short names for the entries.
+MORE, LESS = Better.MORE, Better.LESS
+CLIENT, BOTH = Of.CLIENT, Of.BOTH
+COUNT = Kind.COUNT
+ALWAYS, IN_REPORTS, OPTIONAL = Presence.ALWAYS, Presence.IN_REPORTS, Presence.OPTIONAL
+
+
+@dataclass(frozen=True, slots=True)
 class Metric:
     """A metric. What is not said of it is as for most: a number of the run that is shown nowhere.
 
     ``heading`` says in words what it is, ``column`` the same for the head of a narrow column (by
     default heading and unit). ``digits`` are those after the point in lines of means with
-    intervals. No value is negative, and none is above ``most``. ``undefined`` is why it may have no
-    value; without it a value is always there. ``compute`` gives the value of a run from its tables
-    and facts, ``compute_clients`` those of all clients by index; those without are computed
-    together, by ``metrics.summary``, by what runs on real servers add, or (``of_comparison``) from
-    several runs. NaN is undefined. ``tail`` is the high percentile that it is of: tables show one
-    of them (``metrics.tail``); 0 of what is none.
+    intervals, by default the form's. No value is negative, and none is above ``most``.
+    ``undefined`` is why it may have no value; without it a value is always there. ``compute`` gives
+    the value of a run from its tables and facts, ``compute_clients`` those of all clients by index;
+    those without are computed together, by ``metrics.summary``, by what runs on real servers add,
+    or (``of_comparison``) from several runs. NaN is undefined. ``tail`` is the high percentile that
+    it is of: tables show one of them (``metrics.tail``); 0 of what is none.
     """
 
     key: str
     heading: str
+    _: KW_ONLY
     column: str = ""
     unit: str = ""
     better: Better = Better.NEITHER
     of: Of = Of.RUN
     kind: Kind = Kind.NUMBER
     form: Form = Form.AMOUNT
-    digits: int = 0
+    digits: int | None = None
     most: float = inf
     undefined: str = ""
     needs: frozenset[Needs] = frozenset()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import isfinite
+from typing import Any
 
-from fairbench.metrics.catalogue import metric_of
+from fairbench.metrics.catalogue import metric_of, needing
 from fairbench.metrics.latency import Percentile
+from fairbench.metrics.metric import Needs
 
 
 class Notes:
@@ -40,3 +43,19 @@ class Notes:
         if percentile.censored and isfinite(percentile.value_s):
             self._censored[key] = None
         return self.value(key, percentile.value_s, reason)
+
+
+def forget_needing(summary: dict[str, Any], needs: Needs, reason: str) -> None:
+    """Replace all metrics that need what is not known by null with the reason."""
+    forget(summary, [key for key in needing(needs) if key in summary], reason)
+
+
+def forget(summary: dict[str, Any], keys: Iterable[str], reason: str) -> None:
+    """Replace these metrics of a summary, also its clients', by null with the reason."""
+    for key in keys:
+        summary[key] = None
+        summary["notes"][key] = reason
+        for client in summary["clients"]:
+            if key in client:
+                client[key] = None
+                summary["notes"][f"clients.{client['client']}.{key}"] = reason

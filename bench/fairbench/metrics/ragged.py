@@ -1,4 +1,4 @@
-"""Rows of unequal length, laid end to end."""
+"""Rows of unequal length, laid end to end, and what belongs to each client."""
 
 from __future__ import annotations
 
@@ -26,3 +26,14 @@ def portions(length: Ints, most: int) -> Iterator[slice]:
         before = upto[first - 1] if first else 0
         bounds.append(max(first + 1, int(np.searchsorted(upto, before + most, "right"))))
     return (slice(*pair) for pair in pairwise(bounds))
+
+
+def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
+    """Return the rows sorted by client, in stable order, and the bounds of each client's rows.
+
+    The last bound is the number of rows.
+    """
+    # numpy sorts two-byte integers by radix, ten times as fast.
+    order = np.argsort(client.astype(np.uint16) if clients <= 2**16 else client, kind="stable")
+    bounds = np.searchsorted(client[order], np.arange(clients + 1))
+    return order, bounds

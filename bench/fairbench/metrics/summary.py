@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS
+from fairbench.metrics.chosen_percentiles import KEY, written_percentiles
 from fairbench.metrics.client_samples import samples
 from fairbench.metrics.client_summary import ClientSummary, chosen_of_clients, client_summaries
 from fairbench.metrics.contention import with_admissions
@@ -18,7 +19,6 @@ from fairbench.metrics.fairness_summary import Fairness, fairness
 from fairbench.metrics.goodput_summary import Goodput, goodput
 from fairbench.metrics.latency import Ranked
 from fairbench.metrics.notes import Notes
-from fairbench.metrics.percentiles import KEY, written_percentiles
 from fairbench.metrics.records import Facts, Programs, Requests, Window
 from fairbench.metrics.service_log import ServiceLog
 from fairbench.metrics.tables import Tables
@@ -29,7 +29,7 @@ from fairbench.metrics.totals import (
     time_to_finish,
     totals,
 )
-from fairbench.metrics.useful import useful_service
+from fairbench.metrics.useful_service import useful_service
 from fairbench.metrics.victims import Victims, WellBehaved
 from fairbench.metrics.window_summary import OverTime, over_time
 

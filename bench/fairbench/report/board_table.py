@@ -12,7 +12,7 @@ from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.metric import Better, Form
 from fairbench.metrics.tail import ENOUGH, is_carried
 from fairbench.report.heading import basis
-from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
+from fairbench.report.numbers import UNDEFINED, WRITERS, bounded
 from fairbench.report.pages.markdown import escaped, table
 from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.results.board.board import Board, BoardMetric, BoardRow
@@ -125,12 +125,10 @@ def mark_of(one: Score, row: BoardRow, board: Board) -> str:
 
 def value_text(one: Score, metric: BoardMetric) -> str:
     """Return the number in its metric's format, ratios with two decimals, bounds as ``> x``."""
-    if one.value is None:
-        return UNDEFINED
+    if not one.bound:
+        return _number(one.value, metric)
     digits = 2 if metric.fold is Fold.RATIO else None
-    if one.bound:
-        return (more_than if one.bound == ">" else less_than)(one.value, digits)
-    return _number(one.value, metric)
+    return bounded(one.value, one.bound, CATALOGUE[metric.key].form, digits)
 
 
 def ends_text(one: Score, metric: BoardMetric) -> str:

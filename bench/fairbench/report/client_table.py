@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, told
+from fairbench.metrics.chosen_percentiles import chosen_percentiles
 from fairbench.metrics.metric import Column, Display, Form
-from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import P99, is_carried, shown_client_tail
 from fairbench.report.names import cut_apart
 from fairbench.report.numbers import latency, number, written

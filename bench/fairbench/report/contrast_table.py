@@ -12,16 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.metrics.catalogue import CLIENTS, columns_of, metric_of, told
+from fairbench.metrics.chosen_percentiles import chosen_percentiles
 from fairbench.metrics.metric import Better, Display, Form, Metric
-from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import shown_tail
-from fairbench.report.differences import signed, signed_interval
 from fairbench.report.heading import basis
-from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than, number
+from fairbench.report.numbers import UNDEFINED, bounded, number
 from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.results.contrast import Contrast, MetricContrast, Side, seed_text
-from fairbench.results.paired import MOST_SEEDS, POWER, Decision
-from fairbench.results.values import Value
+from fairbench.results.paired import MOST_SEEDS, POWER, Decision, Difference
 
 STYLES = {Decision.BETTER: "green", Decision.WORSE: "red", Decision.CANNOT_TELL: "yellow"}
 NAME_WIDTH = 12  # of a side at the head of its column
@@ -145,7 +143,9 @@ def _row(row: MetricContrast, layout: Layout) -> Iterator[Text]:
     found, form = row.difference, _entry(row.metric).form
     yield Text(_label(row.metric))
     if "means" not in layout.without:
-        yield from (Text(_written(value, form)) for value in (row.baseline, row.other))
+        yield from (
+            Text(bounded(value.raw, value.bound, form)) for value in (row.baseline, row.other)
+        )
     yield Text(signed(found, form))
     yield Text(_interval(row, form))
     if "of" not in layout.without:
@@ -178,12 +178,6 @@ def _label(metric: str) -> str:
     return f"{client}: {label}" if client else label
 
 
-def _written(value: Value, form: Form) -> str:
-    if value.raw is None or not value.bound:
-        return WRITERS[form](value.raw)
-    return more_than(value.raw) if value.bound == ">" else less_than(value.raw)
-
-
 def _more(row: MetricContrast) -> str:
     """Return how many more seeds are needed; "" if none, or if more would not help."""
     if row.decision is not Decision.CANNOT_TELL or row.difference.obstacle:
@@ -191,3 +185,46 @@ def _more(row: MetricContrast) -> str:
     if row.difference.deviation is None:
         return UNDEFINED
     return f"> {MOST_SEEDS:,}" if row.more_seeds is None else f"{row.more_seeds:,}"
+
+
+SHARES = (Form.PERCENT, Form.WHOLE_PERCENT)
+
+
+def signed(found: Difference, form: Form) -> str:
+    """Return the mean difference; ``>`` or ``<`` if it is only a bound."""
+    if found.mean is None:
+        return UNDEFINED
+    if found.decisive == 0:
+        return "0"
+    text = _number(found.mean, found, form) + (" pts" if form in SHARES else "")
+    if not found.bounded:
+        return text
+    if found.low is None and found.high is None:
+        return UNDEFINED
+    return f"> {text}" if found.high is None else f"< {text}"
+
+
+def signed_interval(found: Difference, form: Form) -> str:
+    """Return ``[low, high]``, or the known part."""
+    if found.decisive == 0:
+        return ""
+    low, high = (
+        None if end is None else _number(end, found, form) for end in (found.low, found.high)
+    )
+    if low is not None and high is not None:
+        return f"[{low}, {high}]"
+    if low is None and high is None:
+        return UNDEFINED
+    return f"> {low}" if high is None else f"< {high}"
+
+
+def _number(value: float, found: Difference, form: Form) -> str:
+    """Return a number with the precision suited to the largest of the three numbers."""
+    if form in SHARES:
+        return f"{100 * value:+.1f}"
+    if form is Form.INDEX:
+        return f"{value:+.3f}"
+    ends = (found.mean, found.low, found.high)
+    largest = max(abs(end) for end in ends if end is not None)
+    decimals = 0 if largest >= 100 or form is Form.WHOLE else 1 if largest >= 10 else 2
+    return f"{value:+,.{decimals}f}"

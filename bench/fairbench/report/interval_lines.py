@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairbench.metrics.catalogue import columns_of, told
+from fairbench.metrics.chosen_percentiles import chosen_percentiles
 from fairbench.metrics.metric import Display
-from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import P99
 from fairbench.report.crowd import shown_clients
 from fairbench.report.heading import basis

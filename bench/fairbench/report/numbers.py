@@ -74,6 +74,13 @@ WRITERS: Mapping[Form, Callable[[float | None], str]] = {
 }
 
 
+def bounded(value: float | None, bound: str, form: Form, digits: int | None = None) -> str:
+    """Format a value, as ``> x`` or ``< x`` if it is only a bound (then with ``digits``)."""
+    if value is None or not bound:
+        return WRITERS[form](value)
+    return (more_than if bound == ">" else less_than)(value, digits)
+
+
 def written(row: Mapping[str, Any], key: str, form: Form | None = None) -> str:
     """Format a metric of a summary or of a client's row, as the catalogue specifies."""
     return WRITERS[form or CATALOGUE[key].form](row.get(key))

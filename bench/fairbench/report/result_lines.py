@@ -6,18 +6,15 @@ from collections.abc import Iterator
 from math import ceil
 
 from fairbench.metrics.catalogue import CATALOGUE, REQUEST_LATENCIES, columns_of
-from fairbench.metrics.fit_domain import WARN_ABOVE
+from fairbench.metrics.chosen_percentiles import chosen_percentiles
+from fairbench.metrics.gpu_time import WARN_ABOVE
 from fairbench.metrics.hidden_backlog import hides_backlog
 from fairbench.metrics.metric import Display
-from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.reasons import NOT_CONTENDED
 from fairbench.metrics.tail import ENOUGH, P95, P99, TAILS, is_carried
 from fairbench.report.client_table import FEW, is_weighted
-from fairbench.report.goodput_lines import goodput_lines
-from fairbench.report.memory_lines import memory_lines
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
-from fairbench.report.tenant_lines import tenant_lines
-from fairbench.report.window_lines import window_lines
+from fairbench.report.optional_lines import goodput_lines, memory_lines, tenant_lines, window_lines
 from fairbench.results.store import Summary
 
 NO_ORDER = "requests share the GPU by number, no scheduler acts: limit running requests"

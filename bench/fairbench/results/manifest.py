@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -20,7 +21,6 @@ from fairbench.config.backend_names import SIM
 from fairbench.config.secret_args import without_secrets
 from fairbench.results.chosen import CHOSEN, chosen_keys
 from fairbench.results.grid import experiment_tables
-from fairbench.results.program_version import program_version
 from fairbench.results.store import SCHEMA_VERSION
 from fairbench.schedulers.costs import cost_files
 from fairbench.schedulers.user_files import user_files
@@ -133,3 +133,39 @@ def library_version(library: str) -> str | None:
         return version(library)
     except PackageNotFoundError:
         return None
+
+
+TIMEOUT_S = 20.0
+MAX_VERSION = 200  # characters
+# Run by the Python beside a script: the distribution whose entry point has the script's name.
+OWNER = """
+import sys
+from importlib.metadata import entry_points
+for point in entry_points(group="console_scripts", name=sys.argv[1]):
+    print(point.dist.name, point.dist.version)
+"""
+
+
+def program_version(program: str) -> str | None:
+    """Return the first line of ``PROGRAM --version``, else the program's Python package.
+
+    The result is None if neither is available.
+    """
+    found = shutil.which(program)
+    if found is None:
+        return None
+    python = Path(found).with_name("python")
+    return _first_line([found, "--version"]) or (
+        _first_line([str(python), "-c", OWNER, Path(found).name]) if python.exists() else None
+    )
+
+
+def _first_line(command: Sequence[str]) -> str | None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=True, errors="replace"
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = done.stdout.strip().splitlines()
+    return lines[0][:MAX_VERSION] if lines else None

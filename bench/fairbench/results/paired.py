@@ -20,6 +20,7 @@ from fairbench.results.values import Value
 
 ROUNDING = 1e-12  # processors add up in different orders; no decision changes so little
 POWER = 0.8  # the chance of an answer for which more seeds are counted
+MIXED = "some values are only lower bounds, others only upper bounds"
 MOST_SEEDS = 1000  # beyond, a difference is too small to be worth them
 
 
@@ -184,9 +185,11 @@ def _p(average: float, spread: float, runs: int) -> float:
 
 
 def mean_value(values: Sequence[Value]) -> Value:
-    """Return the mean of numeric values; a bound if one of them is. Undefined without values."""
-    if not values:
-        return Value(None)
+    """Return the mean of numeric values; a bound if one of them is.
+
+    The mean is undefined without values, and of lower bounds together with upper bounds.
+    """
     bounds = {value.bound for value in values if value.bound}
-    average = fsum(map(_number, values)) / len(values)
-    return Value(average, bounds.pop() if len(bounds) == 1 else "")
+    if not values or len(bounds) > 1:
+        return Value(None, reason=MIXED if values else "")
+    return Value(fsum(map(_number, values)) / len(values), bounds.pop() if bounds else "")

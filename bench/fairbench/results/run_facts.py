@@ -9,8 +9,8 @@ from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, ServiceBound
 from fairbench.hardware.catalogue import is_known, load_profile
 from fairbench.hardware.costs import ProfileCosts
+from fairbench.metrics.chosen_percentiles import chosen_percentiles, parse_percentiles
 from fairbench.metrics.memory import memory_summary
-from fairbench.metrics.percentiles import chosen_percentiles, parse_percentiles
 from fairbench.metrics.records import (
     PLAIN,
     Client,

@@ -31,8 +31,8 @@ class Setup:
     entitlements, 1 where none is given: they belong to the experiment, not to a scheduler.
     ``pool_tokens`` is the KV pool of one worker (0: unknown), ``costs`` what iterations take,
     ``swap_token_s`` what it takes to copy a token's KV to the host's memory, or back (None: there
-    is no such way), ``fleet`` the workers' load, for routers and gateways only. ``places`` are
-    where clients are in the tree of tenants whose names do not say it (``fairbench.tenants``).
+    is no such way), ``fleet`` the workers' load, for routers and gateways only. ``tenant_paths``
+    are where clients are in the tree of tenants whose names do not say it (``fairbench.tenants``).
     """
 
     clients: tuple[str, ...] = ()
@@ -41,16 +41,16 @@ class Setup:
     costs: CostModel | None = None
     swap_token_s: float | None = None
     fleet: FleetView | None = None
-    places: Mapping[str, str] = field(default_factory=dict)
+    tenant_paths: Mapping[str, str] = field(default_factory=dict)
 
     def lineage(self, client: str) -> tuple[str, ...]:
         """Return the nodes of a client: its tenants from the outermost, then the client itself."""
-        return lineage(self.places.get(client, client))
+        return lineage(self.tenant_paths.get(client, client))
 
     def children_of(self, tenant: str, clients: Iterable[str]) -> dict[str, None]:
         """Return a tenant's child nodes on the way to these clients, in the clients' order."""
-        places = self.places
-        return children_of(tenant, (places.get(client, client) for client in clients))
+        paths = self.tenant_paths
+        return children_of(tenant, (paths.get(client, client) for client in clients))
 
     def weight(self, client: str) -> float:
         """Return the client's entitlement relative to other clients."""

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from fairbench.errors import UsageError, unknown_name
 from fairbench.metrics.metric import Needs
+from fairbench.metrics.notes import forget_needing
 from fairbench.metrics.records import Client, Facts, Service
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import distribution
-from fairbench.metrics.unknown import forget_needing
 from fairbench.results.run_facts import metrics_of
 from fairbench.schedulers.setup import checked_weights
 from fairbench.score.records import Scored

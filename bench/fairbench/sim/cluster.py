@@ -26,7 +26,7 @@ from fairbench.workloads.users import User
 
 if TYPE_CHECKING:
     from fairbench.sim.ingress import Ingress
-    from fairbench.sim.routers.doors import Doors
+    from fairbench.sim.routers.ingresses import RouterIngresses
 
 PROGRAM_COLUMNS = (
     "program_id",
@@ -61,7 +61,7 @@ class Cluster:
         router: Router,
         workers: list[Replica],
         clients: list[str],
-        ingress: Ingress | Doors | None = None,
+        ingress: Ingress | RouterIngresses | None = None,
         deadlines: Deadlines | None = None,
         *,
         demotes: bool = False,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fairbench.schedulers.gateway.queue import HoldsRequests
     from fairbench.schedulers.peers.counters import Terms
     from fairbench.sim.ingress import Ingress
-    from fairbench.sim.routers.doors import Doors
+    from fairbench.sim.routers.ingresses import RouterIngresses
 
 
 def router_of(spec: ExperimentSpec) -> Router:
@@ -42,7 +42,7 @@ def _router(spec: ExperimentSpec) -> Router:
 
 def ingress_of(
     spec: ExperimentSpec, router: Router, clock: Clock, workers: list[Replica], setup: Setup
-) -> Ingress | Doors | None:
+) -> Ingress | RouterIngresses | None:
     """Return what holds requests before the ``router`` or routers; None if nothing does.
 
     Raises UsageError for routers that are to share sums but have none.
@@ -54,9 +54,9 @@ def ingress_of(
         return _queue(spec, one, setup, fleet, terms)
 
     if spec.routers is not None:
-        from fairbench.sim.routers.front import doors_of
+        from fairbench.sim.routers.front import ingresses_of
 
-        return doors_of(spec, router, clock, workers, setup, queue_of)
+        return ingresses_of(spec, router, clock, workers, setup, queue_of)
     if (queue := queue_of(router)) is None:
         return None
     from fairbench.sim.ingress import Ingress

@@ -33,10 +33,10 @@ from fairbench.sim.collector import no_collector
 from fairbench.sim.deadlines import Deadlines
 from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.engine.replica import Replica, WorkerOf, WorkerParts
+from fairbench.sim.eviction_reports import eviction_reports
 from fairbench.sim.fleet import SimFleet
 from fairbench.sim.front import ingress_of, router_of
 from fairbench.sim.memory import hit_rates_alone, managed_memory, memory_log_of
-from fairbench.sim.news import eviction_news
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.spool import spooled
 from fairbench.sim.records.tables import Logs, tables_of
@@ -45,8 +45,8 @@ from fairbench.workloads.plan import (
     ClientPlan,
     last_arrival_s,
     made_ahead,
-    places_of,
     program_stream,
+    tenant_paths_of,
     weights_of,
 )
 from fairbench.workloads.reactions import REACTIONS
@@ -135,12 +135,12 @@ class Simulation:
         self.memory_log = memory_log_of(spec, clients)
         self.admission = admission_params(spec.settings)
         self.router = router_of(spec)
-        weights, places = weights_of(plans), places_of(plans)
-        in_places = {places[name]: one for name, one in weights.items() if name in places}
+        weights, paths = weights_of(plans), tenant_paths_of(plans)
+        in_places = {paths[name]: one for name, one in weights.items() if name in paths}
         self.setup = Setup(
             tuple(clients),
             weights | spec.tenant_weights | in_places,
-            places=places,
+            tenant_paths=paths,
             pool_tokens=self.engine.pool_tokens,
             costs=ProfileCosts(self.profile),
             swap_token_s=self.profile.pool.host_token_ps / PS_PER_S or None,
@@ -175,7 +175,7 @@ class Simulation:
         if self.router.wants_evictions:
             cluster = make_params("cluster", ClusterParams, self.spec.settings)
             rng = stream(self.spec.seed, f"eviction-news/{index}")
-            on_evict = eviction_news(self.clock, self.router, index, cluster, rng)
+            on_evict = eviction_reports(self.clock, self.router, index, cluster, rng)
         memory = managed_memory(self.spec, self.setup, self.memory_log, self.clock, index)
         return WorkerParts(index, self.clock, local, self.profile, self.log, on_evict, memory)
 

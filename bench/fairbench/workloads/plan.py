@@ -74,7 +74,7 @@ def weights_of(plans: Iterable[ClientPlan]) -> dict[str, float]:
     return {plan.client: plan.weight for plan in plans if plan.weight != 1}
 
 
-def places_of(plans: Iterable[ClientPlan]) -> dict[str, str]:
+def tenant_paths_of(plans: Iterable[ClientPlan]) -> dict[str, str]:
     """Return the tenants of the clients whose names do not say them."""
     places = named_below({plan.client: plan.owner for plan in plans})
     return {client: place for client, place in places.items() if place != client}

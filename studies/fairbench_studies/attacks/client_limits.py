@@ -21,8 +21,8 @@ from fairbench.attack.workload import Stakes, attack_workload
 from fairbench.config import ExperimentSpec
 from fairbench.config.flags.texts import assigned
 from fairbench.execute.requests import experiment
-from fairbench.metrics.parties import party
 from fairbench.metrics.records import PLAIN
+from fairbench.metrics.useful_service import group_service
 from fairbench.results.intervals import t_interval
 from fairbench.sim.tables_only import simulate_tables
 from fairbench_studies.attacks.defences import (
@@ -109,7 +109,7 @@ def served(spec: ExperimentSpec, multiple: float) -> Served:
     workload = attack_workload(spec.workload, "none", HONEST, Stakes(multiple=multiple))
     one = replayed(spec, workload, HONESTLY)
     plans, run = one.client_plans(), simulate_tables(one)
-    everybody = party(run.tables, {plan.index: PLAIN for plan in plans}, DURATION_S)
+    everybody = group_service(run.tables, {plan.index: PLAIN for plan in plans}, DURATION_S)
     seen = seen_in(plans, *run)
     return Served(everybody.served, everybody.finished, seen.victims, seen.p95_s, seen.more)
 

@@ -21,8 +21,8 @@ from fairbench.attack.workload import Stakes, attack_workload
 from fairbench.config import ExperimentSpec
 from fairbench.config.flags.texts import assigned
 from fairbench.execute.requests import experiment
-from fairbench.metrics.parties import party
 from fairbench.metrics.records import PLAIN
+from fairbench.metrics.useful_service import group_service
 from fairbench.results.intervals import t_interval
 from fairbench.sim.tables_only import simulate_tables
 from fairbench.workloads.model import WorkloadSpec
@@ -87,7 +87,7 @@ def workload_of(spec: ExperimentSpec, behaviour: Behaviour) -> WorkloadSpec:
 def seen(spec: ExperimentSpec) -> tuple[Seen, float]:
     """Return the results of a run, and the useful service of all clients."""
     plans, run = spec.client_plans(), simulate_tables(spec)
-    everybody = party(run.tables, {plan.index: PLAIN for plan in plans}, DURATION_S)
+    everybody = group_service(run.tables, {plan.index: PLAIN for plan in plans}, DURATION_S)
     return seen_in(plans, *run), everybody.served
 
 

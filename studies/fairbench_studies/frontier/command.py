@@ -11,13 +11,13 @@ import typer
 from fairbench.errors import RunFailed
 from fairbench.execute.context import run_context
 from fairbench.execute.executor import Executor
-from fairbench.figures.provenance import origin_of
 from fairbench.report.progress import shown_progress
 from fairbench_studies.frontier.draw import plot
 from fairbench_studies.frontier.frozen import NAME, frozen
 from fairbench_studies.frontier.outcomes import outcomes
 from fairbench_studies.frontier.runs import Plan
 from fairbench_studies.frontier.table import summary_lines, write
+from fairbench_studies.kit.provenance import origin_of
 
 FRONTIER = NAME
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from fairbench.validate.serving.compare import LONG_TTFT_S
 from fairbench_studies.kit.rows import ROOT, Row, read_rows
 from fairbench_studies.kit.table_text import as_markdown
+from fairbench_studies.validation.serving.compare import LONG_TTFT_S
 
 
 def measured(fitted: str) -> str:

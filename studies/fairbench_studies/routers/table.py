@@ -20,7 +20,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.results.run_result import RunResult
 from fairbench.schedulers.gateway.bands import Gateway
-from fairbench.sim.routers.doors import Doors
+from fairbench.sim.routers.ingresses import RouterIngresses
 from fairbench.sim.run import Simulation
 from fairbench_studies.kit.rows import ROOT, write_rows
 
@@ -101,7 +101,7 @@ def outcome(case: Case) -> Outcome:
     simulation.run()
     doors = simulation.cluster.ingress
     unheard = ahead = 0.0
-    if isinstance(doors, Doors):
+    if isinstance(doors, RouterIngresses):
         unheard = doors.gossip.unheard.tokens if doors.gossip is not None else 0.0
         queues = [one.queue for one in doors.ingresses]
         ahead = max(one.ahead for one in queues if isinstance(one, Gateway))

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.trace import throughput_tok_s
 from fairbench_studies.kit.claim import Finding, verdict
+from fairbench_studies.kit.trace import throughput_tok_s
 from fairbench_studies.vtc.artifact import differences
 from fairbench_studies.vtc.curves import output_rate
 from fairbench_studies.vtc.experiments import ARENA, RPM_LIMITS

@@ -13,7 +13,7 @@ import numpy as np
 
 from fairbench.core import ServiceWeights
 from fairbench.metrics.records import Floats
-from fairbench.metrics.trace import Trace, throughput_tok_s
+from fairbench_studies.kit.trace import Trace, throughput_tok_s
 
 WINDOW_S = 60.0
 # From the revision's tables: windows around 19 points of the 570 s after a warm-up.

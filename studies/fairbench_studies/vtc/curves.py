@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairbench.metrics.records import Floats
-from fairbench.metrics.trace import Trace
+from fairbench_studies.kit.trace import Trace
 from fairbench_studies.vtc.artifact import (
     accumulated_difference,
     even_points,

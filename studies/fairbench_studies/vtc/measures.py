@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fairbench.metrics.records import Floats
-from fairbench.metrics.trace import Trace
+from fairbench_studies.kit.trace import Trace
 from fairbench_studies.vtc.artifact import accumulated, accumulated_difference, even_points
 
 

@@ -13,10 +13,10 @@ from fairbench.config.spec import identity
 from fairbench.execute.context import RunContext
 from fairbench.execute.repeats import simulate_all
 from fairbench.metrics.records import FINISHED, Requests
-from fairbench.metrics.trace import Trace
 from fairbench.report.heading import basis
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import StoredRun, runs_in
+from fairbench_studies.kit.trace import Trace
 from fairbench_studies.vtc.experiments import possible
 
 

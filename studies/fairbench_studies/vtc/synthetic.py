@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from fairbench.metrics.fairness import jain
-from fairbench.metrics.trace import ttft_s
 from fairbench_studies.kit.claim import Finding, verdict
+from fairbench_studies.kit.trace import ttft_s
 from fairbench_studies.vtc.artifact import differences
 from fairbench_studies.vtc.experiments import SHORT
 from fairbench_studies.vtc.measures import difference_of, listed, mean_ttft_s, rates

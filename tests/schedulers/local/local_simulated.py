@@ -13,12 +13,12 @@ from local_trace import Trace
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.cluster_params import ClusterParams
-from fairbench.hardware.engine_limits import EngineLimits
+from fairbench.hardware.engine_params import EngineLimits
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.worker import Worker
-from fairbench.sim.news import eviction_news
+from fairbench.sim.eviction_reports import eviction_reports
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import NEVER, Sequence
 
@@ -60,7 +60,7 @@ class Fleet:
     def _cache(self, worker: int) -> KVCache:
         cache = KVCache(self.limits.pool_tokens)
         if self.router is not None and self.router.wants_evictions:
-            cache.on_evict = eviction_news(
+            cache.on_evict = eviction_reports(
                 self.clock, self.router, worker, ClusterParams(), Random(0)
             )
         return cache

@@ -103,7 +103,7 @@ def test_the_victim_is_who_can_spare_it(ends, victims):
 def test_it_swaps_where_that_is_quicker(swap_token_s, preempt, swaps):
     scheduler = edf(swap_token_s, preempt=preempt)
     one = Running(request(0), 1, 50, 9)
-    wishes = scheduler._taken(one)
+    wishes = scheduler._victims.take(one)
     assert next(wishes) == Preempt(one.request, swaps)
     if swaps:  # the host has no room for it
         assert wishes.send(False) == Preempt(one.request, False)

@@ -249,12 +249,13 @@ class LooksAtAll(Autellix):
     """The same, from a look at every call at every pass."""
 
     def _promote(self, now_s):
-        self._promotions = [
+        promotions = self._promotions
+        promotions.heap = [
             (at_s, call.place, 0, request)
             for request, call in self._calls.items()
-            if (at_s := self._promotion_s(request, call)) <= now_s
+            if (at_s := promotions.time_s(request, call)) <= now_s
         ]
-        self._promotions.sort()
+        promotions.heap.sort()
         super()._promote(now_s)
 
 

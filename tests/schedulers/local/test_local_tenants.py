@@ -329,7 +329,7 @@ def test_an_owner_that_names_do_not_tell_is_a_tenant_if_the_home_knows_of_it(kin
     call, orders = Calls(), []
     for names in (("a/x", "a/y", "b"), ("x", "y", "b")):
         scheduler = kind(kind.Params(**params, tenants="tree"))
-        scheduler.prepare(Setup(places={"x": "a/x", "y": "a/y"}, weights={"a/y": 3.0}))
+        scheduler.prepare(Setup(tenant_paths={"x": "a/x", "y": "a/y"}, weights={"a/y": 3.0}))
         desk = Desk(scheduler)
         for name in names:
             desk.arrive(*(call(name, tail=10) for _ in range(8)))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.schedulers.routing import preble_windows
+from fairbench.schedulers.routing import loads
 from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_tree import PrebleTree
 from fairbench.schedulers.routing.preble_windows import Windows
@@ -69,15 +69,15 @@ def test_all_windows_together_are_those_of_each(events, chosen, ratio, few):
         elif name == "finish" and worker in each:
             windows.finish(worker, now_s, amount)
             each[worker].finish(now_s, amount)
-    loads = {worker: one.load_us for worker, one in each.items()}
-    assert {worker: windows.loads[worker] for worker in each} == loads
-    assert windows.loads.lightest_us == min(loads.values())
-    assert windows.loads.heaviest_us == max(loads.values())
+    of_each = {worker: one.load_us for worker, one in each.items()}
+    assert {worker: windows.loads[worker] for worker in each} == of_each
+    assert windows.loads.lightest_us == min(of_each.values())
+    assert windows.loads.heaviest_us == max(of_each.values())
     assert set(members(windows.decode_heavy(ratio))) == mostly_decoding(each, ratio)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preble_windows, "FEW", few)
+        patch.setattr(loads, "FEW", few)
         some = chosen & each.keys()
         ascending = [
             (us, w) for us, bits in windows.loads.ascending(as_bits(some)) for w in members(bits)
         ]
-    assert ascending == sorted((loads[worker], worker) for worker in some)
+    assert ascending == sorted((of_each[worker], worker) for worker in some)

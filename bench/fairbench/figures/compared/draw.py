@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from fairbench.figures.compared.latencies import distribution
 from fairbench.figures.style import SeriesStyle, caption, log_x, log_y, panels, styles_of
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.tail import shown_tail
@@ -18,6 +17,14 @@ from fairbench.results.intervals import METHOD
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+import numpy as np
+
+from fairbench.metrics.client_samples import samples
+from fairbench.metrics.latency import Sample, pooled
+from fairbench.metrics.records import Floats, Window
+from fairbench.results.comparison import ComparedRun
+from fairbench.results.run_facts import stored_facts
+from fairbench.results.run_tables import read_tables
 
 SERVICE, SHARE = "service_rate_tok_s", "min_entitlement_best_ratio"
 WIDTH_IN, ROW_IN, BAR_IN = 8.0, 2.6, 0.28
@@ -159,3 +166,27 @@ def _provenance(cells: Cells) -> str:
     where = "; ".join(dict.fromkeys(basis(cell.combined) for cell in cells))
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
     return f"{where}; {seed_text(seeds)}" + (f": {METHOD}" if len(seeds) > 1 else "")
+
+
+def distribution(cell: SchedulerResults) -> tuple[Floats, Floats] | None:
+    """Return ascending latencies in seconds, and the percentage that is at most as long.
+
+    None where no run is on disk, or nothing finished. Latencies that are not known count in the
+    total, so that the last percentage is below 100 then.
+    """
+    found = [sample for run in cell.runs if run.run.path.is_dir() for sample in _well_behaved(run)]
+    if not found or not sum(len(one.known_s) for one in found):
+        return None
+    together = pooled(found)
+    ascending = np.sort(together.known_s)
+    return ascending, 100.0 * np.arange(1, len(ascending) + 1) / together.n
+
+
+def _well_behaved(run: ComparedRun) -> list[Sample]:
+    tables = read_tables(run.run)
+    window = Window(run.summary["window_start_s"], run.summary["window_end_s"])
+    facts = stored_facts(run.run, window)
+    each = samples(tables.requests, tables.programs, facts)
+    return [
+        sample for client, sample in zip(facts.clients, each, strict=True) if not client.misbehaving
+    ]

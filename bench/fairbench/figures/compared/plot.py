@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.figures.compared.draw import KINDS
-from fairbench.figures.compared.latencies import distribution
+from fairbench.figures.compared.draw import KINDS, distribution
 from fairbench.figures.style import check_drawable, paper_style, save
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.contrast import Side, sides_of

@@ -15,8 +15,7 @@ from fairbench.config.secret_args import COMMAND, check_given
 from fairbench.config.toml import toml_value
 from fairbench.errors import RunFailed, UsageError
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.engine_limits import mem_fraction
-from fairbench.hardware.engine_params import EngineParams
+from fairbench.hardware.engine_params import EngineParams, mem_fraction
 from fairbench.live.backends.base import LiveOptions, Served, WorkerBackend, worker_settings
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Wanted

@@ -111,7 +111,7 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
             if call.stream:
                 return await _stream(request, api, generation)
             while not generation.done:
-                await generation.news()
+                await generation.changed()
             return _json(api.whole(generation))
         finally:
             emulator.engine.abort(generation)
@@ -149,7 +149,7 @@ async def _stream(
         await response.prepare(request)
         done = False
         while not done:
-            await generation.news()
+            await generation.changed()
             done = generation.done
             events = [b"data: %b\n\n" % _encode(chunk) for chunk in api.chunks(generation)]
             if done:

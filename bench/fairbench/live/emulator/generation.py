@@ -42,7 +42,7 @@ class Generation:
         """Wait for the first of the output, or that there will be none; leaves it as news."""
         await self._news.wait()
 
-    async def news(self) -> None:
+    async def changed(self) -> None:
         """Wait until there is more than last time, or nothing more to come."""
         await self._news.wait()
         self._news.clear()

@@ -10,7 +10,6 @@ from itertools import count
 import numpy as np
 
 from fairbench.core import Request
-from fairbench.live.due_tag import untagged
 from fairbench.live.emulator.calls import BadRequest, EmulatedCall
 from fairbench.live.emulator.endings import NO_STOPS, Ending, ending_of
 from fairbench.live.emulator.generation import Generation
@@ -18,6 +17,7 @@ from fairbench.live.emulator.kv_blocks import PublishingCache
 from fairbench.live.emulator.text import Text
 from fairbench.live.emulator.token_streams import Ids, TokenStreams
 from fairbench.live.emulator.wall_clock import WallClock
+from fairbench.live.request_tag import untagged
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.sequence import REFUSED, Sequence

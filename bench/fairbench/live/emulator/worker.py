@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.costs import ProfileCosts
-from fairbench.hardware.engine_limits import engine_limits
+from fairbench.hardware.engine_params import engine_limits
 from fairbench.hardware.timing import TimingProfile, slowed
 from fairbench.live.emulator.config import EmulatorConfig
 from fairbench.live.emulator.kv_blocks import PublishingCache

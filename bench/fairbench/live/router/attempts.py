@@ -14,11 +14,12 @@ from aiohttp import ClientSession, web
 
 from fairbench.core import Request
 from fairbench.live import headers
-from fairbench.live.due_tag import tagged
 from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.request_tag import tagged
 from fairbench.live.router.breaker import Breakers
 from fairbench.live.router.calls import Api, Call
 from fairbench.live.router.charges import NOTHING, Asked, Bill, Charge, Pace, broken_off, reported
+from fairbench.live.router.concurrency_limit import Slot
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.exchange import (
     ERROR,
@@ -34,7 +35,6 @@ from fairbench.live.router.exchange import (
 from fairbench.live.router.flight import Flight, Wish
 from fairbench.live.router.health import Health
 from fairbench.live.router.metrics import RouterMetrics
-from fairbench.live.router.places import Place
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.progress import Progress
 from fairbench.live.router.sending import sent
@@ -58,7 +58,7 @@ class Asking:
     api: Api
     call: Call
     request: Request
-    place: Place
+    slot: Slot
     asked: Asked
     sent: Mapping[str, str]
     bill: Bill
@@ -172,7 +172,7 @@ class Attempts:
         """Ask one worker. Raises WorkerFailed, once it is known whether the worker is down."""
 
         def begun() -> None:
-            asking.place.begin()
+            asking.slot.begin()
             self._dispatcher.began(flight)
             self._judge(flight.worker, failures)
 
@@ -201,7 +201,7 @@ class Attempts:
             self._settle(asking, flight, exchange, elapsed_s)
             raise
         self._settle(asking, flight, exchange, asyncio.get_running_loop().time() - begun_s)
-        if exchange.outcome == OK and not asking.place.begun:
+        if exchange.outcome == OK and not asking.slot.begun:
             begun()
         if exchange.outcome == LOST:
             self._health.suspect(flight.worker)
@@ -212,7 +212,7 @@ class Attempts:
         try:
             return await self._health.check(worker)
         except BaseException:
-            outcome = EVICTED if asking.place.evicted else LEFT
+            outcome = EVICTED if asking.slot.evicted else LEFT
             self._metrics.finished(asking.request.client, outcome, NOTHING)
             asking.trace.ended(worker, outcome)
             raise
@@ -224,7 +224,7 @@ class Attempts:
 
     def _settle(self, asking: Asking, flight: Flight, exchange: Exchange, elapsed_s: float) -> None:
         """Book what the exchange has cost, and tell the router."""
-        outcome = EVICTED if asking.place.evicted else exchange.outcome
+        outcome = EVICTED if asking.slot.evicted else exchange.outcome
         charge = self._charge(asking, flight.worker, exchange, elapsed_s)
         if outcome == OK:
             self._pace.observe(flight.worker, elapsed_s, charge.output_tokens)
@@ -237,7 +237,7 @@ class Attempts:
         usage = exchange.usage
         if exchange.outcome in (LEFT, LOST):
             token_s = None if asking.call.stream else self._pace.token_s(worker)
-            left = exchange.outcome == LEFT and not asking.place.evicted
+            left = exchange.outcome == LEFT and not asking.slot.evicted
             return broken_off(usage, asking.asked, elapsed_s, token_s, left=left)
         if exchange.outcome == ERROR and usage.output_tokens is None:
             return NOTHING

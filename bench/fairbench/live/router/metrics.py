@@ -10,8 +10,8 @@ from prometheus_client.registry import Collector
 
 from fairbench.live.headers import OTHERS
 from fairbench.live.kv_events.subscriber import Subscriber
-from fairbench.live.router.books import MAX_CLIENTS, Books
 from fairbench.live.router.charges import Charge
+from fairbench.live.router.client_totals import MAX_CLIENTS, TotalsByClient
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.ingress import Ingress
 
@@ -72,17 +72,17 @@ class RouterMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._books = Books()
-        self.registry.register(self._books)
+        self._client_totals = TotalsByClient()
+        self.registry.register(self._client_totals)
         self._refused = self._counter("refused", "Requests answered by the router itself", "status")
 
     def finished(self, client: str, outcome: str, charge: Charge) -> None:
         """Record the end of a request and its charge."""
-        self._books.finished(client, outcome, charge)
+        self._client_totals.finished(client, outcome, charge)
 
     def held(self, client: str, held_s: float) -> None:
         """Record how long a request was queued before it was sent or given up."""
-        self._books.held(client, held_s)
+        self._client_totals.held(client, held_s)
 
     def refused(self, status: int) -> None:
         """Count a refusal by the router itself."""

@@ -6,25 +6,27 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
+from typing import Any
 from uuid import uuid4
 
+import msgspec
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
 
 from fairbench.live import headers
 from fairbench.live.http_server import LONG_BODY_BYTES, parsed
+from fairbench.live.json_errors import no_such_model
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.access import Access
 from fairbench.live.router.attempts import Asking, Attempts
 from fairbench.live.router.body_memory import BodyLease, BodyMemory, usual_bytes
 from fairbench.live.router.calls import Api, Call
 from fairbench.live.router.charges import Asked
+from fairbench.live.router.concurrency_limit import ConcurrencyLimit, evicted
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.encodings import Decoder
 from fairbench.live.router.health import Health
 from fairbench.live.router.identity import client_of
-from fairbench.live.router.models import named_model
-from fairbench.live.router.places import Places, evicted
 from fairbench.live.router.problem import Problem, bad_request
 from fairbench.live.router.prompt_limits import PromptLimits
 from fairbench.live.router.text_tokens import TextTokens
@@ -65,7 +67,7 @@ class Proxy:
         self._text = text
         self._access = access
         self._traces = traces
-        self._places = Places(
+        self._limit = ConcurrencyLimit(
             config.max_queue, config.max_queue_per_client or config.max_queue, access.weights
         )
         self._long_bodies = asyncio.Semaphore(1)
@@ -133,7 +135,7 @@ class Proxy:
         promise = self._config.promises.of(http.headers)
         most_output = limits.most_tokens if call.max_new_tokens is None else call.max_new_tokens
         wanted = len(call.ids) + min(call.max_new_tokens or 0, limits.most_tokens)
-        with self._places.take(client) as place, self._access.quotas.lease(client, wanted) as bill:
+        with self._limit.take(client) as slot, self._access.quotas.lease(client, wanted) as bill:
             request = self.dispatcher.make_request(
                 client,
                 call.ids,
@@ -147,14 +149,14 @@ class Proxy:
                 len(call.ids) if call.exact else limits.most_tokens,
                 min(most_output, limits.most_tokens),
             )
-            asking = Asking(http, api, call, request, place, asked, sent, bill, trace)
+            asking = Asking(http, api, call, request, slot, asked, sent, bill, trace)
             return await self._unless_evicted(asking)
 
     async def _unless_evicted(self, asking: Asking) -> web.StreamResponse:
         """Return the answer. Raises Problem if the request is evicted meanwhile."""
         try:
             async with asyncio.timeout(None) as scope:
-                asking.place.on_evicted = partial(scope.reschedule, 0.0)
+                asking.slot.on_evicted = partial(scope.reschedule, 0.0)
                 return await self._attempts.serve(asking)
         except TimeoutError:
             raise evicted() from None
@@ -218,3 +220,19 @@ def _number(http: web.Request, name: str, default: int) -> int:
         return int(text)
     except ValueError:
         raise Problem(HTTPStatus.BAD_REQUEST, f"{name}: {text!r} is not a number") from None
+
+
+class _Listed(msgspec.Struct):
+    data: list[dict[str, Any]]
+
+
+def named_model(listed: bytes, name: str) -> web.Response:
+    """Return a model from a worker's list, or 404. Raises Problem for an invalid list."""
+    try:
+        models = msgspec.json.decode(listed, type=_Listed).data
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise Problem(HTTPStatus.BAD_GATEWAY, "the worker does not list its models") from None
+    for model in models:
+        if model.get("id") == name:
+            return web.Response(body=msgspec.json.encode(model), content_type="application/json")
+    return no_such_model(name)

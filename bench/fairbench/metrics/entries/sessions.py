@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-from fairbench.metrics.metric import Better, Form, Metric, Of
+from fairbench.metrics.metric import CLIENT, LESS, MORE, Form, Metric
 from fairbench.metrics.reasons import NO_COHORT, NO_VICTIM
 
 METRICS = (
     *(
-        Metric(
-            key=f"victim_session_p{percent}_s",
-            heading=f"P{percent} of well-behaved sessions without think time",
-            unit="s",
-            better=Better.LESS,
-            undefined=NO_VICTIM,
-        )
+        Metric(f"victim_session_p{percent}_s",
+            f"P{percent} of well-behaved sessions without think time", unit="s", better=LESS,
+            undefined=NO_VICTIM)
         for percent in (50, 95)
     ),
     *(
-        Metric(
-            key=f"{what}_p{percent}_s",
-            heading=f"P{percent} of {text}",
-            unit="s",
-            better=Better.LESS,
-            of=Of.CLIENT,
-            undefined=NO_COHORT,
-        )
+        Metric(f"{what}_p{percent}_s", f"P{percent} of {text}", unit="s", better=LESS,
+            of=CLIENT, undefined=NO_COHORT)
         for what, text in (("session", "sessions without think time"), ("turn", "turns"))
         for percent in (50, 95)
     ),
-    Metric(
-        key="session_cache_hit_rate",
-        heading="median cache hit rate of sessions",
-        better=Better.MORE,
-        of=Of.CLIENT,
-        form=Form.PERCENT,
-        digits=3,
-        most=1.0,
-        undefined=NO_COHORT,
-    ),
-)
+    Metric("session_cache_hit_rate", "median cache hit rate of sessions", better=MORE,
+        of=CLIENT, form=Form.PERCENT, most=1.0, undefined=NO_COHORT),
+)  # fmt: skip

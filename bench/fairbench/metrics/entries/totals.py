@@ -2,95 +2,47 @@
 
 from __future__ import annotations
 
-from fairbench.metrics.metric import Better, Display, Kind, Metric, Of, Presence, Shown
+from fairbench.metrics.metric import (
+    ALWAYS,
+    BOTH,
+    CLIENT,
+    COUNT,
+    IN_REPORTS,
+    LESS,
+    MORE,
+    Display,
+    Metric,
+    Shown,
+)
 from fairbench.metrics.reasons import NO_TIME
 
 METRICS = (
-    Metric(key="duration", heading="duration", unit="s", presence=Presence.ALWAYS),
-    Metric(key="num_programs", heading="programs made", kind=Kind.COUNT, presence=Presence.ALWAYS),
-    Metric(key="num_requests", heading="requests made", kind=Kind.COUNT, presence=Presence.ALWAYS),
-    Metric(
-        key="completed",
-        heading="requests completed",
-        kind=Kind.COUNT,
-        better=Better.MORE,
-        presence=Presence.ALWAYS,
-    ),
-    Metric(
-        key="demoted",
-        heading="requests put behind the others by admission control",
-        better=Better.LESS,
-        of=Of.BOTH,
-        kind=Kind.COUNT,
-    ),
-    Metric(
-        key="failed",
-        heading="requests failed",
-        kind=Kind.COUNT,
-        better=Better.LESS,
-        presence=Presence.ALWAYS,
-    ),
-    Metric(
-        key="refused",
-        heading="requests refused",
-        kind=Kind.COUNT,
-        better=Better.LESS,
-        presence=Presence.ALWAYS,
-    ),
-    Metric(
-        key="unfinished",
-        heading="requests unfinished",
-        kind=Kind.COUNT,
-        better=Better.LESS,
-        presence=Presence.ALWAYS,
-    ),
-    Metric(key="total_input_tokens", heading="input of completed requests", kind=Kind.COUNT),
-    Metric(
-        key="total_output_tokens",
-        heading="output of completed requests",
-        kind=Kind.COUNT,
-        better=Better.MORE,
-    ),
-    Metric(
-        key="request_throughput",
-        heading="requests completed",
-        unit="1/s",
-        better=Better.MORE,
-        undefined=NO_TIME,
-        shown=(Shown(Display.LIVE, 4),),
-    ),
-    Metric(
-        key="output_throughput",
-        heading="output of completed requests",
-        unit="tok/s",
-        better=Better.MORE,
-        undefined=NO_TIME,
-        presence=Presence.ALWAYS,
-    ),
+    Metric("duration", "duration", unit="s", presence=ALWAYS),
+    Metric("num_programs", "programs made", kind=COUNT, presence=ALWAYS),
+    Metric("num_requests", "requests made", kind=COUNT, presence=ALWAYS),
+    Metric("completed", "requests completed", kind=COUNT, better=MORE, presence=ALWAYS),
+    Metric("demoted", "requests put behind the others by admission control", better=LESS,
+        of=BOTH, kind=COUNT),
+    Metric("failed", "requests failed", kind=COUNT, better=LESS, presence=ALWAYS),
+    Metric("refused", "requests refused", kind=COUNT, better=LESS, presence=ALWAYS),
+    Metric("unfinished", "requests unfinished", kind=COUNT, better=LESS, presence=ALWAYS),
+    Metric("total_input_tokens", "input of completed requests", kind=COUNT),
+    Metric("total_output_tokens", "output of completed requests", kind=COUNT, better=MORE),
+    Metric("request_throughput", "requests completed", unit="1/s", better=MORE,
+        undefined=NO_TIME, shown=(Shown(Display.LIVE, 4),)),
+    Metric("output_throughput", "output of completed requests", unit="tok/s", better=MORE,
+        undefined=NO_TIME, presence=ALWAYS),
     *(
-        Metric(
-            key=f"time_to_{part}pct_s",
-            heading=f"{part}% of the programs done",
-            column=f"{part}% done\ns",
-            unit="s",
-            better=Better.LESS,
+        Metric(f"time_to_{part}pct_s", f"{part}% of the programs done",
+            column=f"{part}% done\ns", unit="s", better=LESS,
             undefined=f"fewer than {part}% of the programs that arrived by the window's end "
             "finished",
-            shown=(Shown(Display.COMPARISON, 8, dropped=1),) if part == 90 else (),
-        )
+            shown=(Shown(Display.COMPARISON, 8, dropped=1),) if part == 90 else ())
         for part in (50, 90, 100)
     ),
-    Metric(
-        key="window_start_s", heading="start of the window", unit="s", presence=Presence.IN_REPORTS
-    ),
-    Metric(key="window_end_s", heading="end of the window", unit="s", presence=Presence.IN_REPORTS),
-    Metric(
-        key="programs",
-        heading="programs",
-        of=Of.CLIENT,
-        kind=Kind.COUNT,
-        presence=Presence.ALWAYS,
-        shown=(Shown(Display.CLIENTS, 0, dropped=3),),
-    ),
-    Metric(key="requests", heading="requests", of=Of.CLIENT, kind=Kind.COUNT),
-)
+    Metric("window_start_s", "start of the window", unit="s", presence=IN_REPORTS),
+    Metric("window_end_s", "end of the window", unit="s", presence=IN_REPORTS),
+    Metric("programs", "programs", of=CLIENT, kind=COUNT, presence=ALWAYS,
+        shown=(Shown(Display.CLIENTS, 0, dropped=3),)),
+    Metric("requests", "requests", of=CLIENT, kind=COUNT),
+)  # fmt: skip

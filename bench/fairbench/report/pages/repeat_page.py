@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fairbench.errors import DataError
 from fairbench.metrics.catalogue import columns_of
+from fairbench.metrics.chosen_percentiles import chosen_percentiles
 from fairbench.metrics.metric import Column, Display
-from fairbench.metrics.percentiles import chosen_percentiles
 from fairbench.metrics.tail import shown_client_tail, shown_tail
 from fairbench.report.client_table import described
 from fairbench.report.comparison_table import bounded, ends_of

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from fairbench.schedulers.accounts.forgotten import MAX_CLIENTS, to_forget
 from fairbench.schedulers.accounts.worker_credit import WorkerCredit
-from fairbench.schedulers.peers.credit import CreditNews, SharedCredit
+from fairbench.schedulers.peers.credit import CreditChange, SharedCredit
 from fairbench.schedulers.setup import Setup
 
 
@@ -128,15 +128,15 @@ class WorkerCredits:
         for credit in self.of.values():
             del credit[worker]
 
-    def hear(self, client: str, news: CreditNews) -> None:
+    def hear(self, client: str, change: CreditChange) -> None:
         """Take over what other routers have granted and charged a client."""
         assert self.shared is not None, "join_peers comes first"
         forgotten = self.shared.has_forgotten and client not in self.of
         credit, quantum = self.credit_of(client), self.quantum_of(client)
-        credit.shift(news.rounds * quantum, news.charged)
+        credit.shift(change.rounds * quantum, change.charged)
         if forgotten:  # here or there: more than a quantum nobody has
             credit.cap(quantum)
-        for worker, charged in news.charged.items():
+        for worker, charged in change.charged.items():
             if charged < 0 and worker in credit:
                 credit[worker] = min(credit[worker], quantum)
 

@@ -3,11 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
 from typing import TypeAlias
 
+from fairbench.errors import UsageError, unknown_name
 from fairbench.schedulers.eviction.policy import Claimant, ClientEviction
-from fairbench.schedulers.eviction.quotas import QuotaParams, quotas_in_tokens
 from fairbench.schedulers.setup import Setup
+
+ALL = 100  # percent
+
+
+@dataclass(frozen=True)
+class QuotaParams:
+    """``percent`` is the quota of a client by name, in percent of the pool.
+
+    Clients that are not named divide the rest by weight.
+    """
+
+    percent: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a quota that is no percentage, or for more than 100% together."""
+        for client, one in self.percent.items():
+            if not (isfinite(one) and 0 <= one <= ALL):
+                raise ValueError(f"percent.{client} = {one:g}: must be from 0 to {ALL}")
+        total = sum(self.percent.values())
+        if total > ALL:
+            raise ValueError(f"percent: quotas of {total:g}% together, at most {ALL}% are allowed")
+
+
+def quotas_in_tokens(owner: str, params: QuotaParams, setup: Setup) -> Mapping[str, float]:
+    """Return each client's quota in tokens. Raises UsageError for a client that is not there."""
+    for client in params.percent:
+        if client not in setup.clients:
+            raise unknown_name(f"client in {owner}.percent", client, setup.clients)
+    others = {one: setup.weight(one) for one in setup.clients if one not in params.percent}
+    rest = ALL - sum(params.percent.values())
+    if others and not rest:
+        raise UsageError(
+            f"{owner}.percent: leaves nothing for {next(iter(others))}: give it a quota, or less "
+            "to others"
+        )
+    total = sum(others.values())
+    percent = {**params.percent, **{one: rest * of / total for one, of in others.items()}}
+    return {client: setup.pool_tokens * one / ALL for client, one in percent.items()}
 
 
 class Quota(ClientEviction):

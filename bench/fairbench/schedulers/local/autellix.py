@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from dataclasses import dataclass
 from itertools import count
 from math import inf
 from typing import Annotated, Literal
@@ -13,36 +12,9 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Preempt, Selection, WaitingView
+from fairbench.schedulers.local.autellix_calls import CallTimes, ProgramTimes, Promotions
 from fairbench.schedulers.local.kept_order import KeptOrder
 from fairbench.schedulers.local.programs import Programs
-
-
-@dataclass(slots=True)
-class _Program:
-    """A row of the process table: its service and its waiting time, of calls that are over."""
-
-    service_s: float = 0.0
-    waited_s: float = 0.0
-    calls: dict[Request, _Call] = field(default_factory=dict)  # that are not over
-
-
-@dataclass(slots=True)
-class _Call:
-    """A call that is not over. ``since_s``: waiting from then on; None while it runs.
-
-    ``waited_s`` and ``busy_s`` begin again when it is promoted, the totals do not.
-    """
-
-    started_at_s: float  # the program's service when it arrived
-    queue: int
-    place: int
-    quantum_s: float
-    since_s: float | None
-    waited_s: float = 0.0
-    busy_s: float = 0.0
-    total_waited_s: float = 0.0
-    total_busy_s: float = 0.0
-    promoted_at_s: float = inf  # not before that, while it waits and nothing else happens
 
 
 class Autellix(LocalScheduler):
@@ -80,12 +52,11 @@ class Autellix(LocalScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        self._programs = Programs(_Program)
-        self._calls: dict[Request, _Call] = {}
+        self._programs = Programs(ProgramTimes)
+        self._calls: dict[Request, CallTimes] = {}
         self._places = count()
         self._waiting = KeptOrder()
-        self._promotions: list[tuple[float, int, int, Request]] = []  # a heap; some are out of date
-        self._announced = count()
+        self._promotions = Promotions(params.beta, self._programs)
         self._preempted_s = 0.0
         self._now_s = 0.0
 
@@ -99,7 +70,8 @@ class Autellix(LocalScheduler):
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         program, _ = self._programs.enter(request)
         queue = self._queue_of(program.service_s)
-        call = _Call(program.service_s, queue, next(self._places), self._quantum_s(queue), now_s)
+        quantum_s = self._quantum_s(queue)
+        call = CallTimes(program.service_s, queue, next(self._places), quantum_s, now_s)
         self._calls[request] = program.calls[request] = call
         self._wait(request, call)
 
@@ -107,10 +79,10 @@ class Autellix(LocalScheduler):
         self._calls[request].since_s = now_s
         self._wait(request, self._calls[request])
 
-    def _wait(self, request: Request, call: _Call) -> None:
+    def _wait(self, request: Request, call: CallTimes) -> None:
         self._waiting.enter(request, (call.queue, call.place))
         call.promoted_at_s = inf
-        self._expect_promotion(request, call)
+        self._promotions.expect(request, call)
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         self._now_s = now_s
@@ -139,54 +111,25 @@ class Autellix(LocalScheduler):
         return sorted(running, key=self._place, reverse=True)
 
     def _promote(self, now_s: float) -> None:
-        """Promote the requests that have waited long enough, in the order in which they had."""
-        while self._promotions and self._promotions[0][0] <= now_s:
-            at_s, *_, request = heappop(self._promotions)
-            call = self._calls.get(request)
-            if call is None or call.since_s is None or not call.queue:
-                continue
-            call.promoted_at_s = self._promotion_s(request, call)
-            if call.promoted_at_s > at_s:
-                self._announce(request, call)
-                continue
-            call.total_waited_s += now_s - call.since_s
+        """Promote the calls whose programs have waited long enough to the first queue."""
+        for request, call in self._promotions.due(now_s, self._calls):
+            if call.since_s is not None:
+                call.total_waited_s += now_s - call.since_s
             call.since_s, call.waited_s, call.busy_s = now_s, 0.0, 0.0
             call.queue, call.place = 0, next(self._places)
             call.quantum_s = self._quantum_s(0)
             self._waiting.enter(request, (call.queue, call.place))
 
-    def _promotion_s(self, request: Request, call: _Call) -> float:
-        """Return when the program will have waited ``beta`` times its service time."""
-        if not (call.queue and self.params.beta) or call.since_s is None:
-            return inf
-        program = self._programs[request]
-        wanted_s = self.params.beta * (program.service_s + call.busy_s)
-        return call.since_s + wanted_s - program.waited_s - call.waited_s
-
-    def _expect_promotion(self, request: Request, call: _Call) -> None:
-        """Update the heap entry if it would be too late; earlier entries are corrected later."""
-        at_s = self._promotion_s(request, call)
-        if at_s < call.promoted_at_s:
-            call.promoted_at_s = at_s
-            self._announce(request, call)
-
-    def _announce(self, request: Request, call: _Call) -> None:
-        entry = call.promoted_at_s, call.place, next(self._announced), request
-        heappush(self._promotions, entry)
-
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         call = self._calls[request]
-        if call.since_s is not None:
-            call.waited_s += self._now_s - call.since_s
-            call.total_waited_s += self._now_s - call.since_s
-            call.since_s = None
+        call.start(self._now_s)
         self._waiting.leave(request)
         self._run(call, extend_tokens * self.params.prefill_token_s)
 
     def on_request_tokens(self, request: Request, tokens: int) -> None:
         self._run(self._calls[request], tokens * self.params.step_s)
 
-    def _run(self, call: _Call, seconds: float) -> None:
+    def _run(self, call: CallTimes, seconds: float) -> None:
         call.busy_s += seconds
         call.total_busy_s += seconds
         call.quantum_s -= seconds
@@ -204,5 +147,5 @@ class Autellix(LocalScheduler):
         else:
             program.service_s = max(program.service_s, call.started_at_s + call.total_busy_s)
         for sibling, other in program.calls.items():
-            self._expect_promotion(sibling, other)
+            self._promotions.expect(sibling, other)
         self._programs.leave(request)

@@ -38,7 +38,7 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
 
     def _reordered(self, scan: Scan, view: WaitingView, now_s: float) -> Iterator[Request]:
         turns = list(scan)
-        urgent = sorted(turns, key=self._urgency.places(view, now_s))
+        urgent = sorted(turns, key=self._urgency.ranks(view, now_s))
         if self.params.within == "credit":
             return iter(urgent)
         of_client: dict[str, list[Request]] = defaultdict(list)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt
@@ -13,7 +12,6 @@ from pydantic import FiniteFloat
 from fairbench.core import Request
 from fairbench.schedulers.base import (
     LocalScheduler,
-    Preempt,
     Running,
     RunningView,
     Selection,
@@ -21,6 +19,7 @@ from fairbench.schedulers.base import (
     WaitingView,
 )
 from fairbench.schedulers.local.chunks import step_tokens
+from fairbench.schedulers.local.edf_victims import Victims
 from fairbench.schedulers.local.least_first import least_first
 from fairbench.schedulers.local.slack import Slack
 
@@ -79,7 +78,13 @@ class EDF(LocalScheduler):
         self._slack = Slack(params.default_s)
         self._now_s = 0.0
         self._admitted: set[Request] = set()  # by the pass under way
-        self._swapped: set[Request] = set()  # what loses its memory now, and is copied
+        self._victims = Victims(
+            self._slack,
+            swaps=self.swaps,
+            always_swaps=params.preempt == "swap",
+            aging_s=params.aging_s,
+            progress=params.progress,
+        )
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
@@ -98,17 +103,10 @@ class EDF(LocalScheduler):
         self._slack.states[request].produced += tokens
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
-        state = self._slack.states[request]
-        state.spared = state.produced + self.params.progress
-        if not state.produced:
-            state.first_s = None
-        tokens = request.input_tokens + state.produced
-        swapped = request in self._swapped
-        self._swapped.discard(request)
-        state.prefill_s = self._back_s(tokens) if swapped else self._slack.prefill_s(tokens)
+        self._victims.retracted(request)
 
     def on_finish(self, request: Request) -> None:
-        self._swapped.discard(request)
+        self._victims.forget(request)
         self._slack.leave(request)
 
     # A pass.
@@ -116,107 +114,48 @@ class EDF(LocalScheduler):
     def select(self, view: WaitingView, now_s: float) -> Selection:
         self._now_s = now_s
         self._admitted.clear()
-        place = self.places(view, now_s)
-        for request in least_first(view, place):
+        rank = self.ranks(view, now_s)
+        for request in least_first(view, rank):
             if (yield request):
                 continue
-            for victim in self._victims(request, place(request), view.running):
-                if not (yield from self._taken(victim)):
+            for victim in self._victims_for(request, rank(request), view.running):
+                if not (yield from self._victims.take(victim)):
                     continue
                 if (yield request):
                     break
             else:
                 return
 
-    def places(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
+    def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
         """Return a function for each request's rank in this pass: its group, and the time in it."""
         slack = self._slack
         if self.setup.costs is not None:
             slack.look(view.running, self.setup.costs)
 
-        def place(request: Request) -> tuple[int, float]:
+        def rank(request: Request) -> tuple[int, float]:
             if now_s - request.arrival_s >= self.params.aging_s:
                 return AGED, request.arrival_s
             due_s = slack.due_s(request)
             late = now_s + slack.states[request].prefill_s > due_s
             return (LATE, request.arrival_s) if late else (IN_TIME, due_s)
 
-        return place
+        return rank
 
-    # The clients whose memory it takes.
-
-    def _victims(
-        self, request: Request, place: tuple[int, float], running: RunningView
+    def _victims_for(
+        self, request: Request, rank: tuple[int, float], running: RunningView
     ) -> list[Running]:
-        """Return the requests to preempt for this request, in order; none if all are not enough."""
-        group, due_s = place
+        """Return the requests to preempt, none unless this request would soon be late."""
+        group, due_s = rank
         spare_s = due_s - self._now_s - self._slack.states[request].prefill_s
         if not self.preempts or group != IN_TIME or spare_s > self.params.rescue_s:
             return []
-        needs_s = self._slack.service_s(request)
-        chosen = [
-            one
-            for one in running
-            if one.request not in self._admitted
-            and self._may_go(one.request)
-            and (
-                self._spare_s(one) == inf
-                or (self._slack.due_s(one.request) > due_s and self._spare_s(one) >= needs_s)
-            )
-        ]
-        chosen.sort(key=lambda one: (-self._spare_s(one), self._return_s(one.held_tokens)))
-        gone = {one.request for one in chosen}
-        return chosen if gone and running.would_fit(request, gone) else []
-
-    def _may_go(self, request: Request) -> bool:
-        state = self._slack.states[request]
-        aged = self._now_s - request.arrival_s >= self.params.aging_s
-        return state.produced >= state.spared and not aged
-
-    def _spare_s(self, one: Running) -> float:
-        """Return how long a request can be out and still be in time; infinite if it is late."""
-        left_s = self._slack.due_s(one.request) - self._now_s
-        return inf if left_s < self._slack.step_s else left_s - self._return_s(one.held_tokens)
-
-    def _return_s(self, tokens: int) -> float:
-        """Return the time to restore tokens and make the next; copies count both ways."""
-        again_s = self._slack.prefill_s(tokens)
-        copied_s = self._copied_s(tokens)
-        if self.params.preempt == "swap" and copied_s < inf:
-            return copied_s
-        return min(again_s, copied_s)
-
-    def _copied_s(self, tokens: int) -> float:
-        """Return the time to restore tokens by copying; infinite if copying is impossible."""
-        if not self.swaps:
-            return inf
-        return self._slack.swap_s(tokens) + self._back_s(tokens)
-
-    def _back_s(self, tokens: int) -> float:
-        """Return the time from the return of copied tokens until the request continues."""
-        return self._slack.swap_s(tokens) + self._slack.prefill_s(1)
-
-    def _taken(self, one: Running) -> Generator[Preempt, bool, bool]:
-        """Take its memory, in the way that costs least. Whether that was done."""
-        tokens = one.held_tokens
-        swap = self._copied_s(tokens) < inf and self._copied_s(tokens) == self._return_s(tokens)
-        if swap:
-            self._swapped.add(one.request)  # before ``on_retract``, whenever that comes
-            if (yield Preempt(one.request, swap=True)):
-                return True
-            self._swapped.discard(one.request)
-        return (yield Preempt(one.request))
+        return self._victims.of(request, due_s, running, self._admitted, self._now_s)
 
     def step_tokens(self, running: RunningView, now_s: float) -> int:
         return step_tokens(self._slack, self.setup, running, now_s)
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Return the order: most spare time first; aged or just returned requests last."""
         self._now_s = now_s
         if self.setup.costs is not None:
             self._slack.look(running, self.setup.costs)
-
-        def last(one: Running) -> tuple[bool, float]:
-            return self._may_go(one.request), self._spare_s(one)
-
-        return [one.request for one in sorted(running, key=last, reverse=True)]
+        return self._victims.in_order(running, now_s)

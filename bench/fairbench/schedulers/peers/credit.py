@@ -11,7 +11,7 @@ from fairbench.schedulers.peers.totals import Heard, Totals
 ROUNDS = 0  # the place under which rounds of quanta are told, which are of no worker
 
 
-class CreditNews(NamedTuple):
+class CreditChange(NamedTuple):
     """A change in a client's credit: more rounds, and more charges by worker."""
 
     rounds: float
@@ -62,7 +62,7 @@ class SharedCredit:
             raised = {who: {} if to is None else {ROUNDS: to} for who, to in levels.items()}
         return Totals(self._changes.version, charged, raised, since=since)
 
-    def hear(self, origin: str, totals: Totals) -> dict[str, CreditNews]:
+    def hear(self, origin: str, totals: Totals) -> dict[str, CreditChange]:
         """Return the changes in another router's totals, by client; empty for stale totals."""
         newly = self.others.newer(origin, totals)
         if newly is None:
@@ -76,5 +76,5 @@ class SharedCredit:
                 self._changes.note(client)  # which is told on
             charged = newly.get(client, {})
             if more or any(charged.values()):  # else it would count as used just now
-                found[client] = CreditNews(more, charged)
+                found[client] = CreditChange(more, charged)
         return found

@@ -45,5 +45,5 @@ class CreditExchange:
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
         """Take over what another router has charged and granted since it was heard last."""
-        for client, news in self._shared.hear(origin, totals).items():
-            self.credits.hear(client, news)
+        for client, change in self._shared.hear(origin, totals).items():
+            self.credits.hear(client, change)

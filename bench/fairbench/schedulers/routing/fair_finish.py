@@ -15,11 +15,9 @@ from fairbench.schedulers.batch_cost import OutputLengths
 from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree
 from fairbench.schedulers.location_tree import Holders
 from fairbench.schedulers.request_work import RequestWork
-from fairbench.schedulers.routing.backlog import Backlog
-from fairbench.schedulers.routing.finish_bounds import FinishBounds
-from fairbench.schedulers.routing.finishes import FEW, Costs, Finishes
+from fairbench.schedulers.routing.backlogs import Backlogs
+from fairbench.schedulers.routing.finishes import Costs, Finishes
 from fairbench.schedulers.routing.fleet import Fleet
-from fairbench.schedulers.routing.tenant_backlog import TenantBacklog
 from fairbench.tenants import Tenants
 
 SLACK = 100.0
@@ -65,16 +63,14 @@ class FairFinish(Router):
         self._tree = BoundedTree(params.max_tree_nodes or MAX_NODES)
         self._lengths = OutputLengths()
         self._work = RequestWork()
-        self._backlogs = {worker: self._backlog() for worker in self._fleet.workers}
-        self._bounds: FinishBounds | None = None  # of a large fleet, made when it is asked for
+        lineage = None if params.tenants is None else self._lineage
+        self._backlogs = Backlogs(self._fleet.workers, self._weight, lineage)
 
     def _weight(self, node: str) -> float:
         return self.setup.weight(node)
 
-    def _backlog(self) -> Backlog | TenantBacklog:
-        if self.params.tenants is None:
-            return Backlog(self._weight)
-        return TenantBacklog(self._weight, lambda client: self.setup.lineage(client))
+    def _lineage(self, client: str) -> tuple[str, ...]:
+        return self.setup.lineage(client)
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup.weighted(f"{self.name}.weights", self.params.weights))
@@ -86,8 +82,7 @@ class FairFinish(Router):
         costs = self._costs(request, levels)
         worker = self._choose(request.client, costs, levels[0] if levels else NOBODY)
         work = next(work for work, workers in costs if workers >> worker & 1)
-        self._backlogs[worker].add(request.request_id, request.client, work)
-        self._changed(worker, request.client)
+        self._backlogs.add(worker, request.request_id, request.client, work)
         self._tree.add(found, request.prompt, worker)
         self._fleet.dispatch(request, worker)
         return worker
@@ -113,8 +108,8 @@ class FairFinish(Router):
 
     def _choose(self, client: str, costs: list[Costs], holders: Holders) -> int:
         """Return the chosen worker; others are examined only if one may beat the best holder."""
-        idle, bounds = self._fleet.idle, self._bounds_of_many()
-        finishes = Finishes(client, costs, self._backlogs, idle, bounds)
+        backlogs = self._backlogs
+        finishes = Finishes(client, costs, backlogs, self._fleet.idle, backlogs.bounds())
         if not holders.workers:
             return self._fleet.in_turn(finishes.least(self._fleet.everyone).workers)
         near, slack = finishes.least(holders.workers), self._slack(holders.tokens)
@@ -123,55 +118,31 @@ class FairFinish(Router):
         best = finishes.least(self._fleet.everyone)
         return self._fleet.in_turn((near if near.finish - best.finish <= slack else best).workers)
 
-    def _bounds_of_many(self) -> FinishBounds | None:
-        """Return the finish bounds; None for few workers or a tree of tenants."""
-        if self._bounds is None and len(self._fleet.workers) > FEW:
-            if self.params.tenants is not None:
-                return None
-            self._bounds = FinishBounds(self._weight, self._fleet.workers[-1] + 1)
-            for worker, backlog in self._backlogs.items():
-                for client in backlog.clients() if isinstance(backlog, Backlog) else ():
-                    self._changed(worker, client)
-        return self._bounds
-
-    def _changed(self, worker: int, client: str) -> None:
-        backlog = self._backlogs[worker]
-        if self._bounds is not None and isinstance(backlog, Backlog):
-            self._bounds.set(worker, client, backlog.work(client))
-
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
         if not self._fleet.finish(request, worker):
             return
-        self._remove(request, worker)
+        self._backlogs.remove(worker, request.request_id, request.client)
         if output.length:
             self._lengths.learn(request.client, output.length)
             self._tree.insert((*request.prompt, output), worker)
 
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
         if self._fleet.finish(request, worker):
-            self._remove(request, worker)
-
-    def _remove(self, request: Request, worker: int) -> None:
-        self._backlogs[worker].remove(request.request_id)
-        self._changed(worker, request.client)
+            self._backlogs.remove(worker, request.request_id, request.client)
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
         self._tree.evict(prefix, evicted_tokens, worker)
 
     def on_weights(self) -> None:
-        self._bounds = None
-        for backlog in self._backlogs.values():
-            backlog.reweigh()
+        self._backlogs.reweigh()
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
         self.on_worker_leave(worker, now_s)
         self._fleet.join(worker)
-        self._backlogs[worker] = self._backlog()
-        self._bounds = None
+        self._backlogs.join(worker)
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
         if worker in self._fleet:
             self._fleet.leave(worker)
             self._tree.purge(worker)
-            del self._backlogs[worker]
-            self._bounds = None
+            self._backlogs.leave(worker)

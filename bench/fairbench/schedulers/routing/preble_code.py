@@ -74,14 +74,7 @@ class PrebleE2Code(Router):
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
-        self._times = TimeModel(
-            prefill_ms_per_token=params.prefill_ms_per_token,
-            prefill_base_ms=params.prefill_base_ms,
-            prefill_linear_from_tokens=params.prefill_linear_from_tokens,
-            prefill_short_ms=params.prefill_short_ms,
-            prefill_tiny_ms=params.prefill_tiny_ms,
-            decode_ms_per_token=0,
-        )
+        self._times = TimeModel.of(params, 0)
         self._fleet = Fleet(workers)
         self._tree = CodeTree()
         self._requests = 0

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from heapq import merge
-from math import inf
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
@@ -14,19 +11,12 @@ from pydantic import FiniteFloat
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.routing.fleet import Fleet
+from fairbench.schedulers.routing.preble_costs import LoadCost, Missed
 from fairbench.schedulers.routing.preble_eviction import EvictionCost
 from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_scaling import Autoscaler, key_portion, split_subtree
 from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleNode, PrebleTree
 from fairbench.schedulers.routing.preble_windows import Windows
-from fairbench.schedulers.worker_sets import lowest, members
-
-
-class Missed(NamedTuple):
-    """The ``tokens`` of a prompt that are not cached at these ``workers`` (bits)."""
-
-    tokens: int
-    workers: int
 
 
 class PrebleE2(Router):
@@ -84,14 +74,7 @@ class PrebleE2(Router):
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
-        self._times = TimeModel(
-            prefill_ms_per_token=params.prefill_ms_per_token,
-            prefill_base_ms=params.prefill_base_ms,
-            prefill_linear_from_tokens=params.prefill_linear_from_tokens,
-            prefill_short_ms=params.prefill_short_ms,
-            prefill_tiny_ms=params.prefill_tiny_ms,
-            decode_ms_per_token=params.decode_ms_per_token,
-        )
+        self._times = TimeModel.of(params, params.decode_ms_per_token)
         self._fleet = Fleet(workers)
         self._tree = PrebleTree()
         self._evictions = EvictionCost(self._tree, self._times, params.capacity_tokens)
@@ -99,6 +82,8 @@ class PrebleE2(Router):
         self._windows = Windows(params.window_s, self._window)
         for worker in self._fleet.workers:
             self._windows.join(worker)
+        evictions = self._evictions if params.eviction_cost else None
+        self._cost = LoadCost(self._windows, self._times, self._tree, evictions)
 
     def _window(self) -> GpuWindow:
         params = self.params
@@ -160,37 +145,7 @@ class PrebleE2(Router):
         return to
 
     def _cheapest(self, among: int, missed: list[Missed], node: PrebleNode) -> int:
-        """Return the worker of lowest L + M + P; ``node`` ends the cached part of the prompt.
-
-        Workers of least L + P are examined first, so that M is computed only where it may decide.
-        """
-        if not among & (among - 1):
-            return lowest(among)
-        priced = self.params.eviction_cost and self._evictions.capacity_tokens
-        keep = frozenset(self._tree.upward(node)) if priced else frozenset()
-        least: float = inf
-        tied = 0
-        for without_us, tokens, workers in merge(*(self._offers(among, one) for one in missed)):
-            if without_us > least:
-                break
-            if not priced:
-                least, tied = without_us, tied | workers
-                continue
-            for worker in members(workers):
-                window, prefill_us = self._windows[worker], self._times.prefill_us(tokens)
-                eviction_us = self._evictions.price_us(worker, tokens, keep, window.requests)
-                cost_us = window.load_us + eviction_us + prefill_us
-                if cost_us < least:
-                    least, tied = cost_us, 0
-                if cost_us == least:
-                    tied |= 1 << worker
-        return self._fleet.in_turn(tied)
-
-    def _offers(self, among: int, missed: Missed) -> Iterator[tuple[int, int, int]]:
-        """L + P of those who miss so many tokens, the least first: it, the tokens, the workers."""
-        prefill_us = self._times.prefill_us(missed.tokens)
-        for load_us, workers in self._windows.loads.ascending(missed.workers & among):
-            yield load_us + prefill_us, missed.tokens, workers
+        return self._fleet.in_turn(self._cost.cheapest(among, missed, node))
 
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
         self._scaler.began(request, worker, at_s)

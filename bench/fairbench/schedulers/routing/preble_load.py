@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from fairbench.schedulers.routing.preble_tree import PrebleNode
 
@@ -24,6 +25,13 @@ class TimeModel:
     prefill_short_ms: float
     prefill_tiny_ms: float
     decode_ms_per_token: float
+
+    @classmethod
+    def of(cls, params: Any, decode_ms_per_token: float) -> TimeModel:
+        """Return the model with the prefill times that are among a router's parameters."""
+        names = (field.name for field in fields(cls) if field.name.startswith("prefill"))
+        prefill = {name: getattr(params, name) for name in names}
+        return cls(**prefill, decode_ms_per_token=decode_ms_per_token)
 
     def prefill_us(self, tokens: int) -> int:
         """Time to compute so many prompt tokens; at least one always is."""

@@ -1,4 +1,4 @@
-"""The front of a cluster with several routers: their doors, and what they share."""
+"""The front of a cluster with several routers: their ingresses, and what they share."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from fairbench.sim.clock import Clock
 from fairbench.sim.engine.replica import Replica
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.routers.arrivals import arrivals
-from fairbench.sim.routers.doors import Doors
+from fairbench.sim.routers.ingresses import RouterIngresses
 from fairbench.sim.routers.sharing import share
 from fairbench.sim.routers.split import SplitRouter
 from fairbench.streams import stream
 
 
-def doors_of(
+def ingresses_of(
     spec: ExperimentSpec,
     router: Router,
     clock: Clock,
     workers: list[Replica],
     setup: Setup,
     queue_of: Callable[[Router, Terms | None], HoldsRequests | None],
-) -> Doors:
-    """Return the doors of an experiment's routers; ``queue_of`` makes the queue of each.
+) -> RouterIngresses:
+    """Return the ingresses of an experiment's routers; ``queue_of`` makes the queue of each.
 
     Raises UsageError for routers that are to share sums but have none.
     """
@@ -45,7 +45,7 @@ def doors_of(
     arrives = arrivals(params, len(ingresses), setup.clients, spec.seed)
     rng = stream(spec.seed, "router-turns")
     asking_ps = round(2 * params.delay_s * PS_PER_S) if params.form == "ledger" else 0
-    doors = Doors(clock, router, ingresses, workers, arrives, rng, asking_ps)
+    front = RouterIngresses(clock, router, ingresses, workers, arrives, rng, asking_ps)
     if params.shares_sums:
-        share(spec, params, doors, list(zip(router.routers, queues, strict=True)))
-    return doors
+        share(spec, params, front, list(zip(router.routers, queues, strict=True)))
+    return front

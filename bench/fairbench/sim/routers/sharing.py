@@ -13,8 +13,8 @@ from fairbench.schedulers.gateway.params import admission_params
 from fairbench.schedulers.gateway.queue import HoldsRequests
 from fairbench.schedulers.peers.params import RoutersParams
 from fairbench.schedulers.peers.totals import Exchanges
-from fairbench.sim.routers.doors import Doors
 from fairbench.sim.routers.gossip import Gossip, Ledger, Peer
+from fairbench.sim.routers.ingresses import RouterIngresses
 from fairbench.streams import stream
 
 Front = tuple[Router, HoldsRequests | None]
@@ -22,9 +22,9 @@ Front = tuple[Router, HoldsRequests | None]
 
 
 def share(
-    spec: ExperimentSpec, params: RoutersParams, doors: Doors, fronts: Sequence[Front]
+    spec: ExperimentSpec, params: RoutersParams, routers: RouterIngresses, fronts: Sequence[Front]
 ) -> None:
-    """Let the routers behind ``doors`` hear of each other.
+    """Let the routers behind ``routers`` hear of each other.
 
     Raises UsageError if neither router nor gateway has anything to tell, or with admission control.
     """
@@ -32,16 +32,16 @@ def share(
         raise UsageError(f"routers.form = {params.form!r}: not with admission.policy")
     peers = [
         Peer(_parts(spec, params, front), ingress.soon)
-        for front, ingress in zip(fronts, doors.ingresses, strict=True)
+        for front, ingress in zip(fronts, routers.ingresses, strict=True)
     ]
     for peer in peers:
         for part in peer.parts:
             part.join_peers()
     if params.form == "exchange":
-        doors.gossip = Gossip(doors.clock, peers, params, stream(spec.seed, "gossip"))
+        routers.gossip = Gossip(routers.clock, peers, params, stream(spec.seed, "gossip"))
         return
-    ledger = Ledger(doors.clock, peers)
-    for number, ingress in enumerate(doors.ingresses):
+    ledger = Ledger(routers.clock, peers)
+    for number, ingress in enumerate(routers.ingresses):
         ingress.before = partial(ledger.ask, number)
 
 

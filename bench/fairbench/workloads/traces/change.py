@@ -1,14 +1,16 @@
-"""Parts of traces, two put together, and traces at another rate or without names."""
+"""Parts of traces, two put together, at another rate, spread in time or with made-up clients."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
 from hashlib import blake2b
+from itertools import accumulate
 
 import numpy as np
 
 from fairbench.errors import UsageError, unknown_name
+from fairbench.streams import stream
 from fairbench.workloads.traces.table import Table
 
 LONGEST_S = 4e9  # about what times that are read can be apart from 0
@@ -113,3 +115,42 @@ def anonymized(table: Table, key: bytes) -> Table:
 
 def _hash(purpose: bytes, text: bytes, key: bytes) -> bytes:
     return blake2b(text, digest_size=ID_BYTES, key=blake2b(key).digest(), person=purpose).digest()
+
+
+def spread_out(table: Table) -> Table:
+    """Return the table with a distinct time for each request, in the same order.
+
+    The last instant lasts as long as the one before it. A table with a single instant is unchanged.
+    """
+    moments, first, count = np.unique(table.arrival_s, return_index=True, return_counts=True)
+    if len(moments) < 2:
+        return table
+    lengths = np.diff(moments)
+    lengths = np.append(lengths, lengths[-1])
+    within = np.arange(len(table)) - np.repeat(first, count)
+    arrival_s = table.arrival_s + within * np.repeat(lengths / count, count)
+    return replace(table, arrival_s=arrival_s, end_s=table.end_s + (arrival_s - table.arrival_s))
+
+
+SYNTHETIC = "synthetic"
+"""The prefix of clients' names; the rank follows."""
+
+
+def assigned(table: Table, count: int) -> Table:
+    """Return the table with each program assigned to one of ``count`` clients, the k-th by 1/k.
+
+    The assignment is the same for every seed. A session stays with one client.
+    """
+    rng = stream(0, f"trace/clients/{count}")
+    weights = list(accumulate(1 / rank for rank in range(1, count + 1)))
+    owners = np.array(rng.choices(range(count), cum_weights=weights, k=len(table)))
+    session = table.session
+    first = np.full(session.max(initial=-1) + 1, -1)
+    for row in np.flatnonzero(session >= 0)[::-1]:
+        first[session[row]] = row
+    owner = np.where(session < 0, owners, owners[first[session]] if len(first) else owners)
+    return replace(
+        table,
+        clients=tuple(f"{SYNTHETIC}-{rank}" for rank in range(1, count + 1)),
+        client=owner.astype(np.int64),
+    )

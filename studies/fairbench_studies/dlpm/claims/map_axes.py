@@ -9,8 +9,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.config.sweep import make_sweep
 from fairbench.config.sweep_points import points
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.engine_limits import engine_limits
-from fairbench.hardware.engine_params import EngineParams
+from fairbench.hardware.engine_params import EngineParams, engine_limits
 
 Draft = Mapping[str, Any]
 """The keys of an experiment, before defaults; settings as ``NAME.PARAM``."""

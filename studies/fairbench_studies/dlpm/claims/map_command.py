@@ -11,7 +11,6 @@ import typer
 from fairbench.errors import RunFailed
 from fairbench.execute.context import run_context
 from fairbench.execute.executor import Executor
-from fairbench.figures.provenance import origin_of
 from fairbench.figures.style import check_drawable
 from fairbench.report.progress import shown_progress
 from fairbench_studies.dlpm.claims.map_picture import draw_maps
@@ -25,6 +24,7 @@ from fairbench_studies.dlpm.claims.map_points import (
 )
 from fairbench_studies.dlpm.claims.map_table import NAME, write_map
 from fairbench_studies.dlpm.claims.table import CLAIMS
+from fairbench_studies.kit.provenance import origin_of
 from fairbench_studies.kit.store import filling
 
 MAP = NAME  # the folder of its runs

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError
-from fairbench.figures.provenance import provenance
 from fairbench_studies.dlpm.claims import (
     conversations,
     fairness,
@@ -21,6 +20,7 @@ from fairbench_studies.dlpm.claims import (
 from fairbench_studies.dlpm.claims.pairs import Outcome
 from fairbench_studies.dlpm.claims.parts import COUNTED, Claim, Part, score, total
 from fairbench_studies.dlpm.fig4 import Timings
+from fairbench_studies.kit.provenance import provenance
 from fairbench_studies.kit.rows import write_rows
 
 CLAIMS: Sequence[Claim] = sorted(

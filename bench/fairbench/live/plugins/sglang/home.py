@@ -12,7 +12,6 @@ from itertools import count
 
 from fairbench.core import Request
 from fairbench.errors import RunFailed
-from fairbench.live.due_tag import untagged
 from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.headers import DEFAULT_CLIENT, HEALTH
 from fairbench.live.plugins.config import PluginConfig
@@ -20,6 +19,7 @@ from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.sglang.live_batch import LiveBatch, Tracked
 from fairbench.live.plugins.sglang.live_view import ArmedQueue, LiveView, Req
 from fairbench.live.plugins.sglang.preemption import Preemption
+from fairbench.live.request_tag import untagged
 from fairbench.live.step_times import Decode, Prompt, StepTimes
 from fairbench.schedulers.batch_cost import step_units
 from fairbench.schedulers.drive import Preempt, Selection, resume

@@ -11,12 +11,12 @@ from typing import Any
 
 from fairbench.core import Request
 from fairbench.errors import RunFailed
-from fairbench.live.due_tag import untagged
 from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.headers import DEFAULT_CLIENT
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.vllm.live_queue import LiveBatch, LiveQueue, Tracked
+from fairbench.live.request_tag import untagged
 from fairbench.live.step_times import Decode, Prompt, StepTimes
 from fairbench.schedulers.batch_cost import step_units
 from fairbench.schedulers.drive import Preempt, Selection, resume

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from fairbench.core import Request
 from fairbench.schedulers.base import Read
 from fairbench.schedulers.gateway.admission.estimate import Estimator
-from fairbench.schedulers.gateway.admission.lot import NOBODY, Lot
+from fairbench.schedulers.gateway.admission.request_totals import NOBODY, RequestTotals
 from fairbench.schedulers.gateway.params import REFUSE, AdmissionParams
 from fairbench.schedulers.gateway.queue import HoldsRequests, Send
 
@@ -25,7 +25,7 @@ class AdmissionControl:
         self.queue = queue
         self.params = params
         self._estimator = estimator
-        self._held = Lot()  # what the queue has and has not sent
+        self._held = RequestTotals()  # what the queue has and has not sent
         self._demoted: dict[Request, float] = {}  # until when each is held here at most
         self._late_s: float | None = None
 
@@ -119,7 +119,7 @@ class AdmissionControl:
         """Return whether nothing else is queued and some worker has no waiting request."""
         return not self._held and self._estimator.any_free()
 
-    def _late_at(self, request: Request, now_s: float, held: Lot) -> dict[int, float]:
+    def _late_at(self, request: Request, now_s: float, held: RequestTotals) -> dict[int, float]:
         found = self._estimator.of(request, held)
         margin = self.params.margin
         return {

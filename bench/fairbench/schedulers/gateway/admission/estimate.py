@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from fairbench.core import CostModel, Request
 from fairbench.schedulers.accounts.forgotten import MAX_CLIENTS
-from fairbench.schedulers.gateway.admission.lot import NOBODY, Lot
+from fairbench.schedulers.gateway.admission.request_totals import NOBODY, RequestTotals
 from fairbench.schedulers.gateway.ordering.order import Matched
 from fairbench.schedulers.gateway.params import Ahead
 from fairbench.schedulers.views import FleetView, WorkerLoad
@@ -64,12 +64,12 @@ class Estimator:
         self._fleet = fleet
         self._matched = matched
         self._ahead = ahead
-        self._sent: dict[int, Lot] = {}  # by worker
+        self._sent: dict[int, RequestTotals] = {}  # by worker
         self._at: dict[Request, int | None] = {}
         self._outputs: dict[str, tuple[int, int]] = {}  # of each client: requests, tokens
         self._all = (0, 0)
 
-    def of(self, request: Request, held: Lot = NOBODY) -> dict[int, Estimate]:
+    def of(self, request: Request, held: RequestTotals = NOBODY) -> dict[int, Estimate]:
         """Return the estimate at every worker that is up, with ``held`` queued before them."""
         return {worker: self._one(request, worker, held) for worker in self._fleet.workers()}
 
@@ -95,7 +95,7 @@ class Estimator:
         self._at[request] = worker
         if worker is None:
             return
-        self._sent.setdefault(worker, Lot()).add(request, self._prefill_s(request))
+        self._sent.setdefault(worker, RequestTotals()).add(request, self._prefill_s(request))
 
     def over(self, request: Request, output_tokens: int) -> None:
         """Record the end of a sent request; without output it was not served."""
@@ -112,7 +112,7 @@ class Estimator:
         if worker is not None:
             self._sent[worker].remove(request)
 
-    def _one(self, request: Request, worker: int, held: Lot) -> Estimate:
+    def _one(self, request: Request, worker: int, held: RequestTotals) -> Estimate:
         load = self._fleet.load(worker)
         step_s = self._costs.decode_step_s(_running(load) + 1, load.tokens + request.input_tokens)
         ahead = self._before(request, worker, load, held)
@@ -123,7 +123,9 @@ class Estimator:
         outputs = self.expected_output(request)
         return Estimate(first_s, first_s + max(0.0, outputs - 1) * step_s)
 
-    def _before(self, request: Request, worker: int, load: WorkerLoad, held: Lot) -> float:
+    def _before(
+        self, request: Request, worker: int, load: WorkerLoad, held: RequestTotals
+    ) -> float:
         """Return how many requests go before this request."""
         part = 1 / max(1, len(self._fleet.workers()))
         here, waiting = self._sent.get(worker, NOBODY), _waiting(load) + part * len(held)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairbench.hardware.lightllm_limits import LightLLMLimits
+from fairbench.hardware.lightllm_params import LightLLMLimits
 from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.sequence import Sequence
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairbench.core import Request
-from fairbench.hardware.lightllm_limits import LightLLMLimits
+from fairbench.hardware.lightllm_params import LightLLMLimits
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.load_cap import LoadCap

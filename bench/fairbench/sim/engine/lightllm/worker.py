@@ -17,7 +17,7 @@ from collections.abc import Callable
 from fairbench.core import PS_PER_S
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.gpu_time import prompt_parts
-from fairbench.hardware.lightllm_limits import LightLLMLimits
+from fairbench.hardware.lightllm_params import LightLLMLimits
 from fairbench.hardware.step_time import PS_PER_MS
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairbench.hardware.engine_limits import engine_limits, mem_fraction
-from fairbench.hardware.engine_params import EngineParams
+from fairbench.hardware.engine_params import EngineParams, engine_limits, mem_fraction
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.params import make_params
 from fairbench.sim.engine.kv_cache import KVCache

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fairbench.core import Request, Segment
 from fairbench.hardware.costs import ProfileCosts
-from fairbench.hardware.engine_limits import EngineLimits
+from fairbench.hardware.engine_params import EngineLimits
 from fairbench.hardware.gpu_time import prompt_parts
 from fairbench.hardware.step_time import Chunk
 from fairbench.hardware.timing import TimingProfile

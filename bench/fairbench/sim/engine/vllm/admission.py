@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fairbench.core import PS_PER_S, Request
-from fairbench.hardware.vllm_limits import VLLMLimits
+from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import (
     ADMITTED,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from fairbench.core import Request
-from fairbench.hardware.vllm_limits import VLLMLimits
+from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.schedulers.prefix_tree import Place
 from fairbench.schedulers.views import ClientLoad, Running, client_load

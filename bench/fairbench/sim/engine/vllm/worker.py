@@ -12,7 +12,7 @@ from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.gpu_time import step_parts
 from fairbench.hardware.timing import TimingProfile
-from fairbench.hardware.vllm_limits import VLLMLimits
+from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import never
 from fairbench.schedulers.load_cap import load_cap

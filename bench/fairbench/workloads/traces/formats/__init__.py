@@ -1,5 +1,6 @@
-"""The formats of traces by name. A new one is one file, a line here and its name in ``names``.
+"""The formats of traces by name.
 
+A new format is an entry of ``tables`` or a file, a line here and its name in ``names``.
 The first that fits is what ``auto`` chooses: those that know more of a file come first.
 """
 
@@ -11,20 +12,22 @@ from itertools import chain, islice
 from fairbench.errors import unknown_name
 from fairbench.files.json_text import Place
 from fairbench.workloads.traces.format import Format, Measured
-from fairbench.workloads.traces.formats.agent import AGENT
-from fairbench.workloads.traces.formats.arena import ARENA
-from fairbench.workloads.traces.formats.azure import AZURE
 from fairbench.workloads.traces.formats.bailian import BAILIAN
-from fairbench.workloads.traces.formats.burstgpt import BURSTGPT
 from fairbench.workloads.traces.formats.litellm import LITELLM
 from fairbench.workloads.traces.formats.mooncake import MOONCAKE
 from fairbench.workloads.traces.formats.otel import OTEL
 from fairbench.workloads.traces.formats.plain import CSV, JSON_LINES
 from fairbench.workloads.traces.formats.servegen import SERVEGEN
-from fairbench.workloads.traces.formats.serving import SERVING
 from fairbench.workloads.traces.formats.sglang import SGLANG
-from fairbench.workloads.traces.formats.vllm import VLLM
-from fairbench.workloads.traces.formats.vtc import VTC
+from fairbench.workloads.traces.formats.tables import (
+    AGENT,
+    ARENA,
+    AZURE,
+    BURSTGPT,
+    SERVING,
+    VLLM,
+    VTC,
+)
 from fairbench.workloads.traces.formats.weka import WEKA
 from fairbench.workloads.traces.names import AUTO, FORMATS
 

@@ -1,0 +1,123 @@
+"""Lines of a run's summary that not every run has: tenants, goodput, windows, evictions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import inf
+from typing import Any
+
+from fairbench.metrics.metric import Form
+from fairbench.report.numbers import number, percent, whole, with_unit, written
+from fairbench.results.store import Summary
+
+MOST_TENANTS = 10  # tenants in lines of their own, those with the least of their shares
+
+
+def tenant_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield each line's label and text."""
+    if "tenants" not in summary:
+        return
+    yield (
+        "tenants",
+        f"minimum share in the tree {written(summary, 'tree_worst_share')}; Jain index of owners "
+        f"{written(summary, 'tree_jain_index')}",
+    )
+    rows = sorted(summary["tenants"], key=_least_first)
+    for row in rows[:MOST_TENANTS]:
+        weight = f", weight {number(row['weight'])}" if row["weight"] != 1 else ""
+        yield (
+            "",
+            f"{row['tenant']} {written(row, 'tree_share', Form.PERCENT)} of its share: "
+            f"{with_unit(row['service_rate_tok_s'], 'tok/s')} of service "
+            f"({number(row['clients'])} clients{weight})",
+        )
+    if len(rows) > MOST_TENANTS:
+        yield "", f"and {number(len(rows) - MOST_TENANTS)} with larger shares"
+
+
+def _least_first(row: Mapping[str, Any]) -> float:
+    share = row["tree_share"]
+    return inf if share is None else float(share)
+
+
+def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield each goodput line's label and text; nothing without targets."""
+    if "goodput_ratio" not in summary:
+        return
+    yield (
+        "goodput",
+        f"{written(summary, 'goodput_ratio')} of the requests asked for were on time "
+        f"(worst client {written(summary, 'goodput_min_ratio')}): "
+        f"{number(summary.get('goodput_req_s'))} requests/s, "
+        f"{with_unit(summary.get('goodput_tok_s'), 'tok/s')} of service",
+    )
+    yield (
+        "",
+        f"Jain index {written(summary, 'goodput_jain_index')} of goodput; minimum share "
+        f"{written(summary, 'goodput_worst_share')} of its max-min fair share of it; "
+        f"{written(summary, 'goodput_wasted_ratio')} of all tokens computed were for requests "
+        "that missed",
+    )
+    classes = [
+        f"{row['class']} {written(row, 'goodput_ratio')}"
+        for row in summary.get("goodput_classes", ())
+    ]
+    if classes:
+        yield "", f"on time by class: {', '.join(classes)}"
+
+
+HEADLINE = "min_share_60s"
+NEAR_ALL = 0.9  # of a fair share: what looks fair
+LITTLE = 0.75  # of it in the worst window: then the whole run's share misleads
+
+
+def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield the worst window, and a warning where the share of the whole run hides it.
+
+    The longest that is judged: shorter ones are worse under every scheduler. Summaries that older
+    versions stored have none.
+    """
+    for row in summary.get("worst_windows", ())[:1]:
+        length = f"worst {row['end_s'] - row['start_s']:.0f} s"
+        yield (
+            length,
+            f"{percent(row['share'])} of its max-min fair share: {row['client']}, from "
+            f"{whole(row['start_s'])} to {whole(row['end_s'])} s{_cause(row)}",
+        )
+    if is_hidden_burst(summary):
+        yield (
+            "burst",
+            "some clients waited long and were served later: the share of the whole run hides that",
+        )
+
+
+def is_hidden_burst(summary: Summary) -> bool:
+    """Return whether shares of the whole run look fair although some window was unfair."""
+    whole_run, worst = summary["min_entitlement_ratio"], summary.get(HEADLINE)
+    return bool(
+        whole_run is not None and worst is not None and whole_run >= NEAR_ALL and worst < LITTLE
+    )
+
+
+def _cause(row: dict[str, object]) -> str:
+    heavy = row["heavy_client"]
+    return f"; {heavy} had most beyond its own" if heavy else ""
+
+
+MOST_PAIRS = 6  # pairs of clients in lines of their own, those with the most tokens
+
+
+def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield each line's label and text: which client lost cached tokens to which."""
+    rows = summary.get("evictions")
+    if rows is None:
+        return
+    label = "evictions"
+    if not rows:
+        yield label, "no client lost a cached token"
+    for row in sorted(rows, key=lambda one: -one["tokens"])[:MOST_PAIRS]:
+        other = "itself" if row["client"] == row["by"] else row["by"]
+        yield label, f"{row['client']} lost {with_unit(row['tokens'], 'tokens')} to {other}"
+        label = ""
+    if len(rows) > MOST_PAIRS:
+        yield "", f"and {len(rows) - MOST_PAIRS} more pairs with fewer tokens"

@@ -1,0 +1,93 @@
+"""Autellix's process table: the service and the waiting of programs and calls, and promotions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+
+from fairbench.core import Request
+from fairbench.schedulers.local.programs import Programs
+
+
+@dataclass(slots=True)
+class ProgramTimes:
+    """A row of the process table: its service and its waiting time, of calls that are over."""
+
+    service_s: float = 0.0
+    waited_s: float = 0.0
+    calls: dict[Request, CallTimes] = field(default_factory=dict)  # that are not over
+
+
+@dataclass(slots=True)
+class CallTimes:
+    """A call that is not over. ``since_s``: waiting from then on; None while it runs.
+
+    ``waited_s`` and ``busy_s`` begin again when it is promoted, the totals do not.
+    """
+
+    started_at_s: float  # the program's service when it arrived
+    queue: int
+    place: int
+    quantum_s: float
+    since_s: float | None
+    waited_s: float = 0.0
+    busy_s: float = 0.0
+    total_waited_s: float = 0.0
+    total_busy_s: float = 0.0
+    promoted_at_s: float = inf  # not before that, while it waits and nothing else happens
+
+    def start(self, now_s: float) -> None:
+        """Record that the call runs from now on."""
+        if self.since_s is not None:
+            self.waited_s += now_s - self.since_s
+            self.total_waited_s += now_s - self.since_s
+            self.since_s = None
+
+
+class Promotions:
+    """When waiting calls have waited ``beta`` times as long as their programs were served.
+
+    ``heap`` has the times; an entry that is too early is corrected when its time comes.
+    """
+
+    def __init__(self, beta: float, programs: Programs[ProgramTimes]) -> None:
+        self.heap: list[tuple[float, int, int, Request]] = []
+        self._beta = beta
+        self._programs = programs
+        self._announced = count()
+
+    def time_s(self, request: Request, call: CallTimes) -> float:
+        """Return when the program will have waited ``beta`` times its service time."""
+        if not (call.queue and self._beta) or call.since_s is None:
+            return inf
+        program = self._programs[request]
+        wanted_s = self._beta * (program.service_s + call.busy_s)
+        return call.since_s + wanted_s - program.waited_s - call.waited_s
+
+    def expect(self, request: Request, call: CallTimes) -> None:
+        """Update the heap entry if it would be too late; earlier entries are corrected later."""
+        at_s = self.time_s(request, call)
+        if at_s < call.promoted_at_s:
+            call.promoted_at_s = at_s
+            self._announce(request, call)
+
+    def due(
+        self, now_s: float, calls: Mapping[Request, CallTimes]
+    ) -> Iterator[tuple[Request, CallTimes]]:
+        """Yield the calls that have waited long enough, in the order in which they had."""
+        while self.heap and self.heap[0][0] <= now_s:
+            at_s, *_, request = heappop(self.heap)
+            call = calls.get(request)
+            if call is None or call.since_s is None or not call.queue:
+                continue
+            call.promoted_at_s = self.time_s(request, call)
+            if call.promoted_at_s > at_s:
+                self._announce(request, call)
+            else:
+                yield request, call
+
+    def _announce(self, request: Request, call: CallTimes) -> None:
+        heappush(self.heap, (call.promoted_at_s, call.place, next(self._announced), request))

@@ -1,0 +1,68 @@
+"""Preble's cost of a GPU for a request: its load, what is evicted, and prefill of what misses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from math import inf
+from typing import NamedTuple
+
+from fairbench.schedulers.routing.preble_eviction import EvictionCost
+from fairbench.schedulers.routing.preble_load import TimeModel
+from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
+from fairbench.schedulers.routing.preble_windows import Windows
+from fairbench.schedulers.worker_sets import members
+
+
+class Missed(NamedTuple):
+    """The ``tokens`` of a prompt that are not cached at these ``workers`` (bits)."""
+
+    tokens: int
+    workers: int
+
+
+class LoadCost:
+    """L + M + P of [Preble] Alg. 2, in microseconds. Without ``evictions`` M is 0."""
+
+    def __init__(
+        self, windows: Windows, times: TimeModel, tree: PrebleTree, evictions: EvictionCost | None
+    ) -> None:
+        self._windows = windows
+        self._times = times
+        self._tree = tree
+        self._evictions = evictions
+
+    def cheapest(self, among: int, missed: Sequence[Missed], node: PrebleNode) -> int:
+        """Return the workers (bits) of lowest cost; ``node`` ends the cached part of the prompt.
+
+        Workers of least L + P are examined first, so that M is computed only where it may decide.
+        """
+        if not among & (among - 1):
+            return among
+        evictions = self._evictions
+        if evictions is not None and not evictions.capacity_tokens:
+            evictions = None
+        keep = frozenset(self._tree.upward(node)) if evictions else frozenset()
+        least: float = inf
+        tied = 0
+        for without_us, tokens, workers in merge(*(self._offers(among, one) for one in missed)):
+            if without_us > least:
+                break
+            if evictions is None:
+                least, tied = without_us, tied | workers
+                continue
+            for worker in members(workers):
+                window, prefill_us = self._windows[worker], self._times.prefill_us(tokens)
+                eviction_us = evictions.price_us(worker, tokens, keep, window.requests)
+                cost_us = window.load_us + eviction_us + prefill_us
+                if cost_us < least:
+                    least, tied = cost_us, 0
+                if cost_us == least:
+                    tied |= 1 << worker
+        return tied
+
+    def _offers(self, among: int, missed: Missed) -> Iterator[tuple[int, int, int]]:
+        """L + P of those who miss so many tokens, the least first: it, the tokens, the workers."""
+        prefill_us = self._times.prefill_us(missed.tokens)
+        for load_us, workers in self._windows.loads.ascending(missed.workers & among):
+            yield load_us + prefill_us, missed.tokens, workers

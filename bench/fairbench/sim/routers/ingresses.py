@@ -1,0 +1,80 @@
+"""The ingresses of several routers before one simulated fleet, to its cluster one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence as Many
+from functools import partial
+from random import Random
+
+from fairbench.core import Request
+from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine.replica import Replica
+from fairbench.sim.ingress import Ingress
+from fairbench.sim.routers.arrivals import Arrives
+from fairbench.sim.routers.gossip import Gossip
+from fairbench.sim.routers.split import SplitRouter
+from fairbench.sim.sequence import Sequence
+
+
+class RouterIngresses:
+    """The ``Ingress`` of a cluster with several routers, in random order at each instant.
+
+    With a fixed order, the first router would always take the room that the others saw at the same
+    moment. A router needs ``asking_ps`` to ask for the facts about a request.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        router: SplitRouter,
+        ingresses: Many[Ingress],
+        workers: Many[Replica],
+        arrives: Arrives,
+        rng: Random,
+        asking_ps: int = 0,
+    ) -> None:
+        self.clock = clock
+        self._router = router
+        self.ingresses = ingresses
+        self._arrives = arrives
+        self._asking_ps = asking_ps
+        self.gossip: Gossip | None = None  # by which the routers hear of each other
+        self._asking: dict[Request, Sequence] = {}
+        for ingress in ingresses:
+            ingress.turn = lambda: -rng.randrange(1, 2**20)  # before any worker's
+        for worker in workers:
+            worker.on_pass = self._passed
+
+    def enter(self, sequence: Sequence) -> None:
+        """Take in a request that arrives at one of the routers."""
+        number = self._arrives(sequence.request)
+        self._router.owners[sequence.request] = number
+        if not self._asking_ps:
+            self.ingresses[number].enter(sequence)
+            return
+        self._asking[sequence.request] = sequence
+        self.clock.at(
+            self.clock.now_ps + self._asking_ps, ARRIVE, 0, partial(self._asked, sequence)
+        )
+
+    def _asked(self, sequence: Sequence) -> None:
+        del self._asking[sequence.request]
+        self.ingresses[self._router.owners[sequence.request]].enter(sequence)
+
+    def finished(self, sequence: Sequence) -> None:
+        """Record that a request is over: finished, refused or aborted."""
+        owners = self._router.owners
+        self.ingresses[owners[sequence.request]].finished(sequence)
+        if sequence.worker < 0:  # its router was never asked, and hears nothing
+            del owners[sequence.request]
+
+    def held(self) -> Iterator[Sequence]:
+        """Yield the held requests, in order of arrival at each router."""
+        yield from self._asking.values()
+        for ingress in self.ingresses:
+            yield from ingress.held()
+
+    def _passed(self) -> None:
+        for ingress in self.ingresses:
+            ingress.soon()

@@ -1,0 +1,1 @@
+"""Comparisons of the simulator with others' measured runs, and the fits of its profiles."""

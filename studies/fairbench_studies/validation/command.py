@@ -1,0 +1,87 @@
+"""``fairbench validate FILE``: runs that others measured, replayed and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from fairbench.cli.output import print_json
+from fairbench.errors import UsageError
+from fairbench_studies.validation.programs.command import validate_programs
+from fairbench_studies.validation.programs.files import holds_program_runs
+from fairbench_studies.validation.report import Report
+from fairbench_studies.validation.serving.command import (
+    predict_serving,
+    print_serving_fit,
+    validate_serving,
+)
+from fairbench_studies.validation.serving.files import holds_serving_runs
+from fairbench_studies.validation.slora.command import print_replay_fit, validate_replay
+
+
+def validate(
+    file: Path,
+    crosschecks: Path | None,
+    output_dir: Path | None,
+    profile: str | None,
+    pool: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print the comparison of a file's runs; exit with 1 if a run could not be replayed."""
+    report = _compare(file, crosschecks, output_dir, profile, pool)
+    if as_json:
+        print_json(report.as_dict())
+    else:
+        typer.echo(report.as_text(), nl=False)
+    if report.not_replayed:
+        raise typer.Exit(1)
+
+
+def validate_all(
+    files: Sequence[Path], output_dir: Path | None, profile: str | None, *, as_json: bool
+) -> None:
+    """Compare the runs of several files: one table or JSON object, files by their names."""
+    if any(file.is_dir() for file in files):
+        raise UsageError("several FILEs: a directory of a run is validated alone")
+    reports: dict[str, Report] = {}
+    for file in files:
+        folder = None if output_dir is None else output_dir / file.name.split(".")[0]
+        reports[str(file)] = _compare(file, None, folder, profile, None)
+    if as_json:
+        print_json({"files": {name: report.as_dict() for name, report in reports.items()}})
+    else:
+        typer.echo("\n".join(f"{name}\n{one.as_text()}" for name, one in reports.items()), nl=False)
+    if any(report.not_replayed for report in reports.values()):
+        raise typer.Exit(1)
+
+
+def _compare(
+    file: Path,
+    crosschecks: Path | None,
+    output_dir: Path | None,
+    profile: str | None,
+    pool: int | None,
+) -> Report:
+    """Replay and compare the runs of a file, of whichever kind."""
+    serving = holds_serving_runs(file)
+    if not serving and not holds_program_runs(file):
+        return validate_replay(file, crosschecks, output_dir, profile, pool)
+    if pool is not None or crosschecks is not None:
+        raise UsageError("--pool, --crosschecks: of S-LoRA's runs; these have their own pools")
+    return (validate_serving if serving else validate_programs)(file, profile, output_dir)
+
+
+def predict(file: Path, profile: str | None, out: Path) -> None:
+    """Write predictions of a file's runs. Raises UsageError if they are not of SGLang or vLLM."""
+    if not holds_serving_runs(file):
+        raise UsageError(f"--predict {out}: {file} holds no runs of SGLang or vLLM")
+    predict_serving(file, profile, out)
+
+
+def print_fit(file: Path, *, as_json: bool) -> None:
+    """Redo the calibration of a profile to the runs of a file, and print it."""
+    redo = print_serving_fit if holds_serving_runs(file) else print_replay_fit
+    redo(file, as_json=as_json)

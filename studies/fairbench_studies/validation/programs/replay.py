@@ -1,0 +1,190 @@
+"""Replays a run of the DLPM authors' judge benchmark on the simulated server, nothing fitted."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from fairbench.config import ExperimentSpec
+from fairbench.config.resolve import resolve
+from fairbench.errors import DataError
+from fairbench.hardware.timing import TimingProfile
+from fairbench.metrics.fairness import jain
+from fairbench.metrics.records import Floats, Ints
+from fairbench.results.run_result import RunResult
+from fairbench.sim.run import Simulation
+from fairbench.workloads.plan import ClientPlan
+from fairbench.workloads.traffic.source import Arrival
+from fairbench_studies.validation.policies import scheduler_of
+from fairbench_studies.validation.programs.measured import ProgramRun
+from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
+
+# Lengths in tokens, of what the benchmark sent, from the logs of the given runs. The log lists the
+# instructions of the dimensions: 19 of 3,660 to 7,140 characters, 4,219 on average, at the 5
+# characters a token by which the log counts tokens. Answers end at the word END before their limit
+# of 256: output tokens over requests, of users with 16 and with 2 judgements, give two equations
+# for judgement and merge. Means of the three logs; no time or rate of service was looked at.
+DIMENSION_TOKENS = 844
+JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
+# Documented for SGLang in 2024, of which the server is a fork: docs/appendix/engine.md.
+ENGINE_OF_2024 = {
+    "engine.num_continuous_decode_steps": 10,
+    "engine.in_batch_prefix_caching": False,
+}
+MAX_RUNNING_REQUESTS = 2_048  # not in the command lines: memory is the limit
+SEED = 0  # of the articles' lengths: arrivals are even
+
+
+@dataclass(frozen=True, slots=True)
+class EvenArrivals:
+    """Programs at even gaps from a given start: an ``ArrivalSource``."""
+
+    programs: int
+    interval_s: float
+    start_s: float
+
+    @property
+    def timed(self) -> bool:
+        """Return whether the times are independent of the seed."""
+        return True
+
+    def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
+        """Yield the arrivals in order of time."""
+        for number in range(self.programs):
+            yield Arrival(self.start_s + number * self.interval_s)
+
+    def expected_programs(self, before_s: float = inf) -> float:
+        """Return how many programs arrive before a time, in seconds."""
+        return float(sum(at_s < before_s for at_s, _ in self.arrivals(random.Random(0))))
+
+    def last_arrival_s(self, rng: random.Random) -> float:
+        """Return the time of the last arrival, in seconds; 0 if there is none."""
+        return max((at_s for at_s, _ in self.arrivals(rng)), default=0.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """A simulated run. Times are seconds from the first arrival; clients are numbers.
+
+    ``requests_*`` describe finished requests, ``service`` their input + 2 x output tokens;
+    ``programs_*`` describe finished programs.
+    """
+
+    requests_client: Ints
+    requests_finish_s: Floats
+    service: Floats
+    programs_client: Ints
+    programs_finish_s: Floats
+    latencies_s: Floats
+
+    @property
+    def makespan_s(self) -> float:
+        """Time at which the last program ends."""
+        return float(self.programs_finish_s.max())
+
+    @property
+    def all_active_s(self) -> float:
+        """Time at which the first user has finished all its programs."""
+        ends_s = self.programs_finish_s
+        users = np.unique(self.programs_client)
+        return min(float(ends_s[self.programs_client == one].max()) for one in users)
+
+    def service_by(self, time_s: float) -> Floats:
+        """Return the service of requests finished by a time, shape (n_users,)."""
+        done = self.requests_finish_s <= time_s
+        users = int(self.requests_client.max()) + 1
+        total = np.bincount(self.requests_client[done], self.service[done], minlength=users)
+        return total.astype(np.float64)
+
+    @property
+    def jain(self) -> float:
+        """Jain's index of that service while all users are active, every user counted."""
+        return jain(self.service_by(self.all_active_s))
+
+    def p50_s(self, user: int) -> float:
+        """Return the median latency of a user's programs, in seconds."""
+        return float(np.median(self.latencies_s[self.programs_client == user]))
+
+
+def replay(run: ProgramRun, profile: TimingProfile | None = None) -> tuple[Replay, str]:
+    """Return the simulated run and the id of its timing profile.
+
+    Raises:
+        DataError: the run's scheduler or profile is not known, or a program cannot be served.
+    """
+    timing = profile or profile_of(run.gpu, run.model, 1, "sglang")
+    used = with_host_cost(timing, run.policy)
+    spec = _spec(run, used)
+    simulation = Simulation(spec, _plans(run, spec), None, profile=used)
+    simulation.run()
+    return _replayed(run, simulation.result(True, None)), used.profile_id
+
+
+def _spec(run: ProgramRun, profile: TimingProfile) -> ExperimentSpec:
+    """Return the experiment with the settings of the run's server."""
+    scheduler, settings = scheduler_of(run.policy, run.quantum)
+    flags = {
+        "workload": "judge",
+        "scenario": "none",
+        "router": scheduler.router,
+        "local": scheduler.local,
+        "dp": run.dp,
+        "gpu": profile.profile_id,
+        "model": profile.profile_id.split("/")[1],
+        "clients": len(run.branches),
+        "num_programs": run.programs,
+        "seed": SEED,
+    }
+    memory = {
+        "engine.max_total_tokens": run.pool_tokens,
+        "engine.max_prefill_tokens": run.max_prefill_tokens,
+        "engine.max_running_requests": MAX_RUNNING_REQUESTS,
+    }
+    return resolve(flags, {**ENGINE_OF_2024, **memory, **settings})
+
+
+def _plans(run: ProgramRun, spec: ExperimentSpec) -> tuple[ClientPlan, ...]:
+    """Return what each user of the run sends, and when."""
+    lengths = {
+        "article_tokens": run.prompt_tokens,
+        "dimension_tokens": DIMENSION_TOKENS,
+        "judgement_tokens": JUDGEMENT_TOKENS,
+        "merge_output_tokens": MERGE_OUTPUT_TOKENS,
+        "max_new_tokens": MAX_NEW_TOKENS,
+    }
+    users = list(run.latencies_s)
+    return tuple(
+        replace(
+            plan,
+            client=users[index],
+            owner=users[index],
+            params=replace(plan.params, dimensions=run.branches[index], **lengths),
+            arrivals=EvenArrivals(
+                run.programs, run.intervals_s[index], run.initial_delay_s if index else 0.0
+            ),
+        )
+        for index, plan in enumerate(spec.client_plans())
+    )
+
+
+def _replayed(run: ProgramRun, result: RunResult) -> Replay:
+    """Return the columns of a simulated run that its comparison needs."""
+    requests, programs = result.requests, result.programs
+    number = {user: index for index, user in enumerate(run.latencies_s)}
+    finish_s, ended_s = np.asarray(requests["finish_s"]), np.asarray(programs["finish_s"])
+    if np.isnan(ended_s).any():
+        raise DataError(f"run {run.name}: a program does not fit the pool, or does not end")
+    done = ~np.isnan(finish_s)
+    service = np.asarray(requests["input_tokens"]) + 2.0 * np.asarray(requests["output_tokens"])
+    return Replay(
+        requests_client=np.array([number[str(one)] for one in requests["client"]])[done],
+        requests_finish_s=finish_s[done],
+        service=service[done],
+        programs_client=np.array([number[str(one)] for one in programs["client"]]),
+        programs_finish_s=ended_s,
+        latencies_s=ended_s - np.asarray(programs["arrival_s"]),
+    )

@@ -1,0 +1,121 @@
+"""Finds the measured profile of a GPU from SGLang's runs, few of them (``measured.FITTED``).
+
+Ten numbers are fitted by Gauss-Newton steps on their logarithms, so that all stay positive. What
+is compared are medians: the time per output token and the time to first token of every prompt
+length in every run of ``FITTED``. A time to first token below ``LONG_TTFT_S`` is mostly HTTP and
+weighs little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.timing import Frontend, TimingProfile
+from fairbench.metrics.records import Floats
+from fairbench_studies.validation.serving.compare import LONG_TTFT_S
+from fairbench_studies.validation.serving.measured import ServingRun
+from fairbench_studies.validation.serving.replay import replay
+
+OPERATOR_PROFILES = {
+    "a100-sxm4-80gb": "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10",
+    "h100-sxm5-80gb": "h100-80gb/llama-3.1-8b/tp1/sglang-0.5.14",
+}
+# Hugging Face's tokenizers take 1.8 to 3.0 us on one core: too close to c_T to be told
+# apart from it by runs that prefill one prompt at a time.
+TOKEN_MS = 0.003
+# Near the operator profiles, by what kernels launched one by one, HTTP and a slower attention add.
+A100_START = {
+    "c0": 8.4, "c_w": 3.4, "p": 2.0, "c_T": 0.0575, "c_A": 3.2e-6, "c_K": 8.3e-5, "c_nd": 0.045,
+    "c_pf": 2.0, "request_ms": 1.3, "delay_ms": 7.0,
+}  # fmt: skip
+H100_START = {
+    "c0": 1.0, "c_w": 5.5, "p": 1.9, "c_T": 0.0225, "c_A": 1.5e-6, "c_K": 6e-5, "c_nd": 0.01,
+    "c_pf": 6.0, "request_ms": 0.5, "delay_ms": 6.0,
+}  # fmt: skip
+STARTS = {"a100-sxm4-80gb": A100_START, "h100-sxm5-80gb": H100_START}
+_FRONTEND = ("request_ms", "delay_ms")
+_LONG_WEIGHT, _SHORT_WEIGHT = 0.5, 0.15  # of a time to first token, against a time per token
+_STEPS, _TRIAL, _LONGEST_STEP, _DAMPING, _LEAST_GAIN = 25, 1e-3, 0.3, 1e-3, 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class ServingFit:
+    """Fitted numbers (ms), and what is left: weighted root of the sum of squared log errors."""
+
+    gpu: str
+    values: dict[str, float]
+    error: float
+
+    @property
+    def profile(self) -> TimingProfile:
+        """The operator profile with the fitted numbers in place of its own."""
+        return _profile(self.gpu, self.values)
+
+
+def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
+    """Yield each step of the fit to SGLang's ``fitted`` runs, at least one, all of one GPU."""
+    chosen = [run for run in runs if run.fitted and run.engine == "sglang"]
+    (gpu,) = {run.gpu for run in chosen}
+    start = STARTS[gpu]
+    measured = [_features(run) for run in chosen]
+    weights = np.concatenate([weight for _, weight in measured])
+    target = np.log(np.concatenate([feature for feature, _ in measured]))
+
+    def errors(logs: Floats) -> Floats:
+        profile = _profile(gpu, dict(zip(start, np.exp(logs).tolist(), strict=True)))
+        simulated = [_features(replay(run, profile))[0] for run in chosen]
+        return np.asarray(weights * (np.log(np.concatenate(simulated)) - target))
+
+    logs = np.log(np.array(list(start.values())))
+    left = errors(logs)
+    for _ in range(_STEPS):
+        before, tried = float(np.sqrt(left @ left)), _step(logs, left, errors)
+        if tried is None:
+            return
+        logs, left = tried
+        values = dict(zip(start, np.exp(logs).tolist(), strict=True))
+        yield ServingFit(gpu, values, float(np.sqrt(left @ left)))
+        if before - np.sqrt(left @ left) < _LEAST_GAIN * before:
+            return
+
+
+def _step(
+    logs: Floats, left: Floats, errors: Callable[[Floats], Floats]
+) -> tuple[Floats, Floats] | None:
+    """Return one damped descent step, shortened until the error falls; None if it never does."""
+    units = _TRIAL * np.eye(len(logs))
+    slope = np.array([(errors(logs + unit) - left) / _TRIAL for unit in units]).T
+    normal = slope.T @ slope + _DAMPING * np.eye(len(logs))
+    step = np.clip(np.linalg.solve(normal, -slope.T @ left), -_LONGEST_STEP, _LONGEST_STEP)
+    for part in (1.0, 0.5, 0.25, 0.1):
+        after = errors(logs + part * step)
+        if after @ after < left @ left:
+            return logs + part * step, after
+    return None
+
+
+def _profile(gpu: str, values: dict[str, float]) -> TimingProfile:
+    operator = load_profile(OPERATOR_PROFILES[gpu])
+    coefficients = {name: value for name, value in values.items() if name not in _FRONTEND}
+    return replace(
+        operator,
+        coefficients_ms={**operator.coefficients_ms, **coefficients},
+        host_ms=0.0,
+        frontend=Frontend(values["request_ms"], TOKEN_MS, values["delay_ms"]),
+    )
+
+
+def _features(run: ServingRun) -> tuple[Floats, Floats]:
+    """Return the medians of both times for every prompt length, and their weights."""
+    tpot_s = (run.latency_s - run.ttft_s) / (run.output_tokens - 1)
+    values, weights = [], []
+    for length in np.unique(run.prompt_tokens):
+        chosen = run.prompt_tokens == length
+        ttft_s = float(np.median(run.ttft_s[chosen]))
+        values += [ttft_s, float(np.median(tpot_s[chosen]))]
+        weights += [_LONG_WEIGHT if ttft_s > LONG_TTFT_S else _SHORT_WEIGHT, 1.0]
+    return np.array(values), np.array(weights)

@@ -1,0 +1,98 @@
+"""``fairbench validate`` of runs of real serving engines: SGLang and vLLM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from fairbench.errors import DataError, UsageError
+from fairbench.hardware.catalogue import named_profile
+from fairbench.hardware.timing import TimingProfile
+from fairbench_studies.validation.report import Report, each
+from fairbench_studies.validation.serving.profiles import profile_of, with_host_cost
+
+if TYPE_CHECKING:
+    from fairbench_studies.validation.serving.compare import ServingComparison
+    from fairbench_studies.validation.serving.measured import ServingRun
+    from fairbench_studies.validation.tenants.compare import TenantComparison
+
+
+def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -> Report:
+    """Replay and compare the runs of a file, and write files if asked to."""
+    from fairbench_studies.validation.serving.compare import ServingComparison
+    from fairbench_studies.validation.serving.files import (
+        as_json_object,
+        read_serving,
+        write_comparison,
+    )
+    from fairbench_studies.validation.serving.table import serving_text
+    from fairbench_studies.validation.tenants.compare import TenantComparison
+    from fairbench_studies.validation.tenants.table import tenants_text
+
+    read, unread = read_serving(file)
+    found, failed = each(lambda run: _replayed(run, profile), read, lambda run: run.name)
+    runs = [one for one in found if isinstance(one, ServingComparison)]
+    tenants = [one for one in found if isinstance(one, TenantComparison)]
+    described = [run.as_dict() for run in tenants]
+    if output_dir is not None:
+        write_comparison(output_dir, runs, described)
+        typer.echo(f"fairbench: written to {output_dir}", err=True)
+    texts = [serving_text(runs)] if runs else []
+    texts += [tenants_text(tenants)] if tenants else []
+    return Report(as_json_object(runs, described), "\n".join(texts), [*unread, *failed])
+
+
+def predict_serving(file: Path, profile: str | None, out: Path) -> None:
+    """Write what the simulator expects of every run, its results unread."""
+    from fairbench.results.store import write_json
+    from fairbench_studies.validation.serving.files import load_serving
+    from fairbench_studies.validation.serving.predict import predict
+
+    found = [predict(run, _profile(run, profile)) for run in load_serving(file, predict=True)]
+    if out.exists():
+        raise UsageError(f"predict {out}: exists; predictions are not overwritten")
+    write_json(out, {"predictions": found})
+    typer.echo(f"fairbench: {len(found)} runs predicted, written to {out}", err=True)
+
+
+def print_serving_fit(file: Path, *, as_json: bool) -> None:
+    """Redo the calibration of the measured profile, step by step."""
+    from fairbench.cli.output import print_json
+    from fairbench_studies.validation.serving.calibrate import fit
+    from fairbench_studies.validation.serving.files import load_serving
+
+    runs = [run for run in load_serving(file) if run.fitted and run.engine == "sglang"]
+    if not runs:
+        raise DataError(f"{file}: no run that a profile is fitted to: sglang-a100-fixed-*, ...")
+    if len(gpus := sorted({run.gpu for run in runs})) > 1:
+        raise DataError(f"{file}: runs of several GPUs are fitted to: {', '.join(gpus)}")
+    for found in fit(runs):
+        if not as_json:
+            typer.echo(f"error {found.error:.4f}: {_numbers(found.values)}")
+    if as_json:
+        print_json({"best": {"values": found.values, "error": found.error}})
+
+
+def _numbers(values: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+
+
+def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | TenantComparison:
+    """Return the comparison of a run: by tenant where requests went straight to the engine."""
+    from fairbench_studies.validation.serving.compare import compare_serving
+    from fairbench_studies.validation.serving.replay import replay
+    from fairbench_studies.validation.tenants.compare import compare_tenants
+
+    used = _profile(run, profile)
+    compare = compare_tenants if run.direct else compare_serving
+    return compare(run, replay(run, used), used.profile_id)
+
+
+def _profile(run: ServingRun, profile: str | None) -> TimingProfile:
+    if profile is None:
+        used = profile_of(run.gpu, run.model, run.tp, run.engine)
+    else:
+        used = named_profile(profile)
+    return with_host_cost(used, run.policy)

@@ -1,0 +1,95 @@
+"""The simulated engine that a measured serving run was made on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairbench.core import Request
+from fairbench.hardware.engine_params import EngineParams, engine_limits
+from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.vllm_params import VLLMLimits
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.schedulers.registry import build_local
+from fairbench.schedulers.setup import Setup
+from fairbench.sim.clock import Clock
+from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.replica import Replica
+from fairbench.sim.engine.sglang.worker import Worker
+from fairbench.sim.engine.vllm.worker import VLLMWorker
+from fairbench.sim.records.service_log import ServiceLog
+from fairbench_studies.validation.policies import scheduler_of
+from fairbench_studies.validation.serving.measured import ServingRun
+from fairbench_studies.validation.serving.prompts import refused_by_length
+
+CLOSED_MEM_FRACTION = 0.85  # mem_fraction_static of SGLang, gpu_memory_utilization of vLLM
+SGLANG_OPEN_POOL_TOKENS = 444_563  # as the server of the open-loop runs logged
+
+
+class _Server(FCFS):
+    """First come, first served; refuses prompts over the server's limit after tokenizing them."""
+
+    def __init__(self, run: ServingRun) -> None:
+        super().__init__(FCFS.Params())
+        self._run = run
+
+    def accepts(self, request: Request, now_s: float) -> bool:
+        return not refused_by_length(self._run, request)
+
+
+def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Replica:
+    """Return one idle worker with the settings of the run's server, under its own scheduler."""
+    log = ServiceLog(sorted(set(run.client)))
+    local = _local(run)
+    if run.engine == "vllm":
+        return VLLMWorker(0, clock, local, profile, _vllm_limits(run, profile), log)
+    pool_tokens = believable_pool(run) or (0 if run.closed else SGLANG_OPEN_POOL_TOKENS)
+    params = EngineParams(
+        mem_fraction_static=0.0 if pool_tokens else CLOSED_MEM_FRACTION,
+        max_total_tokens=pool_tokens,
+    )
+    limits = engine_limits(params, profile)
+    cache = KVCache(limits.pool_tokens)
+    return Worker(0, clock, local, profile, limits, log, cache)
+
+
+def believable_pool(run: ServingRun) -> int:
+    """Return the pool that a run states, 0 if its own times say that more tokens were decoding.
+
+    The prompts of requests between first token and end are all in the pool at once, unless they
+    share prefixes, which those of a run without a gateway do not.
+    """
+    if not run.direct or not run.pool_tokens:
+        return run.pool_tokens
+    return run.pool_tokens if most_decoding_tokens(run) <= run.pool_tokens else 0
+
+
+def most_decoding_tokens(run: ServingRun) -> int:
+    """Return the most prompt tokens of requests that were decoding at one time, as measured."""
+    served = run.served
+    tokens = run.prompt_tokens[served]
+    first_s = (run.submit_s + run.ttft_s)[served]
+    at_s = np.concatenate([first_s, (run.submit_s + run.latency_s)[served]])
+    change = np.concatenate([tokens, -tokens])
+    return int(np.cumsum(change[np.lexsort((change, at_s))]).max(initial=0))
+
+
+def _local(run: ServingRun) -> LocalScheduler:
+    """Return the scheduler that a run's ``policy`` names, fcfs where it names none."""
+    if not run.policy:
+        return _Server(run)
+    replayed, settings = scheduler_of(run.policy, run.quantum)
+    local = build_local(replayed.local, settings)
+    local.prepare(Setup(tuple(sorted(set(run.client)))))
+    return local
+
+
+def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
+    """Return vLLM's defaults: large GPUs, except the A100, get a larger token budget."""
+    pool_tokens = run.pool_tokens or profile.pool.tokens(CLOSED_MEM_FRACTION)
+    small = run.gpu.startswith("a100")
+    return VLLMLimits(
+        pool_tokens,
+        max_num_batched_tokens=run.max_num_batched_tokens or (2_048 if small else 8_192),
+        max_num_seqs=run.max_num_seqs or (256 if small else 1_024),
+    )

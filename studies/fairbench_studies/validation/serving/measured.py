@@ -1,0 +1,218 @@
+"""Runs of a real serving engine: the file, one run a line, and what each says of itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from fairbench.errors import DataError
+from fairbench.metrics.records import Flags, Floats, Ints
+from fairbench_studies.validation.span import check_span
+
+# The runs, by id, that a profile or a cost was fitted to. Of the A100 no other run was looked at
+# before its fit; of the H100 all were.
+FITTED = frozenset(
+    {
+        *(f"sglang-a100-fixed-c{at_a_time}-run1" for at_a_time in (1, 8, 32, 128)),
+        "sglang-a100-mixed-c1-run1",
+        *(f"sglang-h100-fixed-c{n}-{cache}" for n in (1, 32, 128) for cache in ("cold", "warm")),
+        "sglang-h100-mixed-c32-cold",
+        "vllm-h100-qwen3-14b-sweep_rate-agg_4rps-vanilla",
+        "sglang-fork-a100-good-mdrr-1000",
+        "sglang-fork-a100-abl2_rate_2",
+        "vllm-a100-fixed-c128-run1",  # the time of vLLM's server for a request
+    }
+)
+DIRECT = "none"  # gateway of a run whose requests went straight to the engine
+_FIRST_OF_SET = re.compile(r"-c1-run1$")
+WARM_UP_S = 10.0  # of an open-loop run: the engine compiles
+
+INPUTS = ("client", "submit_s", "prompt_tokens", "output_tokens")
+COUNTS = ("prompt_tokens", "output_tokens")
+MAX_TOKENS = 10_000_000  # of a prompt or an answer: ten times the longest context there is
+MAX_TIME_S = 1e10
+MEASURED = ("ttft_s", "latency_s", "error")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServingRun:
+    """A run. Times are seconds from its start; ``ttft_s`` and ``latency_s`` are NaN if refused.
+
+    ``output_tokens`` is 0 for refused requests. A closed loop has at most ``concurrency`` requests
+    in flight, of which ``connection_limit`` reach the server; ``warm`` means that the same prompts
+    had been sent to the same server before. ``pool_tokens`` is the KV pool, 0 if unknown. ``kind``
+    names the kind of each request, if any. ``policy`` and ``quantum`` are the server's scheduler,
+    "" for its default; ``max_num_seqs`` and ``max_num_batched_tokens`` are vLLM's limits, 0 for its
+    defaults. ``predicted`` is the prediction of another simulator (BLIS).
+    """
+
+    name: str
+    engine: Literal["sglang", "vllm"]
+    engine_version: str
+    gpu: str
+    model: str
+    tp: int
+    closed: bool
+    concurrency: int
+    connection_limit: int
+    warm: bool
+    pool_tokens: int
+    gateway: str
+    client: tuple[str, ...]
+    submit_s: Floats
+    prompt_tokens: Ints
+    output_tokens: Ints
+    ttft_s: Floats
+    latency_s: Floats
+    kind: tuple[str, ...] = ()
+    policy: str = ""
+    quantum: int = 0
+    max_num_seqs: int = 0
+    max_num_batched_tokens: int = 0
+    predicted: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.client)
+
+    @property
+    def fitted(self) -> bool:
+        """Return whether the GPU's measured profile was fitted to this run."""
+        return self.name in FITTED
+
+    @property
+    def direct(self) -> bool:
+        """Return whether requests went directly to the engine, which counted prompt tokens."""
+        return not self.closed and self.gateway == DIRECT
+
+    @property
+    def served(self) -> Flags:
+        """The requests that got an answer."""
+        return ~np.isnan(self.latency_s)
+
+    @property
+    def output_limit(self) -> int:
+        """The most output tokens that were asked for: nearly all requests run to it."""
+        return int(self.output_tokens.max())
+
+    @property
+    def steady(self) -> Flags:
+        """Requests that count: of an open loop, those after the warm-up."""
+        return np.asarray(self.submit_s >= (0.0 if self.closed else WARM_UP_S))
+
+
+def is_serving_run(record: Any) -> bool:
+    """Return whether a line of a file of measured runs is of this kind."""
+    return isinstance(record, dict) and "run_id" in record and "columns" in record
+
+
+def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) -> ServingRun:
+    """Return the run on one line of the file; ``predict`` leaves measured columns unread (NaN).
+
+    Raises DataError naming ``where`` and the field.
+    """
+
+    def given(name: str, kind: type, default: Any = None) -> Any:
+        value = record.get(name, default)
+        if value is None:
+            value = default
+        if isinstance(value, bool) != (kind is bool) or not isinstance(value, kind):
+            raise DataError(f"{where}: field {name!r} = {value!r}: must be {kind.__name__}")
+        return value
+
+    name = given("run_id", str)
+    where = f"{where}, run {name}"
+
+    for what, allowed in (("engine", ("sglang", "vllm")), ("arrival", ("closed", "open"))):
+        if given(what, str) not in allowed:
+            raise DataError(
+                f"{where}: field {what!r} = {record[what]!r}: allowed are {' and '.join(allowed)}"
+            )
+    columns, closed = _columns(record["columns"], where, predict), record["arrival"] == "closed"
+    n = len(columns["client"])
+    no_limit = n if closed else 0
+    if (pool_tokens := given("pool_tokens", int, 0)) < 0:
+        raise DataError(f"{where}: field 'pool_tokens' = {pool_tokens}: must be at least 0")
+    return ServingRun(
+        name=name,
+        engine=record["engine"],
+        engine_version=given("engine_version", str, ""),
+        gpu=given("gpu", str),
+        model=given("model", str),
+        tp=given("tp", int, 1),
+        closed=closed,
+        concurrency=given("concurrency", int, None if closed else 0),
+        connection_limit=given("connection_limit", int, no_limit),
+        warm=given("warm", bool, closed and _FIRST_OF_SET.search(name) is None),
+        pool_tokens=pool_tokens,
+        gateway=given("gateway", str, ""),
+        policy=given("policy", str, ""),
+        quantum=given("quantum", int, 0),
+        max_num_seqs=given("max_num_seqs", int, 0),
+        max_num_batched_tokens=given("max_num_batched_tokens", int, 0),
+        predicted=given("blis", dict, {}),
+        **columns,
+    )
+
+
+def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
+    if not isinstance(given, dict):
+        raise DataError(f"{where}: field 'columns' must be an object")
+    for name in INPUTS if predict else (*INPUTS, *MEASURED):
+        if not isinstance(given.get(name), list) or not given[name]:
+            raise DataError(f"{where}: columns: field {name!r} must be a list of values")
+        if len(given[name]) != len(given["client"]):
+            raise DataError(f"{where}: columns: field {name!r} is not as long as 'client'")
+    n, nan = len(given["client"]), float("nan")
+    failed = {name: _failed_as_zero(given, name) for name in COUNTS}
+    values = {**given, **failed}
+    numbers = {
+        name: _numbers([nan] * n if predict and name in MEASURED else values[name], name, where)
+        for name in ("submit_s", "prompt_tokens", "output_tokens", "ttft_s", "latency_s")
+    }
+    check_span(numbers["submit_s"], "submit_s", f"{where}: columns")
+    if not predict:
+        refused = np.array([bool(error) for error in given["error"]])
+        refused |= numbers["output_tokens"] == 0
+        for name in ("ttft_s", "latency_s"):
+            numbers[name] = np.where(refused, nan, numbers[name])
+    for name in COUNTS:
+        numbers[name] = numbers[name].astype(np.int64)
+    clients = tuple(str(client) for client in given["client"])
+    return {"client": clients, "kind": _kinds(given, n, where), **numbers}
+
+
+def _kinds(given: Mapping[str, Any], n: int, where: str) -> tuple[str, ...]:
+    kinds = given.get("kind", [])
+    if not isinstance(kinds, list) or len(kinds) not in (0, n):
+        raise DataError(f"{where}: columns: field 'kind' is not as long as 'client'")
+    return tuple(map(str, kinds))
+
+
+def _failed_as_zero(given: Mapping[str, Any], name: str) -> list[Any]:
+    """Return a column of counts in which a failed request without a count has 0."""
+    errors = given.get("error")
+    if not isinstance(errors, list) or len(errors) != len(given[name]):
+        return list(given[name])
+    return [
+        0 if value is None and error else value
+        for value, error in zip(given[name], errors, strict=True)
+    ]
+
+
+def _numbers(values: Sequence[Any], name: str, where: str) -> Floats:
+    try:
+        column = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        column = np.empty(0)
+    if column.ndim != 1 or not column.size or (column < 0).any() or np.isinf(column).any():
+        raise DataError(f"{where}: columns: field {name!r} must hold numbers of at least 0")
+    most = MAX_TOKENS if name in COUNTS else MAX_TIME_S
+    if (column > most).any():
+        raise DataError(f"{where}: columns: field {name!r} must hold numbers of at most {most:g}")
+    if name in COUNTS and (column != np.floor(column)).any():  # NaN is no whole number either
+        raise DataError(f"{where}: columns: field {name!r} must hold whole numbers")
+    return column

@@ -1,0 +1,59 @@
+"""The prompts of a measured serving run as segments, for the simulated prefix cache.
+
+The texts are not in the file. A closed loop sends a set of prompts without common prefix, the same
+in every run of the set. An open loop without ``prompt_tokens`` repeats eight sentences of 9 to 16
+tokens; with ``prompt_tokens`` it sends fresh text of about 0.8 times the requested length (the
+source's word list makes fewer tokens than words). A run without a gateway sends fresh text of
+exactly ``prompt_tokens``, which the server counted.
+"""
+
+from __future__ import annotations
+
+from fairbench.core import Request, Segment
+from fairbench_studies.validation.serving.measured import ServingRun
+
+SENTENCES = 8
+SHORTEST_SENTENCE_TOKENS = 9
+TRUE_SHARE = 0.8
+LONGEST_TOKENS = 4_096  # limit of the servers of the open-loop runs: what is longer is refused
+
+
+def requests_of(run: ServingRun) -> list[Request]:
+    """Return every request of the run by index, including those that the server must refuse."""
+    return [_request(run, index) for index in range(len(run))]
+
+
+def refused_by_length(run: ServingRun, request: Request) -> bool:
+    """Return whether the engine refuses the request for its length, before any GPU work."""
+    return not (run.closed or run.direct) and request.input_tokens > LONGEST_TOKENS
+
+
+def output_tokens(run: ServingRun, index: int) -> int:
+    """Return the true output length; the limit for requests that were refused when measured."""
+    return int(run.output_tokens[index]) or run.output_limit
+
+
+def _request(run: ServingRun, index: int) -> Request:
+    prompt = (_segment(run, index),)
+    limit = max(_limit(run, index), output_tokens(run, index))
+    return Request(index, run.client[index], index, 0, prompt, prompt[0].length, limit)
+
+
+def _limit(run: ServingRun, index: int) -> int:
+    """Return the output tokens that a request asked for: the most of its kind, where it has one."""
+    if not run.kind:
+        return run.output_limit
+    alike = [kind == run.kind[index] for kind in run.kind]
+    return int(run.output_tokens[alike].max())
+
+
+def _segment(run: ServingRun, index: int) -> Segment:
+    tokens = int(run.prompt_tokens[index])
+    if run.closed:
+        return Segment(f"prompt-{index}", max(1, tokens))
+    if run.direct:
+        return Segment(f"{run.name}-{index}", max(1, tokens))
+    if not tokens:
+        sentence = index % SENTENCES
+        return Segment(f"sentence-{sentence}", SHORTEST_SENTENCE_TOKENS + sentence)
+    return Segment(f"{run.name}-{index}", max(1, round(TRUE_SHARE * tokens)))

@@ -1,0 +1,122 @@
+"""Replays measured serving runs: the same prompts and lengths on a simulated engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from fairbench.core import PS_PER_S, Segment
+from fairbench.hardware.step_time import PS_PER_MS
+from fairbench.hardware.timing import TimingProfile
+from fairbench.metrics.records import Floats
+from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.fleet import SimFleet
+from fairbench.sim.ingress import Ingress
+from fairbench.sim.sequence import NEVER, Sequence
+from fairbench_studies.validation.serving.closed_loop import ClosedLoop
+from fairbench_studies.validation.serving.engines import engine_worker
+from fairbench_studies.validation.serving.gateway import GATEWAY_MS, gateway_queue
+from fairbench_studies.validation.serving.measured import ServingRun
+from fairbench_studies.validation.serving.prompts import output_tokens, requests_of
+
+
+def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
+    """Return the run with simulated times instead of measured ones.
+
+    The prompts of a warm run are sent once before, at the same concurrency, unmeasured.
+    """
+    server = _Server(run, profile)
+    if run.warm:
+        server.play(run)
+    return server.play(run)
+
+
+class _Server:
+    """A simulated server and its gateway, which stay up for several plays."""
+
+    def __init__(self, run: ServingRun, profile: TimingProfile) -> None:
+        self.clock = Clock()
+        self._worker = engine_worker(run, profile, self.clock)
+        self._ingress: Ingress | None = None
+        if run.gateway and not run.direct:
+            fleet = SimFleet([self._worker])
+            queue = gateway_queue(run.gateway, fleet)
+            self._ingress = Ingress(self.clock, [self._worker], queue)
+
+    def play(self, run: ServingRun) -> ServingRun:
+        """Everything that the run sends, from now until all of it is over."""
+        play = _Play(run, self)
+        while self.clock.next_ps() is not None:
+            self.clock.step()
+        return play.result()
+
+    def enter(self, sequence: Sequence) -> None:
+        """Accept a request, through the gateway if there is one."""
+        if self._ingress is None:
+            self._worker.submit(sequence)
+            return
+        at_ps = self.clock.now_ps + round(GATEWAY_MS * PS_PER_MS)
+        self.clock.at(at_ps, ARRIVE, 0, partial(self._ingress.enter, sequence))
+
+    def over(self, sequence: Sequence) -> None:
+        """Note that a request has been answered."""
+        if self._ingress is not None:
+            self._ingress.finished(sequence)
+
+
+class _Play:
+    """A run on a server: sends the run's requests and keeps the times."""
+
+    def __init__(self, run: ServingRun, server: _Server) -> None:
+        self._run = run
+        self._server = server
+        self._requests = requests_of(run)
+        self._lengths = [output_tokens(run, index) for index in range(len(run))]
+        self._sent: dict[int, Sequence] = {}
+        self._start_ps = server.clock.now_ps
+        self._loop: ClosedLoop | None = None
+        if run.closed:
+            connections = min(run.connection_limit, run.concurrency)
+            self._loop = ClosedLoop(
+                server.clock, len(run), run.concurrency, connections, self._send
+            )
+            return
+        for index, submit_s in enumerate(run.submit_s):
+            at_ps = self._start_ps + round(float(submit_s) * PS_PER_S)
+            server.clock.at(at_ps, ARRIVE, 0, partial(self._send, index))
+
+    def _send(self, index: int) -> None:
+        output = Segment(f"output-{index}", self._lengths[index])
+        sequence = Sequence(self._requests[index], output, self._server.clock.now_ps, self._over)
+        self._sent[index] = sequence
+        self._server.enter(sequence)
+
+    def _over(self, sequence: Sequence) -> None:
+        self._server.over(sequence)
+        if self._loop is not None:
+            self._loop.over(sequence.request.request_id)
+
+    def result(self) -> ServingRun:
+        """Return the run with its simulated times."""
+        made_s = self._run.submit_s
+        if self._loop is not None:
+            made_s = (np.array(self._loop.made_ps) - self._start_ps) / PS_PER_S
+        first_s, finish_s = self._times_s("first_token_ps"), self._times_s("finish_ps")
+        served = ~np.isnan(finish_s)
+        return replace(
+            self._run,
+            submit_s=made_s,
+            output_tokens=np.where(served, self._lengths, 0),
+            ttft_s=first_s - made_s,
+            latency_s=finish_s - made_s,
+        )
+
+    def _times_s(self, what: str) -> Floats:
+        """Return times since the start of the play; NaN for refused requests."""
+        sent = (self._sent.get(index) for index in range(len(self._run)))
+        times_ps = [NEVER if one is None else getattr(one, what) for one in sent]
+        return np.array(
+            [np.nan if at == NEVER else (at - self._start_ps) / PS_PER_S for at in times_ps]
+        )

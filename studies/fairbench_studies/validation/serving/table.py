@@ -1,0 +1,89 @@
+"""The comparison with measured serving runs for people, at most ``MAX_WIDTH`` columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fairbench.report.numbers import UNDEFINED, index, number
+from fairbench.report.table import MAX_WIDTH, printed
+from fairbench.validate.pair import Pair
+from fairbench_studies.validation.serving.compare import (
+    LONG_TTFT_S,
+    P50_TARGET_PCT,
+    P99_TARGET_PCT,
+    RATE_TARGET_PCT,
+    ServingComparison,
+)
+
+FITTED, MISSED, UNRESOLVED = "*", "!", "<"
+
+
+def serving_text(runs: list[ServingComparison]) -> str:
+    """Return the tables, tested and fitted runs apart, and the missed targets."""
+    profiles = sorted({run.profile for run in runs})
+    tested = [run for run in runs if not run.fitted]
+    fitted = [run for run in runs if run.fitted]
+    blocks: list[RenderableType] = [
+        Text("runs of real serving engines: as measured, and how far off the simulator is"),
+        *(Text(f"timing profile {profile}") for profile in profiles),
+        Text(f"{FITTED} the measured profile was fitted to this run    {MISSED} misses a target"),
+        Text(f"{UNRESOLVED} measured below {1_000 * LONG_TTFT_S:g} ms, not resolved: no target"),
+    ]
+    for title, some in (("tested", tested), ("fitted", fitted)):
+        if some:
+            blocks += [Text(), _table(title, some)]
+    return printed(
+        Group(*blocks, Text(), Text("\n".join(_miss_lines(runs)))), colour=False, width=MAX_WIDTH
+    )
+
+
+def _table(title: str, runs: list[ServingComparison]) -> Table:
+    headings = ("clients", "tok/s\nerror", "TPOT P50\nms", "\nerror", "TTFT P50\nms", "\nerror",
+                "P99\nms", "\nerror", "Jain\nsim./meas.")  # fmt: skip
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(f"{title}\nrun", overflow="fold")
+    for heading in headings:
+        table.add_column(heading, justify="right", overflow="fold")
+    for run in runs:
+        head = (
+            run.name + (FITTED if run.fitted else ""),
+            _error(run.throughput, RATE_TARGET_PCT),
+            number(run.tpot_p50_ms.measured),
+            _error(run.tpot_p50_ms, RATE_TARGET_PCT),
+        )
+        for row, ttft in enumerate(run.ttft):
+            jain = run.windows[0].jain if run.windows else None
+            table.add_row(
+                head[0] if not row else "",
+                ttft.group if len(run.ttft) > 1 else "",
+                *(head[1:] if not row else ("", "", "")),
+                number(1_000 * ttft.p50_s.measured),
+                _error(ttft.p50_s, P50_TARGET_PCT, LONG_TTFT_S),
+                number(1_000 * ttft.p99_s.measured),
+                _error(ttft.p99_s, P99_TARGET_PCT, LONG_TTFT_S),
+                _jain(jain) if not row and len(run.ttft) > 1 else "",
+            )
+    return table
+
+
+def _jain(pair: Pair | None) -> str:
+    return UNDEFINED if pair is None else f"{index(pair.simulated)}/{index(pair.measured)}"
+
+
+def _error(pair: Pair, target: float, least: float = 0.0) -> str:
+    if pair.measured <= least:
+        return UNRESOLVED
+    missed = not pair.within(target)
+    text = UNDEFINED if pair.error_pct is None else f"{pair.error_pct:+.0f}%"
+    return text + (MISSED if missed else "")
+
+
+def _miss_lines(runs: list[ServingComparison]) -> Iterator[str]:
+    missed = [(run, miss) for run in runs for miss in run.misses]
+    yield f"Targets missed: {len(missed) or 'none'}"
+    for run, miss in missed:
+        yield f"  {MISSED} {run.name}: {miss}"

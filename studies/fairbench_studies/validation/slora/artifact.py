@@ -1,0 +1,66 @@
+"""The schedulers of VTC-artifact by the names of its result folders, as ours.
+
+A folder's name says all: ``VTC``, ``VTC_oracle`` (lengths known), ``VTC_pred_50`` (off by up to
+50%), ``VTC_predict`` (a moving average), each also with ``_profile`` (charges the profiled cost in
+place of weighted tokens), ``WVTC`` (weighted), ``LCF``, ``FCFS``, ``LShare/rpmN``. Source:
+[VTC-artifact], fair_bench/REVISION.md and slora/server/router/.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fairbench.errors import DataError, unknown_name
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.registry import build_local
+from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, vtc_form
+
+# -> local scheduler here and its settings; those of VTC's family also charge the whole input, in
+# the form of the time.
+_SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "FCFS": ("fcfs", {}),
+    "LCF": ("lcf", {}),
+    "VTC": ("vtc", {}),
+    "WVTC": ("vtc", {}),
+    "VTC_oracle": ("vtc-predict", {}),
+    "VTC_pred_50": ("vtc-predict", {"error": 0.5}),
+    "VTC_predict": ("vtc-predict", {"predictor": "average"}),
+    "VTC_profile": ("vtc-predict", {"predictor": "none", "cost": "profiled"}),
+    "VTC_oracle_profile": ("vtc-predict", {"cost": "profiled"}),
+    "VTC_pred_50_profile": ("vtc-predict", {"error": 0.5, "cost": "profiled"}),
+    "VTC_predict_profile": ("vtc-predict", {"predictor": "average", "cost": "profiled"}),
+}
+_RATE_LIMIT = re.compile(r"LShare/rpm([1-9]\d*)")
+KNOWN_SCHEDULERS = (*_SCHEDULERS, "LShare/rpmN")
+# The server's launch option (REVISION.md: --fair-weights 1 2 3 4).
+_WVTC_WEIGHTS = {"0": 1.0, "1": 2.0, "2": 3.0, "3": 4.0}
+
+
+def build_scheduler(
+    measured_name: str,
+    date: Recorded = RECORDED[-1],
+    weights: Mapping[str, float] | None = None,
+) -> LocalScheduler:
+    """Return a fresh scheduler of the kind and date of a measured run.
+
+    ``weights`` are the clients', None for those that the name implies. Raises DataError for an
+    unknown scheduler, and for weights where the scheduler has none.
+    """
+    params: dict[str, Any]
+    if limit := _RATE_LIMIT.fullmatch(measured_name):
+        name, params = "rpm", {"limit": int(limit[1])}
+    elif measured_name in _SCHEDULERS:
+        name, params = _SCHEDULERS[measured_name]
+    else:
+        error = unknown_name("scheduler of a measured run", measured_name, KNOWN_SCHEDULERS)
+        raise DataError(str(error))
+    if name in ("fcfs", "rpm"):
+        if weights:
+            raise DataError(f"field 'weights': scheduler {measured_name} has none")
+    else:
+        implied = _WVTC_WEIGHTS if measured_name == "WVTC" else {}
+        chosen = dict(implied if weights is None else weights)
+        params = {**params, "charge": "input", "form": vtc_form(date), "weights": chosen}
+    return build_local(name, {f"{name}.{param}": value for param, value in params.items()})

@@ -1,0 +1,124 @@
+"""Finds the constants of the measured server that no data sheet and no published profile gives.
+
+They are what the host adds to the GPU's work: a minibatch's start and merge, a running request's
+part in each decode step (one value for each date of recording: hosts differed), and the way in and
+out of the server. What a prefilled token costs is published and the rest of a decode step derived;
+neither is fitted. The result is frozen in ``replay``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairbench.errors import DataError
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.step_time import PS_PER_MS
+from fairbench.metrics.records import Floats
+from fairbench_studies.kit.trace import Trace, throughput_tok_s
+from fairbench_studies.validation.slora.measured import MeasuredRun
+from fairbench_studies.validation.slora.recorded import Recorded
+from fairbench_studies.validation.slora.replay import (
+    ADDED_PROMPT_TOKENS,
+    FITTED_PROFILE,
+    FITTED_RUNS,
+    FITTED_SCENARIOS,
+    replay,
+    server_limits,
+    with_request_step,
+)
+
+# Finer steps would be less than what two runs of one trace differ by.
+OVERHEADS_MS = (10.0, 14.0, 18.0)
+STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A pair of constants, judged on the runs of one date.
+
+    ``error`` is the root mean square of the logarithms of simulated over measured.
+    """
+
+    recorded: Recorded
+    prefill_overhead_ms: float
+    request_step_ms: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The minibatch's cost that all runs share, and the best step of each date with it."""
+
+    prefill_overhead_ms: float
+    request_step_ms: dict[Recorded, float]
+    response_ms: float
+    error: float
+
+
+def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
+    """Return the runs that may be fitted to. Raises DataError if there are none."""
+    chosen = [run for run in runs if run.name in FITTED_RUNS]
+    if not chosen:
+        raise DataError(f"no run of the scenarios {' and '.join(FITTED_SCENARIOS)} to fit to")
+    return chosen
+
+
+def candidates(runs: list[MeasuredRun]) -> Iterator[Fit]:
+    """Yield every pair of constants with its error on the runs of each date."""
+    for date in sorted({run.recorded for run in runs}):
+        among = [run for run in runs if run.recorded == date]
+        for overhead_ms in OVERHEADS_MS:
+            for step_ms in STEPS_MS:
+                yield Fit(date, overhead_ms, step_ms, _error(among, overhead_ms, step_ms))
+
+
+def best(runs: list[MeasuredRun], fits: list[Fit]) -> Calibration:
+    """Return the calibration with the smallest error over all runs."""
+    return min((_with(runs, fits, ms) for ms in OVERHEADS_MS), key=lambda one: one.error)
+
+
+def _with(runs: list[MeasuredRun], fits: list[Fit], overhead_ms: float) -> Calibration:
+    steps: dict[Recorded, float] = {}
+    squares = 0.0
+    for date in sorted({run.recorded for run in runs}):
+        among = [f for f in fits if (f.recorded, f.prefill_overhead_ms) == (date, overhead_ms)]
+        chosen = min(among, key=lambda one: one.error)
+        steps[date] = chosen.request_step_ms
+        squares += chosen.error**2 * sum(run.recorded == date for run in runs)
+    error = float(np.sqrt(squares / len(runs)))
+    return Calibration(overhead_ms, steps, _response_ms(runs, overhead_ms), error)
+
+
+def _response_ms(runs: list[MeasuredRun], overhead_ms: float) -> float:
+    """Return the part of the lowest TTFT that a lone request on an idle server does not explain."""
+    served = [run.trace.finished for run in runs]
+    ttft_s = [run.trace.first_token_latency_s[mask] for run, mask in zip(runs, served, strict=True)]
+    prompts = [run.trace.prompt_tokens[mask] for run, mask in zip(runs, served, strict=True)]
+    least = int(np.argmin(np.concatenate(ttft_s)))
+    tokens = int(np.concatenate(prompts)[least]) + ADDED_PROMPT_TOKENS
+    rows = server_limits().prefill_rows(tokens)
+    prefill_ms = load_profile(FITTED_PROFILE).prefill_ps([(0, tokens)], rows) / PS_PER_MS
+    alone_ms = 1_000 * float(np.concatenate(ttft_s)[least])
+    return max(0.0, float(round(alone_ms - prefill_ms - overhead_ms)))
+
+
+def _error(runs: list[MeasuredRun], overhead_ms: float, step_ms: float) -> float:
+    profile = with_request_step(load_profile(FITTED_PROFILE), step_ms)
+    logs = []
+    for run in runs:
+        simulated = replay(run.trace, run.build_scheduler(), profile, server_limits(overhead_ms))
+        logs.append(np.log(_features(simulated) / _features(run.trace)))
+    return float(np.sqrt(np.mean(np.square(logs))))
+
+
+def _features(trace: Trace) -> Floats:
+    """Throughput, and low, middle and high times from the first token to the last.
+
+    Who decodes beside a large minibatch waits for it, who was in it does not: so the spread of
+    these times tells what a prefill costs.
+    """
+    decode_s = (trace.request_latency_s - trace.first_token_latency_s)[trace.finished]
+    return np.array([throughput_tok_s(trace), *np.percentile(decode_s, (10, 50, 90))])

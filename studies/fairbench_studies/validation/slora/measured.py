@@ -1,0 +1,180 @@
+"""Runs that were measured on a real server: the file that holds them (docs/guide/validate.md)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairbench.errors import DataError
+from fairbench.files.json_text import json_lines
+from fairbench.schedulers.base import LocalScheduler
+from fairbench_studies.kit.trace import Trace
+from fairbench_studies.validation.report import NotReplayed, each
+from fairbench_studies.validation.slora.artifact import build_scheduler
+from fairbench_studies.validation.slora.recorded import RECORDED, Recorded, recorded
+from fairbench_studies.validation.span import check_span
+
+_COLUMNS = {  # of the file -> of Trace
+    "client": "client",
+    "prompt_len": "prompt_tokens",
+    "output_len": "output_tokens",
+    "req_time": "req_time_s",
+    "first_token_latency": "first_token_latency_s",
+    "request_latency": "request_latency_s",
+}
+_WITH_LENGTH = re.compile(r"(VTC|FCFS)-\d+")
+MAX_TOKENS = 10_000_000  # of a prompt or an answer: ten times the longest context there is
+MAX_CLIENT = 2**31 - 1
+MAX_TIME_S = 1e10  # times of the calendar are below
+_COUNTS = ("client", "prompt_len", "output_len")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredRun:
+    """``scheduler`` and ``scenario`` as the run's path names them, e.g. VTC and overload.
+
+    ``section`` is the section of the paper that its path names, "" if none. ``weights`` are the
+    clients', None for what the scheduler's name implies; ``folder`` is what tells runs of one name
+    apart.
+    """
+
+    scheduler: str
+    scenario: str
+    trace: Trace
+    recorded: Recorded = RECORDED[-1]
+    weights: Mapping[str, float] | None = None
+    folder: str = ""
+    section: str = ""
+
+    @property
+    def name(self) -> str:
+        """``scheduler/scenario``, behind the folder if there is one."""
+        return f"{self.folder or self.scheduler}/{self.scenario}"
+
+    def build_scheduler(self) -> LocalScheduler:
+        """Return a fresh scheduler of the kind that made the run."""
+        return build_scheduler(self.scheduler, self.recorded, self.weights)
+
+
+def load_measured(path: Path) -> list[MeasuredRun]:
+    """Load measured runs from JSON lines (``.gz`` or not), one run a line, sorted by name.
+
+    Each has ``path`` (``.../SCHEDULER/all_results_SCENARIO.jsonl``) and equally long lists of
+    client, prompt_len, output_len, req_time, first_token_latency and request_latency (s; -1 means
+    refused). A run may have ``recorded`` (a date) and ``weights`` (of clients 0, 1, ...). Raises
+    DataError naming file, line and field, also for an unknown scheduler.
+    """
+    runs = [_measured(record, where) for where, record in json_lines(path, f"{path}")]
+    if not runs:
+        raise DataError(f"{path}: no records")
+    runs.sort(key=lambda run: run.name)
+    for one, other in pairwise(runs):
+        if one.name == other.name:
+            raise DataError(f"{path}: two runs are called {one.name!r}")
+    return runs
+
+
+def read_measured(path: Path) -> tuple[list[MeasuredRun], list[NotReplayed]]:
+    """Read every run of the file that can be read, sorted by name, and say why others cannot.
+
+    Raises:
+        DataError: the file is no JSON lines, two runs share a name, or no run can be read.
+    """
+    places = list(json_lines(path, f"{path}"))
+    if not places:
+        raise DataError(f"{path}: no records")
+    runs, failed = each(
+        lambda place: _measured(place.value, place.where),
+        places,
+        lambda place: str(place.value.get("path")) if isinstance(place.value, dict) else "?",
+    )
+    runs.sort(key=lambda run: run.name)
+    for one, other in pairwise(runs):
+        if one.name == other.name:
+            raise DataError(f"{path}: two runs are called {one.name!r}")
+    return runs, failed
+
+
+def _measured(record: Any, where: str) -> MeasuredRun:
+    if not isinstance(record, dict) or not isinstance(record.get("path"), str):
+        raise DataError(f"{where}: missing field 'path'")
+    scheduler, scenario, folder = _names(record["path"], where)
+    try:
+        date = recorded(scheduler, scenario, record.get("recorded"))
+        weights = _weights(record.get("weights"))
+        build_scheduler(scheduler, date, weights)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+    trace, section = _trace(record, where), _section(record["path"])
+    return MeasuredRun(scheduler, scenario, trace, date, weights, folder, section)
+
+
+def _names(path: str, where: str) -> tuple[str, str, str]:
+    """Return the name, scenario and folder of a run from its path.
+
+    ``fair_bench/LShare/rpm5/all_results_real.jsonl`` -> ``LShare/rpm5``, ``real``, no folder.
+    ``fair_bench/sec6.4/35000/VTC-256/all_results_x.jsonl`` -> ``VTC``, ``x``, ``35000/VTC-256``.
+    """
+    *folders, file = path.split("/")
+    if not folders:
+        raise DataError(f"{where}: field 'path' = {path!r} names no scheduler: SCHEDULER/FILE")
+    scenario = file.split(".")[0].removeprefix("all_results_")
+    if folders[-2:-1] == ["LShare"]:
+        return "/".join(folders[-2:]), scenario, ""
+    if lengths := _WITH_LENGTH.fullmatch(folders[-1]):
+        return lengths[1], scenario, "/".join(folders[-2:])
+    return folders[-1], scenario, ""
+
+
+def _section(path: str) -> str:
+    found = [folder for folder in path.split("/") if folder.startswith("sec")]
+    return found[0] if found else ""
+
+
+def _weights(values: Any) -> dict[str, float] | None:
+    """Return the weights of clients 0, 1, ... by name."""
+    if values is None:
+        return None
+    numbers = values if isinstance(values, list) else []
+    if not numbers or not all(isinstance(x, int | float) and 0 < x < inf for x in numbers):
+        raise DataError("field 'weights' must be a list of positive numbers")
+    return {str(client): float(weight) for client, weight in enumerate(numbers)}
+
+
+def _trace(record: dict[str, Any], where: str) -> Trace:
+    columns: dict[str, Any] = {}
+    for name in _COLUMNS:
+        if name not in record:
+            raise DataError(f"{where}: missing field {name!r}")
+        columns[name] = _column(record[name], name, where)
+        if len(columns[name]) != len(columns["client"]):
+            raise DataError(f"{where}: field {name!r} is not as long as 'client'")
+    check_span(columns["req_time"], "req_time", where)
+    refused = columns["request_latency"] < 0
+    for name in ("first_token_latency", "request_latency"):
+        columns[name] = np.where(refused, np.nan, columns[name])
+    return Trace(**{column: columns[name] for name, column in _COLUMNS.items()})
+
+
+def _column(values: Any, name: str, where: str) -> Any:
+    try:
+        column = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        column = np.empty(0)
+    if column.ndim != 1 or not column.size or not np.isfinite(column).all():
+        raise DataError(f"{where}: field {name!r} must be a list of numbers")
+    if name not in _COUNTS:
+        if (np.abs(column) > MAX_TIME_S).any():
+            raise DataError(f"{where}: field {name!r} must hold times of at most {MAX_TIME_S:g} s")
+        return column
+    least, most = (0, MAX_CLIENT) if name == "client" else (1, MAX_TOKENS)
+    if (column < least).any() or (column > most).any() or (column != np.floor(column)).any():
+        raise DataError(f"{where}: field {name!r} must hold whole numbers from {least} to {most}")
+    return column.astype(np.int64)

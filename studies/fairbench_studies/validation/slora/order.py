@@ -1,0 +1,70 @@
+"""The order of schedulers in a scenario: whether the simulation ranks them as measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+from fairbench.validate.pair import Pair
+from fairbench_studies.validation.slora.compare import RunComparison
+
+# Two measurements that differ by less say nothing about the schedulers: the runs of December 2023
+# are 2 to 3% slower than those of 2024 on the same trace, whatever the scheduler.
+RUN_NOISE_PCT = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Inversion:
+    """Two runs that the simulation ranks the other way round."""
+
+    column: str
+    first: str
+    second: str
+    measured: tuple[float, float]
+    simulated: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioOrder:
+    """Pairs of runs, over all columns: how many rank alike, are too close to rank, are inverted."""
+
+    scenario: str
+    runs: tuple[str, ...]
+    same: int
+    close: int
+    inverted: tuple[Inversion, ...]
+
+
+def scheduler_orders(runs: list[RunComparison]) -> list[ScenarioOrder]:
+    """Return one entry for each scenario with at least two runs."""
+    scenarios = {run.scenario: [r for r in runs if r.scenario == run.scenario] for run in runs}
+    return [_order(name, among) for name, among in scenarios.items() if len(among) > 1]
+
+
+def _order(scenario: str, runs: list[RunComparison]) -> ScenarioOrder:
+    same = close = 0
+    inverted = []
+    for one, other in combinations(runs, 2):
+        theirs = dict(other.columns())
+        for column, mine in one.columns():
+            if column not in theirs:
+                continue
+            sides = _ranks(mine, theirs[column])
+            if sides is None:
+                close += 1
+            elif sides:
+                same += 1
+            else:
+                pairs = mine, theirs[column]
+                measured = pairs[0].measured, pairs[1].measured
+                simulated = pairs[0].simulated, pairs[1].simulated
+                inverted.append(Inversion(column, one.name, other.name, measured, simulated))
+    return ScenarioOrder(scenario, tuple(r.name for r in runs), same, close, tuple(inverted))
+
+
+def _ranks(one: Pair, other: Pair) -> bool | None:
+    """Return whether both sides rank the pair alike; None if the measured values are too close."""
+    difference = one.measured - other.measured
+    if not abs(difference) > RUN_NOISE_PCT / 100 * max(abs(one.measured), abs(other.measured)):
+        return None
+    return (one.simulated - other.simulated) * difference > 0

@@ -1,0 +1,148 @@
+"""Replays measured runs: same arrivals, same lengths, simulated time.
+
+The server was S-LoRA's ([VTC-artifact]), so the engine is ``lightllm`` on the settings below, read
+from that code. Decode is as derived for the GPU; a prefilled token costs what the artifact's own
+profile says. Only what a minibatch and a running request cost the host is fitted, by ``calibrate``
+on the runs of ``FITTED_SCENARIOS``, and frozen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.errors import DataError
+from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.lightllm_params import LightLLMLimits
+from fairbench.hardware.timing import TimingProfile
+from fairbench.metrics.records import Floats
+from fairbench.schedulers.base import LocalScheduler
+from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine.lightllm.worker import LightLLMWorker
+from fairbench.sim.sequence import NEVER, Sequence
+from fairbench_studies.kit.trace import Trace
+from fairbench_studies.validation.slora.measured import MeasuredRun
+from fairbench_studies.validation.slora.recorded import Recorded
+
+FITTED_SCENARIOS = ("overload", "proportional")
+# The six runs, by name, that the constants below were fitted to.
+FITTED_RUNS = frozenset(
+    {
+        *(f"{name}/overload" for name in ("FCFS", "VTC", "VTC_oracle", "VTC_pred_50")),
+        *(f"{name}/proportional" for name in ("FCFS", "VTC")),
+    }
+)
+# Sections of the paper whose runs were made on other servers: REVISION.md of the artifact.
+OTHER_SERVERS = {"sec6.4": "Llama-2-13b on an A100"}
+DERIVED_PROFILE = "a10g-24gb/llama-2-7b/tp1/sglang-e2e"  # with nothing measured on the server
+FITTED_PROFILE = "a10g-24gb/llama-2-7b/tp1/slora-fitted"
+# Start and merge of a minibatch.
+PREFILL_OVERHEAD_MS = 14.0
+# Cost of a decode step per running request, mostly in the server's Python loops. The two fitted
+# runs of December 2023 were made on a slower host than the four of 2024.
+REQUEST_STEP_MS: dict[Recorded, float] = {"2023-12": 0.1, "2024-04": 0.03, "2024-06": 0.03}
+# The way in and out (HTTP, tokenizer), which keeps no one else waiting: with it the one first token
+# that those runs show of a warm and empty server (131 ms for 258 tokens) is as late as measured.
+RESPONSE_MS = 4.0
+# A matrix product runs in tiles, the largest of 256 rows: 258 tokens take as long as 512.
+PREFILL_TILE = 256
+IDLE_POLL_MS = 10.0  # manager.py, loop_for_fwd
+
+# A prompt of n tokens was sent as "Hello " * n: the tokenizer puts BOS before it and makes a token
+# of the last blank (fair_bench/trace.py, dummy_prompt).
+ADDED_PROMPT_TOKENS = 2
+# Each adapter in the batch takes 4 x its rank of 8 off the pool, though --no-lora loads none
+# (req_queue.py, adapter_size); every client has an adapter of its own.
+POOL_TOKENS, CLIENT_TOKENS = 10_000, 32
+
+
+def server_limits(
+    prefill_overhead_ms: float = PREFILL_OVERHEAD_MS, pool_tokens: int = POOL_TOKENS
+) -> LightLLMLimits:
+    """Return the limits of the server that made the measured runs, or with another pool."""
+    return LightLLMLimits(
+        pool_tokens,
+        client_tokens=CLIENT_TOKENS,
+        prefill_overhead_ms=prefill_overhead_ms,
+        prefill_tile=PREFILL_TILE,
+        idle_poll_ms=IDLE_POLL_MS,
+    )
+
+
+def with_request_step(profile: TimingProfile, step_ms: float) -> TimingProfile:
+    """Return the profile with another cost of a running request in a decode step."""
+    return replace(profile, coefficients_ms={**profile.coefficients_ms, "c_nd": step_ms})
+
+
+def fitted_profile(date: Recorded) -> TimingProfile:
+    """Return the fitted profile of the measured server at a date."""
+    return with_request_step(load_profile(FITTED_PROFILE), REQUEST_STEP_MS[date])
+
+
+def replay_run(
+    run: MeasuredRun, profile: TimingProfile | None = None, pool_tokens: int = POOL_TOKENS
+) -> Trace:
+    """Return a measured run as the simulator has it, on the fitted profile if no other is given.
+
+    Raises:
+        DataError: the run was made on another server than the fitted one, and no profile is given.
+    """
+    if profile is None and run.section in OTHER_SERVERS:
+        raise DataError(
+            f"{run.section}: {OTHER_SERVERS[run.section]}, not Llama-2-7b on an A10G; "
+            "give --profile and --pool to replay it on a server of your choice"
+        )
+    used = profile or fitted_profile(run.recorded)
+    return replay(run.trace, run.build_scheduler(), used, server_limits(pool_tokens=pool_tokens))
+
+
+def replay(
+    trace: Trace, scheduler: LocalScheduler, profile: TimingProfile, limits: LightLLMLimits
+) -> Trace:
+    """Return the trace with simulated latencies instead of its own; NaN for refused requests."""
+    clock = Clock()
+    worker = LightLLMWorker(clock, scheduler, profile, limits)
+    ended: dict[int, Sequence] = {}
+
+    def done(sequence: Sequence) -> None:
+        ended[sequence.request.request_id] = sequence
+
+    def arrive(index: int) -> None:
+        request = _request(trace, index)
+        output = Segment(f"r{index}/out", int(trace.output_tokens[index]))
+        worker.submit(Sequence(request, output, clock.now_ps, done))
+
+    start_s = float(trace.req_time_s.min())
+    for index, time_s in enumerate(trace.req_time_s):
+        at_ps = round((float(time_s) - start_s) * PS_PER_S)
+        clock.at(at_ps, ARRIVE, 0, partial(arrive, index))
+    while clock.next_ps() is not None:
+        clock.step()
+    sequences = [ended[index] for index in range(len(trace))]
+    return Trace(
+        trace.client,
+        trace.prompt_tokens,
+        trace.output_tokens,
+        trace.req_time_s,
+        _latencies_s([s.first_token_ps for s in sequences], sequences),
+        _latencies_s([s.finish_ps for s in sequences], sequences),
+    )
+
+
+def _request(trace: Trace, index: int) -> Request:
+    tokens = int(trace.prompt_tokens[index]) + ADDED_PROMPT_TOKENS
+    prompt = (Segment(f"r{index}", tokens),)
+    client, output = str(trace.client[index]), int(trace.output_tokens[index])
+    return Request(index, client, index, 0, prompt, tokens, output)
+
+
+def _latencies_s(times_ps: list[int], sequences: list[Sequence]) -> Floats:
+    return np.array(
+        [
+            np.nan if at == NEVER else (at - sequence.arrival_ps) / PS_PER_S + RESPONSE_MS / 1_000
+            for at, sequence in zip(times_ps, sequences, strict=True)
+        ]
+    )

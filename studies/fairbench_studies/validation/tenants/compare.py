@@ -1,0 +1,178 @@
+"""A measured run of several tenants beside its replay: latencies, shares, and the targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fairbench.metrics.fairness import jain
+from fairbench.metrics.records import Flags
+from fairbench.validate.pair import Pair
+from fairbench_studies.validation.serving.compare import throughput_tok_s, tpot_p50_ms, trace_of
+from fairbench_studies.validation.serving.engines import believable_pool
+from fairbench_studies.validation.serving.measured import ServingRun
+from fairbench_studies.validation.serving.profiles import host_cost_text
+from fairbench_studies.validation.windows import WEIGHTS, service_between, spans_of
+
+THROUGHPUT_TARGET_PCT, P50_TARGET_PCT, SHARE_TARGET = 5.0, 15.0, 0.03
+LONG_TTFT_S = 0.1
+FEW_CLIENTS = 3  # up to so many are shown one by one; else requests by kind
+
+
+@dataclass(frozen=True, slots=True)
+class TenantLatency:
+    """Times to first token of a tenant or kind, in seconds; ``other_*`` are BLIS's, NaN if none."""
+
+    name: str
+    p50_s: Pair
+    p99_s: Pair
+    other_p50_s: float
+    other_p99_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TenantComparison:
+    """A run, simulated and measured.
+
+    ``share_off`` is the largest difference in a tenant's (or kind's) share of service, over the
+    whole run and over windows of a minute; ``jain_off`` is the difference in Jain's index of
+    clients.
+    """
+
+    name: str
+    profile: str
+    fitted: bool
+    notes: tuple[str, ...]
+    throughput: Pair
+    tpot_p50_ms: Pair
+    tenants: tuple[TenantLatency, ...]
+    share_off: tuple[float, float]
+    jain: Pair
+    jain_off: float
+
+    @property
+    def misses(self) -> list[str]:
+        """The targets that the run misses, each with both numbers."""
+        return list(self._misses())
+
+    def _misses(self) -> Iterator[str]:
+        if not self.throughput.within(THROUGHPUT_TARGET_PCT):
+            yield _miss("throughput", self.throughput, THROUGHPUT_TARGET_PCT)
+        for tenant in self.tenants:
+            pair = tenant.p50_s
+            if pair.measured > LONG_TTFT_S and not pair.within(P50_TARGET_PCT):
+                yield _miss(f"TTFT P50 of {tenant.name}", pair, P50_TARGET_PCT)
+        if self.share_off[0] > SHARE_TARGET:
+            yield f"share of service: off by {100 * self.share_off[0]:.1f} points (target 3)"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the comparison for JSON."""
+        return {
+            "name": self.name,
+            "timing_profile": self.profile,
+            "fitted": self.fitted,
+            "notes": list(self.notes),
+            "throughput_tok_s": self.throughput.as_dict(),
+            "tpot_p50_ms": self.tpot_p50_ms.as_dict(),
+            "ttft": [
+                {
+                    "group": one.name,
+                    "p50_s": one.p50_s.as_dict(),
+                    "p99_s": one.p99_s.as_dict(),
+                    "blis_p50_s": _none(one.other_p50_s),
+                    "blis_p99_s": _none(one.other_p99_s),
+                }
+                for one in self.tenants
+            ],
+            "share_off": self.share_off[0],
+            "share_off_in_windows": self.share_off[1],
+            "jain_index": self.jain.as_dict(),
+            "jain_off_in_windows": self.jain_off,
+            "misses": self.misses,
+        }
+
+
+def compare_tenants(run: ServingRun, simulated: ServingRun, profile: str) -> TenantComparison:
+    """Return a run and its replay side by side."""
+    spans = spans_of(trace_of(run))
+    shares = np.array([[_shares(side, run, *span) for span in spans] for side in (simulated, run)])
+    indices = np.array([[_jain(side, *span) for span in spans] for side in (simulated, run)])
+    off = np.abs(shares[0] - shares[1]).max(axis=1)
+    return TenantComparison(
+        name=run.name,
+        profile=profile,
+        fitted=run.fitted,
+        notes=tuple(_notes(run)),
+        throughput=Pair(throughput_tok_s(simulated), throughput_tok_s(run)),
+        tpot_p50_ms=Pair(tpot_p50_ms(simulated), tpot_p50_ms(run)),
+        tenants=tuple(_latency(name, simulated, run) for name in groups(run)),
+        share_off=(float(off[0]), float(np.nanmax(off))),
+        jain=Pair(*map(float, indices[:, 0])),
+        jain_off=float(np.nanmax(np.abs(indices[0] - indices[1]))),
+    )
+
+
+def groups(run: ServingRun) -> list[str]:
+    """Return the tenants if they are few, else the kinds of requests, else all as one."""
+    clients = sorted(set(run.client))
+    if len(clients) <= FEW_CLIENTS:
+        return clients
+    return sorted(set(run.kind)) or ["all"]
+
+
+def of_group(run: ServingRun, name: str) -> Flags:
+    """Return which requests are of a tenant or kind, shape (n_requests,)."""
+    labels = run.client if len(set(run.client)) <= FEW_CLIENTS else run.kind
+    return np.array([label == name for label in labels]) if labels else np.ones(len(run), bool)
+
+
+def _notes(run: ServingRun) -> Iterator[str]:
+    if cost := host_cost_text(run.policy):
+        yield cost
+    if run.pool_tokens and not believable_pool(run):
+        yield (
+            f"pool of {run.pool_tokens:,} tokens not used: more were decoding at once; replayed "
+            "with the default pool of the GPU"
+        )
+
+
+def _latency(name: str, simulated: ServingRun, run: ServingRun) -> TenantLatency:
+    chosen = of_group(run, name) & run.served & simulated.served & run.steady
+    p50_s, p99_s = (
+        Pair(*(_percentile(side, chosen, percent) for side in (simulated, run)))
+        for percent in (50, 99)
+    )
+    said = run.predicted.get("tenants", {}).get(name, {}).get("ttft_percentiles", {})
+    other_p50_s, other_p99_s = (float(said.get(key, "nan")) / 1e6 for key in ("p50_us", "p99_us"))
+    return TenantLatency(name, p50_s, p99_s, other_p50_s, other_p99_s)
+
+
+def _percentile(run: ServingRun, chosen: Flags, percent: float) -> float:
+    return float(np.percentile(run.ttft_s[chosen], percent)) if chosen.any() else float("nan")
+
+
+def _shares(side: ServingRun, run: ServingRun, start_s: float, end_s: float) -> list[float]:
+    """Return each tenant's or kind's share of service in a window; NaN without any service."""
+    found = []
+    for name in groups(run):
+        part = trace_of(side, of_group(run, name))
+        service = service_between(part, WEIGHTS, start_s, end_s) if len(part) else {}
+        found.append(sum(service.values()))
+    total = sum(found)
+    return [one / total if total else float("nan") for one in found]
+
+
+def _jain(side: ServingRun, start_s: float, end_s: float) -> float:
+    return jain(list(service_between(trace_of(side), WEIGHTS, start_s, end_s).values()))
+
+
+def _none(value: float) -> float | None:
+    return None if value != value else value
+
+
+def _miss(name: str, pair: Pair, target: float) -> str:
+    error = "undefined" if pair.error_pct is None else f"{pair.error_pct:+.1f}%"
+    return f"{name}: {pair.simulated:.4g} against {pair.measured:.4g}, {error} (target {target:g}%)"

@@ -1,0 +1,79 @@
+"""The comparison with measured runs of several tenants for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from fairbench.report.numbers import UNDEFINED, index, number
+from fairbench.report.table import MAX_WIDTH, printed
+from fairbench.validate.pair import Pair
+from fairbench_studies.validation.tenants.compare import TenantComparison
+
+
+def tenants_text(runs: Sequence[TenantComparison]) -> str:
+    """Return the tables and the missed targets."""
+    head = ["runs of several tenants, straight to an engine: simulated/measured, error"]
+    head += [f"timing profile {profile}" for profile in sorted({run.profile for run in runs})]
+    head += ["* something was fitted to this run    ! misses a target", ""]
+    tail = [f"  {run.name}: {note}" for run in runs for note in run.notes]
+    missed = [(run, miss) for run in runs for miss in run.misses]
+    tail.append(f"Targets missed: {len(missed) or 'none'}")
+    tail += [f"  ! {_name(run)}: {miss}" for run, miss in missed]
+    blocks = (Text("\n".join(head)), _runs(runs), Text(), _latencies(runs), Text("\n".join(tail)))
+    return printed(Group(*blocks), colour=False, width=MAX_WIDTH)
+
+
+def _runs(runs: Sequence[TenantComparison]) -> Table:
+    table = _table(
+        "run", "tok/s", "error", "TPOT P50, ms", "shares off\n(windows), points", "Jain",
+        "off in\nwindows",
+    )  # fmt: skip
+    for run in runs:
+        whole, windows = (f"{100 * off:.1f}" for off in run.share_off)
+        table.add_row(
+            _name(run), _both(run.throughput), _error(run.throughput), _both(run.tpot_p50_ms),
+            f"{whole} ({windows})", f"{index(run.jain.simulated)}/{index(run.jain.measured)}",
+            index(run.jain_off),
+        )  # fmt: skip
+    return table
+
+
+def _latencies(runs: Sequence[TenantComparison]) -> Table:
+    table = _table(
+        "time to first token, ms", "tenant", "P50", "error", "P99", "error", "BLIS\nP50/P99"
+    )
+    for run in runs:
+        for row, one in enumerate(run.tenants):
+            blis = "" if one.other_p50_s != one.other_p50_s else (
+                f"{number(1_000 * one.other_p50_s)}/{number(1_000 * one.other_p99_s)}"
+            )  # fmt: skip
+            p50, p99 = (Pair(1e3 * p.simulated, 1e3 * p.measured) for p in (one.p50_s, one.p99_s))
+            table.add_row(
+                "" if row else _name(run), one.name, _both(p50), _error(p50), _both(p99),
+                _error(p99), blis,
+            )  # fmt: skip
+    return table
+
+
+def _table(first: str, *headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold")
+    for heading in headings:
+        table.add_column(heading, justify="right", overflow="fold")
+    return table
+
+
+def _name(run: TenantComparison) -> str:
+    return run.name + ("*" if run.fitted else "")
+
+
+def _both(pair: Pair) -> str:
+    return f"{number(pair.simulated)}/{number(pair.measured)}"
+
+
+def _error(pair: Pair) -> str:
+    return UNDEFINED if pair.error_pct is None else f"{pair.error_pct:+.0f}%"

@@ -1,0 +1,158 @@
+"""Service inside windows of a run, simulated and measured, by one rule for both sides.
+
+Whole-run totals are fixed by the trace where nothing is refused: whoever is served late is served
+all the same. What a scheduler decides shows only while work still arrives, so service is taken to
+the last arrival, and in slices of it.
+
+Of a request only arrival, first token and end are known. Its input and first output token count at
+the first token, the other output tokens evenly from there to the end. (VTC-artifact spreads the
+input over the decode as well; a server has read it by the first token.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isnan
+from typing import Any
+
+import numpy as np
+
+from fairbench.core import ServiceWeights
+from fairbench.metrics.fairness import jain
+from fairbench.validate.pair import Pair
+from fairbench_studies.kit.trace import Trace
+
+WEIGHTS = ServiceWeights()  # 1 and 2, as in VTC-artifact
+SLICE_S = 60.0  # about so long; as VTC-artifact's windows
+RATE_TARGET_PCT = 5.0
+# Differences up to this are no miss, however small the client (% of the window's service).
+TINY_SHARE_PCT = 1.0
+# A full minibatch of the measured server (11 requests of 256 tokens in and out) is a sixth of what
+# it does in a slice, so a slice may be off by such a minibatch or, of all service, a third of it.
+SLICE_TARGET_PCT, SLICE_SHARE_PCT = 15.0, 5.0
+# Change in Jain's index if the rates of two clients at 1 : 2 miss their targets oppositely.
+JAIN_TOLERANCE, SLICE_JAIN_TOLERANCE = 0.025, 0.075
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Service rates (tokens/s, input + 2 x output) of each client in [start_s, end_s)."""
+
+    start_s: float
+    end_s: float
+    rates: dict[int, Pair]
+    jain: Pair
+    slice: bool = False
+    names: tuple[str, ...] = ()  # of the clients by number, where they have some
+
+    @property
+    def target_pct(self) -> float:
+        """Return the tolerance of each client's rate (percent)."""
+        return SLICE_TARGET_PCT if self.slice else RATE_TARGET_PCT
+
+    @property
+    def jain_tolerance(self) -> float:
+        """Return the tolerance of Jain's index."""
+        return SLICE_JAIN_TOLERANCE if self.slice else JAIN_TOLERANCE
+
+    def rate_within(self, client: int) -> bool:
+        """Return whether a client's rate meets its target or differs negligibly."""
+        pair, total = self.rates[client], sum(pair.measured for pair in self.rates.values())
+        share = SLICE_SHARE_PCT if self.slice else TINY_SHARE_PCT
+        tiny = abs(pair.simulated - pair.measured) <= share / 100 * total
+        return tiny or pair.within(self.target_pct)
+
+    @property
+    def jain_within(self) -> bool:
+        """Return whether Jain's index is as measured, or undefined on both sides."""
+        undefined = isnan(self.jain.simulated), isnan(self.jain.measured)
+        off = abs(self.jain.simulated - self.jain.measured)
+        return all(undefined) or off <= self.jain_tolerance
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the window as JSON types; times are those of the trace."""
+        return {
+            "start_s": self.start_s,
+            "end_s": self.end_s,
+            "jain_index": self.jain.as_dict(),
+            "clients": [
+                {
+                    "client": self.names[client] if self.names else client,
+                    "service_rate_tok_s": pair.as_dict(),
+                }
+                for client, pair in self.rates.items()
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TTFT:
+    """Time to first token of a group of clients, in seconds."""
+
+    group: str
+    p50_s: Pair
+    p99_s: Pair
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the values as JSON types."""
+        percentiles = {"p50_s": self.p50_s.as_dict(), "p99_s": self.p99_s.as_dict()}
+        return {"group": self.group, **percentiles}
+
+
+def windows(simulated: Trace, measured: Trace, weights: ServiceWeights) -> tuple[Window, ...]:
+    """Return the window from first to last arrival, then its slices if there are several."""
+    spans = spans_of(measured)
+    return tuple(
+        _window(simulated, measured, weights, span, cut=number > 0)
+        for number, span in enumerate(spans)
+    )
+
+
+def spans_of(measured: Trace) -> list[tuple[float, float]]:
+    """Return the span from the first to the last arrival, in seconds, then its slices."""
+    start_s, end_s = float(measured.req_time_s.min()), float(measured.req_time_s.max())
+    return [(start_s, end_s), *_slices(start_s, end_s)]
+
+
+def service_between(
+    trace: Trace, weights: ServiceWeights, start_s: float, end_s: float
+) -> dict[int, float]:
+    """Return each client's service in a window by the module's rule; refused requests have none."""
+    served = trace.finished
+    first_s = (trace.req_time_s + trace.first_token_latency_s)[served]
+    last_s = (trace.req_time_s + trace.request_latency_s)[served]
+    at_once = weights.extend * trace.prompt_tokens[served] + weights.output
+    later = weights.output * (trace.output_tokens[served] - 1)
+    overlap_s = np.clip(np.minimum(last_s, end_s) - np.maximum(first_s, start_s), 0, None)
+    span_s = np.maximum(last_s - first_s, np.finfo(float).tiny)
+    starts = (first_s >= start_s) & (first_s < end_s)
+    service = np.where(starts, at_once, 0) + later * overlap_s / span_s
+    owner = trace.client[served]
+    return {client: float(service[owner == client].sum()) for client in trace.clients}
+
+
+def _slices(start_s: float, end_s: float) -> Iterator[tuple[float, float]]:
+    number = round((end_s - start_s) / SLICE_S)
+    if number > 1:
+        yield from pairwise(map(float, np.linspace(start_s, end_s, number + 1)))
+
+
+def _window(
+    simulated: Trace,
+    measured: Trace,
+    weights: ServiceWeights,
+    span: Sequence[float],
+    *,
+    cut: bool,
+) -> Window:
+    start_s, end_s = span
+    sides = [service_between(side, weights, start_s, end_s) for side in (simulated, measured)]
+    length_s = end_s - start_s or 1.0  # all at one instant: no service in it
+    pairs = {
+        client: Pair(sides[0][client] / length_s, sides[1][client] / length_s)
+        for client in measured.clients
+    }
+    fairness = Pair(*(jain(list(side.values())) for side in sides))
+    return Window(start_s, end_s, pairs, fairness, cut)

@@ -1,0 +1,141 @@
+"""One client's flood costs the others no place."""
+
+import asyncio
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from live_router import GENERATE, PATHS, cluster, streamed, until
+
+from fairbench.live import headers
+from fairbench.live.router.concurrency_limit import ConcurrencyLimit
+from fairbench.live.router.problem import Problem
+
+
+class Taken:
+    """Slots that are held until ``stack`` closes; the names of those evicted, in order."""
+
+    def __init__(self, stack, most, most_each=None, weights=None):
+        self.limit = ConcurrencyLimit(most, most_each or most, weights or {})
+        self.stack = stack
+        self.evicted = []
+
+    def take(self, client, begun=False):
+        place = self.stack.enter_context(self.limit.take(client))
+        place.begun = begun
+        number = sum(1 for _ in self.stack._exit_callbacks)
+        place.on_evicted = lambda: self.evicted.append((client, number))
+        return place
+
+
+def test_the_youngest_that_waits_of_who_has_most_makes_room():
+    with ExitStack() as stack:
+        taken = Taken(stack, 4)
+        for _ in range(4):
+            taken.take("flood")
+        taken.take("ann")
+        assert taken.evicted == [("flood", 4)]
+        taken.take("bob")  # the flooder has three
+        assert taken.evicted == [("flood", 4), ("flood", 3)]
+        with pytest.raises(Problem, match="4 requests"):
+            taken.take("flood")
+        with pytest.raises(Problem, match="4 requests"):
+            taken.take("ann")  # would only turn the tables: both would have two
+
+
+def test_an_answer_that_has_begun_is_not_broken_off():
+    with ExitStack() as stack:
+        taken = Taken(stack, 3)
+        taken.take("flood")
+        taken.take("flood", begun=True)
+        taken.take("flood", begun=True)
+        taken.take("ann")
+        assert taken.evicted == [("flood", 1)]
+        with pytest.raises(Problem):
+            taken.take("bob")
+
+
+def test_shares_are_by_weight():
+    with ExitStack() as stack:
+        taken = Taken(stack, 6, weights={"gold": 4})
+        for client in ["gold"] * 4 + ["ann"] * 2:
+            taken.take(client)
+        taken.take("gold")  # 5 of weight 4 are less than 2 of weight 1
+        assert taken.evicted == [("ann", 6)]
+
+
+def test_a_client_has_a_limit_of_its_own():
+    with ExitStack() as stack:
+        taken = Taken(stack, 10, most_each=2)
+        taken.take("ann")
+        taken.take("ann")
+        with pytest.raises(Problem, match="2 requests of this client") as raised:
+            taken.take("ann")
+        assert raised.value.status == 429
+        taken.take("bob")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60), st.integers(1, 8))
+def test_there_are_never_more_than_there_are_places_and_all_become_free(asked, most):
+    limit = ConcurrencyLimit(most, most, {})
+    with ExitStack() as stack:
+        held = []
+        for client, begun in asked:
+            try:
+                place = stack.enter_context(limit.take(client))
+            except Problem:
+                counts = [sum(p.client == c and not p.evicted for p in held) for c in "abc"]
+                assert sum(counts) == most
+                continue
+            place.begun = begun
+            held.append(place)
+            assert sum(not one.evicted for one in held) <= most
+        assert not any(one.evicted and one.begun for one in held)
+    for _ in range(most):
+        stack.enter_context(limit.take("d"))
+
+
+def ask(under_test, client, body=None):
+    async def status():
+        sent = {headers.CLIENT: client}
+        async with under_test.post(GENERATE, body, **sent) as answer:
+            await answer.read()
+            return answer.status
+
+    return asyncio.create_task(status())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_flood_does_not_turn_others_away(stream):
+    """It had every place, and everyone else a 429."""
+
+    async def run():
+        body = {**PATHS[GENERATE], "stream": stream}
+        async with cluster(1, router={"max_queue": 4}, held_at=0) as (under_test, (worker,)):
+            flood = [ask(under_test, "flood", body) for _ in range(4)]
+            await until(lambda: len(worker.seen) == 4)
+            modest = [ask(under_test, "ann", body) for _ in range(2)]
+            await until(lambda: len(worker.seen) == 6)
+            await until(lambda: worker.aborted == 2)  # their work is not done in vain
+            more = await ask(under_test, "flood", body)
+            worker.released.set()
+            statuses = sorted(await asyncio.gather(*flood))
+            evicted = 'fairbench_requests_total{client="flood",outcome="evicted"}'
+            counted = await under_test.metric(evicted)
+            return statuses, await asyncio.gather(*modest), more, counted
+
+    assert asyncio.run(run()) == ([200, 200, 429, 429], [200, 200], 429, 2)
+
+
+def test_a_stream_that_has_begun_stays():
+    async def run():
+        async with cluster(1, router={"max_queue": 1}, held_at=1) as (under_test, (worker,)):
+            flood = ask(under_test, "flood", streamed(GENERATE))
+            await until(lambda: worker.seen)
+            await asyncio.sleep(0.1)  # its first word goes by
+            refused = await ask(under_test, "ann")
+            worker.released.set()
+            return await flood, refused
+
+    assert asyncio.run(run()) == (200, 429)

@@ -1,0 +1,96 @@
+"""Useful service by hand: two clients of one owner, one of whom pads."""
+
+from dataclasses import replace
+from math import isnan
+
+from metrics_helpers import facts, log, programs, requests
+
+from fairbench.core import ServiceWeights
+from fairbench.metrics.notes import Notes
+from fairbench.metrics.records import PLAIN, UNFINISHED, Padding, Window
+from fairbench.metrics.tables import Tables
+from fairbench.metrics.useful_service import group_service, useful, useful_service
+
+# Client 0 pads each prompt by 100 tokens: of its 150 of input 50 are useful, of 20 of output all.
+TABLES = Tables(
+    ["padder", "plain", "idle"],
+    requests(
+        {"request_id": 0, "program_id": 0, "client": 0, "admitted_s": 1.0, "input_tokens": 150},
+        {"request_id": 1, "program_id": 1, "client": 0, "admitted_s": 9.0, "input_tokens": 150},
+        {"request_id": 2, "program_id": 2, "client": 1, "admitted_s": 1.0, "input_tokens": 30},
+        {"request_id": 3, "program_id": 3, "client": 0, "input_tokens": 150, "status": UNFINISHED},
+    ),
+    programs(
+        *(
+            {"program_id": n, "client": 0, "arrival_s": at, "finish_s": end, "status": status,
+             "demand_input_tokens": 150, "demand_output_tokens": 20}
+            for n, at, end, status in ((0, 0.0, 3.0, 0), (1, 2.0, 11.0, 0), (3, 4.0, 0, UNFINISHED))
+        ),
+        {"program_id": 2, "client": 1, "finish_s": 2.0, "demand_input_tokens": 30,
+         "demand_output_tokens": 5},
+    ),
+    log(
+        {"client": 0, "start_s": 1.0, "end_s": 2.0, "input_tokens": 150, "output_tokens": 20},
+        {"client": 1, "start_s": 1.0, "end_s": 2.0, "input_tokens": 30, "output_tokens": 5},
+        {"client": 0, "start_s": 9.0, "end_s": 10.0, "input_tokens": 150, "output_tokens": 20},
+    ),
+)  # fmt: skip
+
+
+def test_padding_is_no_use():
+    one = group_service(TABLES, {0: Padding(100)}, 5.0)
+    assert one.served == 50 + 2 * 20
+    assert one.due == 3 * (50 + 2 * 20)
+    assert (one.programs, one.finished) == (3, 1)
+    assert one.fraction == 1 / 3
+    assert one.programs_served == 1
+
+
+def test_later_more_has_been_served():
+    one = group_service(TABLES, {0: Padding(100)}, 12.0)
+    assert (one.served, one.finished) == (2 * 90, 2)
+
+
+def test_clients_of_one_owner_are_counted_together_each_with_its_own_padding():
+    one = group_service(TABLES, {0: Padding(100), 1: PLAIN}, 5.0)
+    assert one.served == 90 + 30 + 2 * 5
+    assert (one.programs, one.finished) == (4, 2)
+
+
+def test_of_an_answer_that_goes_on_its_part_is_useful():
+    one = group_service(TABLES, {0: Padding(100, 4)}, 5.0)
+    assert one.served == 50 + 2 * 20 / 4
+    assert one.due == 3 * (50 + 2 * 20 / 4)
+    assert group_service(TABLES, {0: Padding(output_multiple=4)}, 5.0).served == 150 + 10
+
+
+def test_who_asked_for_nothing():
+    one = group_service(TABLES, {2: PLAIN}, 5.0)
+    assert isnan(one.fraction)
+    assert one.programs_served == 0
+
+
+def test_what_is_useful_in_a_window_to_each_client():
+    padding = {0: Padding(100, 4)}
+    early, late = (
+        useful(TABLES, padding, Window(*times), ServiceWeights()).tolist()
+        for times in ((1.0, 5.0), (5.0, 12.0))
+    )
+    assert early == [50 + 2 * 20 / 4, 30 + 2 * 5, 0]
+    assert late == [50 + 2 * 20 / 4, 0, 0]
+
+
+def test_rows_tell_useful_service_and_padding_where_there_is_any():
+    known = facts(clients=3, window=Window(1.0, 5.0))
+    assert useful_service(TABLES, known, Notes()) == [{}, {}, {}]
+    first, *others = known.clients
+    padded = replace(known, clients=(first._replace(padding=Padding(100, 2)), *others))
+    rows = useful_service(TABLES, padded, Notes())
+    assert rows[0] == {
+        **{"useful_service_tok_s": (50 + 20) / 4, "padding_tokens": 100, "output_multiple": 2}
+    }
+    assert rows[1:] == [{"useful_service_tok_s": 10.0}, {"useful_service_tok_s": 0.0}]
+    notes = Notes()
+    empty = useful_service(TABLES, replace(padded, window=Window(5.0, 5.0)), notes)
+    assert isnan(empty[0]["useful_service_tok_s"])
+    assert notes.reasons["clients.c0.useful_service_tok_s"]

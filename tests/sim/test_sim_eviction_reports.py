@@ -1,0 +1,47 @@
+"""Eviction news: late by the delay, and lost as often as it is set."""
+
+import pytest
+
+from fairbench.core import Segment
+from fairbench.hardware.cluster_params import ClusterParams
+from fairbench.schedulers.routing.round_robin import RoundRobin
+from fairbench.sim.clock import Clock
+from fairbench.sim.eviction_reports import eviction_reports
+from fairbench.streams import stream
+
+PIECES = 2_000
+
+
+class Listener(RoundRobin):
+    def __init__(self):
+        super().__init__(RoundRobin.Params(), 2)
+        self.heard = []
+
+    def on_evict(self, prefix, evicted_tokens, worker, now_s):
+        self.heard.append((prefix[0].key, evicted_tokens, worker, now_s))
+
+
+def heard(seed=0, **params):
+    clock, router = Clock(), Listener()
+    evicted = eviction_reports(clock, router, 1, ClusterParams(**params), stream(seed, "news"))
+    for number in range(PIECES):
+        evicted((Segment(str(number), 10),), 10)
+    while clock.next_ps() is not None:
+        clock.step()
+    return router.heard
+
+
+def test_all_of_it_comes_after_the_delay_in_order():
+    assert heard(eviction_delay_s=0.25) == [(str(n), 10, 1, 0.25) for n in range(PIECES)]
+    assert heard(eviction_delay_s=0.25, eviction_loss=0.0) == heard(eviction_delay_s=0.25)
+
+
+def test_nothing_comes_if_all_is_lost():
+    assert heard(eviction_loss=1.0) == []
+
+
+def test_half_of_it_comes_if_half_is_lost_and_the_seed_says_which():
+    some = heard(eviction_loss=0.5)
+    assert len(some) == pytest.approx(PIECES / 2, rel=0.1)
+    assert some == heard(eviction_loss=0.5) != heard(seed=1, eviction_loss=0.5)
+    assert some == [one for one in heard() if one in some]
