@@ -17,7 +17,7 @@ JUDGE = ["--workload", "judge", "--scenario", "s1", "--duration", "20", "--num-r
 FEW = ["--workload", "chat", "--scenario", "none", "--num-programs", "2"]
 GRID = ["--schedulers", "fcfs,d2lpm,fair-finish", "--workloads", "chat,judge", "--duration", "20"]
 LONG = "department-of-research-and-development-" * 3
-NAMES = ("run", "repeats", "crowd", "sweep", "plan", "log", "score", "diagnosis")
+NAMES = ("run", "repeats", "crowd", "sweep", "comparison", "plan", "log", "score", "diagnosis")
 WIDTHS = (1280, 390)  # px: a desktop and a phone
 GROUNDS = {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 24, 27)"}
 GROUND = "getComputedStyle(document.body).backgroundColor"
@@ -61,11 +61,14 @@ def pages(tmp_path_factory):
             "run", "--trace", log, "--scheduler", "fcfs", "--dp", 1, "--result-dir", root / "all"
         )
         invoke("sweep", *GRID, "--num-runs", 2, "--result-dir", root / "many")
+        ours = ["fcfs", "vtc", "--trace", log, "--dp", 1, "--num-runs", 2]
+        invoke("compare", *ours, "--result-dir", root / "trace")
         asked = ["--slo", "ttft_p99<60s", "--slo", "e2el_p99<100s", "--dp", "1..2"]
         invoke("plan", *FEW, *asked, "--scheduler", "fcfs,vtc", "--result-dir", root / "few")
         for name, folder in (("run", "one"), ("repeats", "two"), ("crowd", "all")):
             reported(root / folder, made[name])
         reported(root / "many", made["sweep"])
+        reported(root / "trace", made["comparison"])
         reported(root / "few", made["plan"])
         invoke("report", log, "-o", made["log"])
         invoke("score", log, "--report", made["score"])
