@@ -86,7 +86,7 @@ def headline() -> str:
         )
         before = place
     last = f"{percentile_of(tail)}, s"
-    header = ("", "", "service, tok/s", "Jain, computed service", "minimum fair share", last)
+    header = ("", "", "service, tok/s", "Jain, actual service", "minimum fair share", last)
     return as_markdown(header, body)
 
 
