@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from browser import CHROMIUM, Browser
+
 ROOT = Path(__file__).resolve().parents[1]
 SPEC = importlib.util.spec_from_file_location("pages", ROOT / "docs" / "pages.py")
 pages = importlib.util.module_from_spec(SPEC)
@@ -62,18 +64,37 @@ def test_links_are_changed_outside_of_code_only(tmp_path, monkeypatch):
     assert wanted == {"a.csv"}
 
 
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning(staged, tmp_path):
+@pytest.fixture(scope="module")
+def built(staged, tmp_path_factory):
+    """The folder of the site that zensical builds of the staged documents."""
     zensical = shutil.which("zensical", path=str(Path(sys.executable).parent))
     if zensical is None:
         pytest.skip('no zensical beside this Python, which builds the site: pip install ".[docs]"')
-    site = tmp_path / "mkdocs.yml"
+    folder = tmp_path_factory.mktemp("built")
     moved = CONFIG.replace("docs_dir: build/docs", "docs_dir: docs")
-    site.write_text(moved.replace("site_dir: build/site", "site_dir: site"), encoding="utf-8")
-    shutil.copytree(staged, tmp_path / "docs")
+    moved = moved.replace("site_dir: build/site", "site_dir: site")
+    (folder / "mkdocs.yml").write_text(moved, encoding="utf-8")
+    shutil.copytree(staged, folder / "docs")
     command = [zensical, "build", "--strict"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    home = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    return folder / "site"
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(built):
+    home = (built / "index.html").read_text(encoding="utf-8")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert home.count("<table") == len(re.findall(r"^\|[-:|]+\|$", readme, re.MULTILINE)) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium on PATH, which shows the pages")
+def test_a_browser_shows_pages_of_each_kind_whole(built, tmp_path):
+    browser = Browser(tmp_path)
+    kinds = ("", "start/operator", "guide/compare", "reference/metrics", "studies/workloads", "run")
+    for kind in kinds:
+        for width in (1280, 390):
+            browser.show((built / kind / "index.html").as_uri(), width)
+            assert browser.faults() == [], f"{kind} at {width} px"
+    browser.close()

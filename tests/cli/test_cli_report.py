@@ -1,11 +1,8 @@
-"""``fairbench report``: a page on a run and on a sweep, also as a browser shows it."""
+"""``fairbench report``: a page on a run, on repeats and on a sweep."""
 
 import json
 import re
 import shutil
-import struct
-import subprocess
-import zlib
 
 import pytest
 from typer.testing import CliRunner
@@ -19,7 +16,6 @@ from one_by_one import one_by_one
 TINY = ["--workload", "chat", "--num-programs", "2"]
 GRID = ["sweep", "--schedulers", "vtc,lpm", "--workloads", "chat", "--num-programs", "2"]
 HOSTILE = "<script>alert(1)</script>"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 
 
 def invoke(*arguments):
@@ -125,6 +121,15 @@ def test_the_page_of_several_seeds_has_intervals(repeated, tmp_path):
     assert "summary.json" in result.stderr
 
 
+def test_the_page_of_several_seeds_names_the_heavy_client(in_this_process, tmp_path):
+    flags = ["--workload", "judge", "--scenario", "s1", "--duration", "30", "--num-runs", "2"]
+    result = invoke("run", *flags, "--scheduler", "fcfs", "--result-dir", tmp_path / "runs")
+    assert result.exit_code == 0, result.output
+    text = reported(next((tmp_path / "runs").iterdir()), tmp_path / "r.html")
+    assert "<span>who floods</span><strong>client-0</strong>" in text
+    assert "client-0 floods in 2 of 2 seeds" in Reader(text).text
+
+
 def test_an_unfinished_sweep_says_what_is_missing(swept, tmp_path):
     part = tmp_path / "part"
     shutil.copytree(swept, part)
@@ -190,54 +195,3 @@ def test_a_summary_that_lacks_something_is_one_line(run, tmp_path, command):
         result = invoke(command, broken)
         assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
         assert complaint in result.stderr
-
-
-def browse(page, *flags):
-    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-    done = subprocess.run(
-        [*command, *flags, page.as_uri()], capture_output=True, text=True, timeout=300, check=True
-    )
-    return done.stdout
-
-
-def first_pixel(png):
-    """Red, green and blue of the top left corner, and the size."""
-    data = png.read_bytes()
-    assert data.startswith(b"\x89PNG")
-    width, height = struct.unpack(">II", data[16:24])
-    at, packed = 8, b""
-    while at < len(data):
-        (length,) = struct.unpack(">I", data[at : at + 4])
-        if data[at + 4 : at + 8] == b"IDAT":
-            packed += data[at + 8 : at + 8 + length]
-        at += length + 12
-    return tuple(zlib.decompress(packed)[1:4]), (width, height)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="looks at the page in a browser: no chromium on PATH")
-@pytest.mark.parametrize("kind", ["run", "swept"])
-def test_a_browser_shows_it_wide_and_narrow_in_light_and_dark(kind, request, tmp_path):
-    page = tmp_path / "page.html"
-    text = reported(request.getfixturevalue(kind), page)
-    pictures = {}
-    for scheme, setting in (("dark", 0), ("light", 1)):
-        for width in (500, 1200):
-            picture = tmp_path / f"{scheme}-{width}.png"
-            browse(
-                page,
-                f"--blink-settings=preferredColorScheme={setting}",
-                f"--window-size={width},900",
-                f"--screenshot={picture}",
-            )
-            corner, size = first_pixel(picture)
-            assert size == (width, 900)
-            assert (max(corner) < 64) == (scheme == "dark")
-            assert (min(corner) > 192) == (scheme == "light")
-            pictures[scheme, width] = picture.read_bytes()
-    assert len(set(pictures.values())) == 4
-    # The test's own script tells how wide the page came out; nothing may stick out.
-    measure = "<script>document.title = document.documentElement.scrollWidth</script>"
-    page.write_text(text.replace("</main>", f"</main>{measure}"))
-    shown = browse(page, "--window-size=500,900", "--dump-dom")
-    assert int(re.search(r"<title>(\d+)</title>", shown)[1]) <= 500

@@ -383,7 +383,7 @@ def test_the_page_opens_with_what_comes_out(monkeypatch):
         "| more | **holds**: 3x (by makespan reversed) | **holds**: 2x (by makespan reversed) |"
         in (lines)
     )
-    assert "Where a part does not hold: because." in lines
+    assert "Reason for each part that does not hold: because." in lines
     assert "- at today's defaults, fig7: basis 2" in lines
     assert not any(line.startswith("### 100") for line in lines)
 

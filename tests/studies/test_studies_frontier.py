@@ -312,7 +312,7 @@ class TestTable:
     def test_the_files_have_every_cell_and_seed(self, tmp_path):
         text, table = write(FOUND, frozen(), "simulated", tmp_path)
         assert text.read_text() == markdown(FOUND, frozen(), "simulated")
-        assert "## mix s1 (test cell)" in text.read_text()
+        assert "## mix s1 (test configuration)" in text.read_text()
         with table.open() as file:
             assert len(list(csv.DictReader(file))) == len(rows(FOUND)) == 2 * 3 * 3
 

@@ -151,7 +151,7 @@ def test_the_table_says_why_where_a_claim_does_not_hold(tmp_path):
     judged = judge_preble(made)
     text = preble_markdown(judged, made)
     (row,) = [line for line in text.splitlines() if line.startswith("| 33 |")]
-    assert "**not reproduced**: a video is asked about for a minute" in row
+    assert "**not reproduced**: questions about a video arrive for about a minute" in row
     assert "seed 0, simulated on gpu/model/tp1/x" in text
     markdown, table = write_preble(judged, made, tmp_path / "new")
     assert markdown.read_text() == text

@@ -54,7 +54,7 @@ def test_quick_then_whole_runs_only_what_is_missing(folders, tmp_path):
         for seed in ("6", "7")
     }
     assert (tmp_path / "plots" / "frontier.svg").stat().st_size > 10_000
-    assert "## Test cells" in whole.stdout
+    assert "## Test configurations" in whole.stdout
 
 
 def test_seeds_are_of_the_frontier_alone():

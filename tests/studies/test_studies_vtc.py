@@ -135,8 +135,8 @@ def test_the_table_names_cause_and_basis(tmp_path):
     named = alike(NO_TRACE)
     judged = judge_vtc(results(named, dict.fromkeys(NO_TRACE, 0.0)))
     text = vtc_markdown(judged, "made up")
-    assert text.endswith("Of seed 0, made up.\n")
-    assert text.count("\n| ") == len(judged)
+    assert text.endswith("The verdicts are those of seed 0, made up.\n")
+    assert text.count("\n| ") == 1 + len(judged)
     markdown, table = write_vtc(judged, "made up", tmp_path)
     assert markdown.read_text() == text
     assert table.read_text().count("\n") == 1 + len(judged)

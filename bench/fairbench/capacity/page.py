@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -134,13 +135,14 @@ def _curve(target: Row, series: Sequence[PointSeries]) -> Figure:
     percent = entry is not None and entry.form in PERCENT
     factor = 100.0 if percent else 1.0
     unit = "%" if percent else (entry.unit if entry is not None and entry.unit else "")
+    measured = re.split("[<>]", target["slo"])[0]
     every = [point.y for one in series for point in one.points]
     log = not percent and min(every) > 0 and max(every) > 20 * min(every)
     chart = point_chart(
         target["slo"],
         series,
         x_label="replicas",
-        y_label=f"{target['metric']}{f', {unit}' if unit else ''}",
+        y_label=f"{measured}{f', {unit}' if unit else ''}",
         log_y=log,
         limit=factor * target["limit"],
         whole_x=True,

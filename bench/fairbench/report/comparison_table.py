@@ -147,10 +147,14 @@ def _cell(interval: Interval | None, column: Column, mark: str, runs: int) -> Te
 
 
 def ends_of(interval: Interval, column: Column, runs: int) -> str:
-    """Return ``low-high``, and the number of runs if others have no value; "" without either."""
+    """Return ``low-high``, and the number of runs if others have no value; "" without either.
+
+    Ends that are written alike, as those of a replayed trace over seeds, are left out.
+    """
     ends = ""
     if interval["low"] is not None:
-        ends = "-".join(WRITERS[column.form](interval[key]) for key in ("low", "high"))
+        low, high = (WRITERS[column.form](interval[key]) for key in ("low", "high"))
+        ends = "" if low == high else f"{low}-{high}"
     return f"{ends} ({interval['runs']}/{runs})".strip() if interval["runs"] < runs else ends
 
 

@@ -33,12 +33,12 @@ COLUMNS = {  # of Measured: what it is called in the table of ratios
     "service_tok_s": "service",
     "output_tok_s": "output",
 }
-PARTS = {"test": "Test cells", "development": "Development cells"}
+PARTS = {"test": "Test configurations", "development": "Development configurations"}
 
 
 def against(compared: Sequence[Compared], ours: Configuration) -> list[str]:
     """Return a table of the factors by which ours is better, with counts of dominated cells."""
-    head = ["against", *COLUMNS.values(), "cells"]
+    head = ["against", *COLUMNS.values(), "configurations"]
     rows = [
         [
             str(one.rival),
@@ -53,20 +53,32 @@ def against(compared: Sequence[Compared], ours: Configuration) -> list[str]:
 def explanation(frozen: Frozen, cells: int) -> list[str]:
     """Return an explanation of the columns, marks and counts of ``against``."""
     text = (
-        f"By what factor {frozen.ours} as published is better, means over {cells} cells: time to "
-        "90% and 100% of the programs, P95 of the well-behaved, what was served of what was due "
-        "to the worst-off of them, minimum fair share of best total, service, output tok/s. "
-        "+ certainly better, = "
-        f"certainly at most {frozen.margin:.0%} worse, ! certainly worse, =! both, ? open (paired "
-        "by seed, stratified by cell, Holm over the table). Cells: dominates / equal / trades / is "
-        f"dominated, by the first four within {frozen.margin:.0%}."
+        f"Each number is the factor by which {frozen.ours} as published is better, a mean over "
+        f"{cells} configurations. The columns are the time to 90% and 100% of the programs, the "
+        "P95 of the well-behaved clients, the part of its due service that the worst-off of them "
+        "got, the minimum fair share of the best total, the service and the output tok/s. "
+        f"Marks: + significantly better, = significantly at most {frozen.margin:.0%} worse, ! "
+        "significantly worse, =! both, ? inconclusive (paired by seed, stratified by "
+        "configuration, Holm over the table). The last column counts the configurations in which "
+        f"{frozen.ours} dominates / equals / trades with / is dominated by the rival, by the first "
+        f"four columns within {frozen.margin:.0%}."
     )
     return wrap(text, WIDTH)
 
 
 def claim_rows(claimed: Sequence[Claimed], level: float) -> list[str]:
     """Return the claim as a table, row by row."""
-    head = ["cell", "against", "service", "interval", "p", "output", "100%", "P99, s", "holds"]
+    head = [
+        "configuration",
+        "against",
+        "service",
+        "interval",
+        "p",
+        "output",
+        "100%",
+        "P99, s",
+        "holds",
+    ]
     rows = []
     for one in claimed:
         low, high = one.service.interval(level)
@@ -145,9 +157,10 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
     if claimed := headline(found, ours, frozen.margin):
         yield from ("## The claim", "")
         yield from wrap(
-            "Beside d2lpm and preble as published: service at least equal but for "
-            f"{frozen.margin:.0%} (p: of being worse by that, after Holm), and a lower P99 of the "
-            "well-behaved (ours : theirs, all seeds together). Above 1 ours is better.",
+            "The claim: beside d2lpm and preble as published, ours has a service that is at most "
+            f"{frozen.margin:.0%} lower (p of the opposite, after Holm), and a lower P99 of the "
+            "well-behaved clients (ours : theirs, all seeds together). A service above 1 means "
+            "that ours is better.",
             WIDTH,
         )
         yield from ("", *claim_rows(claimed, frozen.level), "")

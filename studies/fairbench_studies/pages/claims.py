@@ -95,7 +95,7 @@ def claims_on_cells() -> str:
         (
             "long-qa s2: Jain VTC >= D2LPM > LPM",
             f"service: {jains(qa, 'jain_index', 3)}; "
-            f"actual service: {jains(qa, 'jain_index_actual', 4)}",
+            f"computed service: {jains(qa, 'jain_index_actual', 4)}",
             told(fairer(qa, "jain_index_actual") and fairer(qa, "jain_index")),
         ),
         (

@@ -33,7 +33,7 @@ def runs_table(rows: Iterable[Row]) -> str:
         "scheduler",
         "service tok/s",
         "output tok/s",
-        "Jain service / actual (max-min)",
+        "Jain service / computed (max-min)",
         "min. fair share of own",
         f"P50 s{think}",
         f"{percentile_of(tail)} s{think}",
@@ -156,7 +156,7 @@ def incentive(row: Row) -> str:
 
 
 def fig7() -> str:
-    """Sharing incentive / service in 1000 tok/s / Jain index of actual service."""
+    """Sharing incentive / service in 1000 tok/s / Jain index of computed service."""
     rows = read("fig7")
     sizes = sorted({row["dp"] for row in rows}, key=int)
     body, before = [], ("", "")

@@ -17,6 +17,12 @@ from pathlib import Path
 from fairbench_studies.kit.rows import ROOT, TABLES, read_cells
 from fairbench_studies.kit.table_store import collect, collect_sweep, read, write
 from fairbench_studies.kit.table_text import as_markdown
+from fairbench_studies.pages.brief import (
+    brief_runs,
+    real_latency,
+    real_service,
+    sharing_brief,
+)
 from fairbench_studies.pages.claims import claims, claims_on_cells
 from fairbench_studies.pages.paper import paper
 from fairbench_studies.pages.presets import preset_table
@@ -52,6 +58,9 @@ MADE: dict[str, Callable[[], str]] = {
     "serving-fitted": serving_fitted,
     "claims": claims,
     "claims-on-cells": claims_on_cells,
+    "real-latency": real_latency,
+    "real-service": real_service,
+    "sharing-brief": sharing_brief,
 }
 
 
@@ -60,9 +69,9 @@ def render(name: str) -> str:
     if name in MADE:
         return MADE[name]()
     kind, _, which = name.partition("/")
-    if kind == "cells":
+    if kind in ("cells", "cells-brief"):
         rows = [row for row in read("cells") if f"{row['workload']}-{row['scenario']}" == which]
-        return runs_table(rows)
+        return runs_table(rows) if kind == "cells" else brief_runs(rows)
     if kind == "presets":
         return preset_table(which)
     if kind == "real":

@@ -152,14 +152,14 @@ def _claim(
 CLAIMS = (
     _claim(
         30,
-        "Preble is faster than round-robin SGLang, the more the higher the rate, the least on "
+        "Preble is faster than round-robin SGLang, more so at higher rates, and least on "
         "programming",
         "1.5x to 14.5x mean, 2x to 10x P99; programming 1.56x to 1.8x and 3x to 4x",
         "[Preble] §4.3, Fig. 3",
         judge_end_to_end,
-        "the gain is largest where round-robin no longer keeps up and Preble does, which no "
-        "number of the paper can be set beside: its figure's rates are of A6000 and H100 GPUs. "
-        "Agents leave GPUs idle at these rates, so that little can be gained",
+        "the gain is largest if round-robin no longer keeps up and Preble does. The paper "
+        "has no comparable number, because its rates are for A6000 and H100 GPUs. Agents "
+        "leave GPUs idle at these rates, so little can be gained",
     ),
     _claim(
         31,
@@ -168,8 +168,8 @@ CLAIMS = (
         "in this order (Fig. 5 has no numbers in its text)",
         "[Preble] §4.4, Fig. 5",
         judge_ablation,
-        "rebalancing moves every request that would exploit the heaviest GPU, and its prefix is "
-        "computed once more. Th_bal and IMBALR have no values in the paper",
+        "rebalancing moves every request that would exploit the most loaded GPU, so its "
+        "prefix is computed again. The paper gives no values of Th_bal and IMBALR",
     ),
     _claim(
         32,
@@ -178,8 +178,8 @@ CLAIMS = (
         "in this order",
         "[Preble] §E, §H, Fig. 13, 17",
         judge_baselines,
-        "videos, problems and documents have equally many requests here and come in turn, so that "
-        "a split by count is even; in the paper longer videos have more questions",
+        "here all videos, problems and documents have equally many requests and arrive in "
+        "turn, so a split by count is even; in the paper, longer videos have more questions",
     ),
     _claim(
         33,
@@ -187,8 +187,9 @@ CLAIMS = (
         '"insensitive"',
         "[Preble] §3.2",
         judge_window,
-        "a video is asked about for a minute or so: an H as short forgets prefixes that are still "
-        "needed. From three minutes to six little changes",
+        "questions about a video arrive for about a minute, so an H of one minute forgets "
+        "prefixes that are still needed. Results change little between three and six "
+        "minutes",
     ),
     _claim(
         34,

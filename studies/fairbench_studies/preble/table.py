@@ -9,6 +9,13 @@ from fairbench_studies.kit.judged import Judged, table_lines, write_claims
 from fairbench_studies.preble.claims import CLAIMS
 from fairbench_studies.preble.store import Results
 
+INTRODUCTION = (
+    "# Claims of the Preble paper",
+    "",
+    "This page judges the claims of the Preble paper by values of the paper and of fairbench.",
+    "",
+)
+
 
 def judge_preble(results: Results) -> list[Judged]:
     """Judge every claim."""
@@ -17,9 +24,9 @@ def judge_preble(results: Results) -> list[Judged]:
 
 def preble_markdown(judged: Sequence[Judged], results: Results) -> str:
     """Return the table as Markdown, followed by the source of its numbers."""
-    seeds = "seed 0" if results.seeds == 1 else f"means of {results.seeds} seeds"
-    below = f"Latency is of requests; {seeds}, {results.basis}."
-    return "\n".join([*table_lines(judged), "", below]) + "\n"
+    seeds = "those of seed 0" if results.seeds == 1 else f"means of {results.seeds} seeds"
+    below = f"Latency is that of requests. Values are {seeds}, {results.basis}."
+    return "\n".join([*INTRODUCTION, *table_lines(judged), "", below]) + "\n"
 
 
 def write_preble(judged: Sequence[Judged], results: Results, folder: Path) -> list[Path]:

@@ -17,6 +17,12 @@ from fairbench_studies.textbook.replica import (
 )
 
 PRINTED = {"fcfs": (80, 34, "46%", 814), "slo": (80, 65, "100%", 948)}
+INTRODUCTION = (
+    "# A textbook's claim",
+    "",
+    "This page judges a textbook's claim about deadlines by values of the book and of fairbench.",
+    "",
+)
 BASIS = "the listing's own replica, 120 blocks of 16 tokens and batches of 24; nothing is timed"
 
 
@@ -71,7 +77,7 @@ def judge_textbook() -> list[Judged]:
 
 def textbook_markdown(judged: Sequence[Judged]) -> str:
     """Return the table as Markdown, followed by the source of its numbers."""
-    return "\n".join([*table_lines(judged), "", f"Of {BASIS}."]) + "\n"
+    return "\n".join([*INTRODUCTION, *table_lines(judged), "", f"Simulated on {BASIS}."]) + "\n"
 
 
 def write_textbook(judged: Sequence[Judged], folder: Path) -> list[Path]:

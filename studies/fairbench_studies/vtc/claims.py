@@ -37,17 +37,17 @@ MEASURED = "measured: "
 CLAIMS = (
     _claim(18, "two overloaded clients: the difference in service stays flat under VTC, and grows "
            "under FCFS", f"{MEASURED}VTC 9,050, FCFS 237,738", "[VTC] Fig. 3", judge_overload),
-    _claim(19, "under FCFS shares follow rates: Jain's index of 30 to 300 s",
+    _claim(19, "under FCFS, shares follow rates: Jain's index from 30 to 300 s",
            f"{MEASURED}FCFS 0.899, VTC 0.9996", "[VTC-artifact]", judge_shares),
-    _claim(20, "clients below their share are served 1 : 2, as they ask, and at once; the third "
-           "has the rest", f"{MEASURED}189 : 378 : 778; 4.8, 4.9 and 124 s", "[VTC] Fig. 4",
+    _claim(20, "clients below their share are served at once and 1 : 2, as they ask; the "
+    "third client has the rest", f"{MEASURED}189 : 378 : 778; 4.8, 4.9 and 124 s", "[VTC] Fig. 4",
            judge_proportional),
-    _claim(21, "on and off, but backlogged: equal service", f"{MEASURED}662 : 660; 7,541",
+    _claim(21, "on-off clients that stay backlogged: equal service", f"{MEASURED}662 : 660; 7,541",
            "[VTC] Fig. 6", judge_on_off),
     _claim(22, "the difference is bounded for Poisson arrivals of unlike lengths",
            f"{MEASURED}5,235 (FCFS 204,786); 1,281", "[VTC] Fig. 7, 8", judge_poisson,
-           "client 1 asks, at random, for little more than its half, so that it does not always "
-           "wait: a difference from the beginning has in it what it did not ask for"),
+           "client 1 asks for little more than its half and does not always wait, so a "
+           "difference from the beginning includes service that it did not ask for"),
     _claim(23, "isolation: a client below its share does not feel another's rise",
            f"{MEASURED}P99 VTC 0.7 s, FCFS 48 s", "[VTC] Fig. 9", judge_isolation),
     _claim(24, "after on and off, LCF serves client 0 more than its share",
@@ -60,10 +60,10 @@ CLAIMS = (
            MEASURED + "; ".join(f"{name} {one.mean}/{one.variance:,}" for name, one in
                                 TABLE.items()) + " (mean/variance)",
            "[VTC-artifact]", judge_arena,
-           "by mean only the oracle and the average change places, 5% apart as measured; the "
-           "variance of 19 windows turns on single ones, and moves as much with the form of VTC "
-           "(vtc.form) that its code had then"),
-    _claim(27, "the better lengths are predicted, the smaller the difference",
+           "by mean only the oracle and the average change places, which are 5% apart as "
+           "measured; the variance of 19 windows depends on single windows, and changes as "
+           "much with the form of VTC (vtc.form)"),
+    _claim(27, "better predictions of lengths make the difference smaller",
            f"{MEASURED}VTC 193/104/6981; off by 50% 34/12.5/112; oracle 5.9/0.5/1.7; 893 to 904 "
            "tok/s", "[VTC-artifact]", judge_predictions),
     _claim(28, "weights 1 : 2 : 3 : 4", f"{MEASURED}135 : 271 : 406 : 541", "[VTC] §4.3",

@@ -10,6 +10,13 @@ from fairbench_studies.kit.judged import Judged, table_lines, write_claims
 from fairbench_studies.vtc.claims import CLAIMS
 from fairbench_studies.vtc.store import Results
 
+INTRODUCTION = (
+    "# Claims of the VTC paper",
+    "",
+    "This page judges the claims of the VTC paper by values of the paper and of fairbench.",
+    "",
+)
+
 
 def judge_vtc(results: Results, others: Sequence[Results] = ()) -> list[Judged]:
     """Judge every claim whose runs are complete.
@@ -41,10 +48,10 @@ def missing(judged: Sequence[Judged]) -> list[int]:
 
 def vtc_markdown(judged: Sequence[Judged], basis: str, seeds: int = 1) -> str:
     """Return the table as Markdown, followed by the source of its numbers."""
-    below = f"Of seed 0, {basis}."
+    below = f"The verdicts are those of seed 0, {basis}."
     if seeds > 1:
-        below += f" Seeds 1 to {seeds - 1} give the same verdicts but for those in parentheses."
-    return "\n".join([*table_lines(judged), "", below]) + "\n"
+        below += f" Seeds 1 to {seeds - 1} give the same verdicts, apart from those in parentheses."
+    return "\n".join([*INTRODUCTION, *table_lines(judged), "", below]) + "\n"
 
 
 def write_vtc(judged: Sequence[Judged], basis: str, folder: Path, seeds: int = 1) -> list[Path]:

@@ -84,6 +84,6 @@ def _keys(limits: tuple[float, float], unit: str) -> list[str]:
         parts += [
             f'<rect x="{x}" y="4" width="{KEY_PX}" height="{KEY_PX}" '
             f'style="fill:var(--ink);opacity:{opacity(value, limits):.2f}"/>',
-            text(x + KEY_PX + 4, 14, f"{value:.2g} {unit}"),
+            text(x + KEY_PX + 4, 14, f"{float(f'{value:.2g}'):,g} {unit}"),
         ]
     return parts

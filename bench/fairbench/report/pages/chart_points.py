@@ -26,6 +26,7 @@ PLOT_PX, BELOW_PX = 220, 44
 LEGEND_PX, PER_ROW, LABEL_CHARACTERS = 18, 3, 15
 MARGIN = 0.06  # of the range of x, free at both ends
 LEAST_RANGE = 0.2  # of the largest x, so that small differences look small
+LEAST_WHOLE = 3.0  # of an axis that counts: a narrower one would have ticks between counts
 Ends = tuple[float, float] | None
 
 
@@ -85,7 +86,7 @@ def _x_range(points: Sequence[Point], *, whole_x: bool) -> tuple[float, float]:
     every = [x for point in points for x in (point.x, *(point.x_ends or ()))]
     low, high = min(every), max(every)
     if whole_x:
-        return 0.0, max(5.0, high + 1)
+        return 0.0, max(LEAST_WHOLE, high + 1)
     free = max(MARGIN * (high - low), (LEAST_RANGE * high - (high - low)) / 2) or 1.0
     return max(0.0, low - free), high + free
 

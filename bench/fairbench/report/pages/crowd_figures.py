@@ -15,7 +15,7 @@ from fairbench.report.pages.chart_lines import Series, line_chart
 from fairbench.report.pages.page import Figure
 from fairbench.results.store import Summary
 
-ROW_PX, BAR_PX, LABELS_PX, COUNTS_PX = 26, 18, 96, 44
+ROW_PX, BAR_PX, LABELS_PX, COUNTS_PX = 26, 18, 118, 44
 POINTS = 150  # of a curve, at most
 
 

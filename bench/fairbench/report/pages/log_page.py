@@ -68,7 +68,7 @@ def _headlines(found: Judged, measured: str) -> Iterator[Headline]:
     yield Headline("requests", f"{len(traffic.client):,}", clients)
     if traffic.span_s > 0:
         rate = float(traffic.tokens.sum()) / traffic.span_s
-        yield Headline("load", f"{whole(rate)} tok/s", f"busiest minute {whole(_peak(traffic))}")
+        yield Headline("load, tok/s", whole(rate), f"busiest minute {whole(_peak(traffic))}")
     if measured:
         known = traffic.wait_s[~np.isnan(traffic.wait_s)]
         p95 = _rank(known, 95)

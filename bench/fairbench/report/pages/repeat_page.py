@@ -16,10 +16,20 @@ from fairbench.report.crowd import shown_clients
 from fairbench.report.heading import basis, details_line
 from fairbench.report.interval_lines import results_of
 from fairbench.report.numbers import UNDEFINED
-from fairbench.report.pages.page import Code, Definitions, Grid, Headline, Page, Section
+from fairbench.report.pages.page import (
+    Bullets,
+    Code,
+    Definitions,
+    Grid,
+    Headline,
+    Page,
+    Section,
+)
+from fairbench.report.pages.repeat_traffic import judged_run, repeat_headlines, repeat_lines
 from fairbench.report.pages.run_page import experiment_text, rerun, title, versions
 from fairbench.report.pages.sweep_grids import plain_row
 from fairbench.report.pages.sweep_warnings import counted_warnings
+from fairbench.report.traffic_lines import Judged
 from fairbench.results.intervals import METHOD, combine
 from fairbench.results.store import EXPERIMENT, SUMMARY, Summary, runs_in
 from fairbench.results.summary_schema import check_whole
@@ -40,14 +50,16 @@ def repeat_page(path: Path) -> Page:
         Display.REPEATED_CLIENTS, shown_client_tail(summaries), chosen_percentiles(combined)
     )
     of_runs = columns_of(Display.SEEDS, tail)
+    found = [judged_run(run) for run in runs if run.summary["num_programs"]]
     of_seeds = ((f"seed {one['seed']}", combine([one])) for one in summaries)
     return Page(
         title=f"{title(combined)}, {len(runs)} seeds",
         provenance=f"{basis(combined)}, seeds {seeds[0]} to {seeds[-1]}: {METHOD}. "
         f"{details_line(combined)}.",
-        headlines=list(_headlines(combined, of_runs)),
+        headlines=[*repeat_headlines(found), *_headlines(combined, of_runs)],
         warnings=list(_warnings(summaries)),
         sections=[
+            *_causes(found),
             Section(
                 ": ".join(filter(None, ("Clients", shown_clients(combined)[1]))),
                 [_grid("client", _clients(combined), of_clients, len(runs))],
@@ -62,6 +74,11 @@ def repeat_page(path: Path) -> Page:
             Section(EXPERIMENT, [Code(experiment_text(runs[0]))], folded=True),
         ],
     )
+
+
+def _causes(found: Sequence[Judged]) -> Iterator[Section]:
+    if said := list(repeat_lines(found)):
+        yield Section("Who waited and because of whom", [Bullets(said)])
 
 
 def _warnings(summaries: Sequence[Summary]) -> Iterator[str]:

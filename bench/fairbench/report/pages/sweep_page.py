@@ -115,8 +115,9 @@ def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[Figure]:
         ]
         rows.append(DotRow(place, dots))
     if any(row.dots for row in rows):
-        label = f"sharing incentive, P{tail} (left of 1: no reason to leave)"
+        label = f"sharing incentive, P{tail}"
         yield Figure(
             dot_chart("Sharing incentive by place", series, rows, x_label=label, reference=1.0),
-            "Open marks with an arrow are only bounds: latencies that were longer than the run.",
+            "Left of 1, a client has no reason to leave. Open marks with an arrow are only bounds: "
+            "latencies that were longer than the run.",
         )

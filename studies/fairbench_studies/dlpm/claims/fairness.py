@@ -123,9 +123,8 @@ CLAIMS = (
         "[DLPM] §6.2",
         "fig7",
         judge_jain,
-        "the index is of the service that clients see, cached input included, of which VTC and "
-        "D2LPM share out only what is computed; Preble and LPM differ little where all clients "
-        "ask for much the same",
+        "the index counts cached input, but VTC and D2LPM equalise computed service only; "
+        "Preble and LPM differ little if all clients have similar demands",
     ),
     Claim(
         6,
@@ -134,7 +133,7 @@ CLAIMS = (
         "[DLPM] §6.2",
         "fig7",
         judge_latency,
-        "how long a starved client waits depends on how far the load is above capacity and on how "
-        "long the run is, which the paper does not give",
+        "the wait of a starved client depends on the overload and on the length of the run, "
+        "and the paper gives neither",
     ),
 )

@@ -14,10 +14,11 @@ from fairbench_studies.kit.rows import write_rows
 
 NAME = "claims-map"
 EXPLANATION = (
-    "In how many of the contended cells each claim holds when one setting differs from its "
-    "default (**bold**); a dash is where no cell is contended. A cell is judged as in the table of "
-    "verdicts, by paired seeds; where it cannot be told counts as not holding. Claims 9 and 15 are "
-    f"in the cell of their figures, 9 and 11. Each value, with its interval, is in {NAME}.csv."
+    "Each entry is the number of contended configurations in which a claim holds, of all contended "
+    "ones, when one setting differs from its default (**bold**). A dash means that no "
+    "configuration is contended. Configurations are judged as in the table of verdicts, by paired "
+    "seeds. An inconclusive configuration counts as not holding. Claims 9 and 15 use the "
+    f"configurations of their figures, 9 and 11. {NAME}.csv has each value with its interval."
 )
 
 
@@ -26,7 +27,9 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
     axes = [axis for axis in AXES if any(one.step.axis == axis for one in readings)]
     places = ", ".join(dict.fromkeys(str(one.place) for one in readings))
     lines = [
-        f"{EXPLANATION} Cells: {places}. {basis[0].upper()}{basis[1:]}.",
+        "# Where each claim of the DLPM paper holds",
+        "",
+        f"{EXPLANATION} Configurations: {places}. {basis[0].upper()}{basis[1:]}.",
         "",
         f"| # | claim | by | {' | '.join(axes)} |",
         f"|--:|---|---|{'---|' * len(axes)}",

@@ -65,7 +65,7 @@ CLAIMS = (
         "[DLPM] §7.4",
         "fig12",
         judge_mix,
-        "LPM shares least but hits the cache most; the paper gives no rates, and who is done first "
-        "depends on how many requests wait for a place in the running batch",
+        "LPM has the lowest Jain's index but the highest hit rate; the paper gives no rates, "
+        "and the first scheduler to finish depends on the number of queued requests",
     ),
 )

@@ -128,8 +128,8 @@ CLAIMS = (
         "[DLPM] §7.2",
         "fig10",
         judge_worker_quantum,
-        "the index differs between seeds by more than the paper's drop, and the paper gives no "
-        "rates",
+        "the index varies between seeds by more than the paper's drop, and the paper gives "
+        "no rates",
     ),
     Claim(
         13,
@@ -138,8 +138,8 @@ CLAIMS = (
         "[DLPM] Fig. 10",
         "fig10",
         judge_all_well_behaved,
-        "programs arrive at random, so that clients ask for different amounts in a window, whoever "
-        "schedules them",
+        "programs arrive at random, so clients have different demands in a window under "
+        "every scheduler",
     ),
     Claim(
         14,
@@ -148,8 +148,8 @@ CLAIMS = (
         "[DLPM] §7.2",
         "fig1",
         judge_quantum,
-        "a client's own requests come in order of their prefix, so its trees stay together even "
-        "under a small quantum; how much is lost between clients depends on how many of them "
-        "share the pool",
+        "a client's own requests are ordered by prefix, so its trees stay together even "
+        "under a small quantum; the loss between clients depends on the number of clients "
+        "that share the pool",
     ),
 )

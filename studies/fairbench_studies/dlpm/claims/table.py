@@ -40,20 +40,22 @@ CLAIMS: Sequence[Claim] = sorted(
 MAP = "claims-map.md"  # what ``map_table`` writes
 NOT_RUN = "not run"
 WHY = (
-    "The authors' server had a KV pool of 20,000 tokens; today's default is twenty times as large, "
-    "so that nearly all requests are in the running batch at once, where no scheduler orders them, "
-    "and prefixes stay cached under every scheduler."
+    "The authors' server had a KV pool of 20,000 tokens. Today's default is twenty times as "
+    "large, so nearly all requests run at once, no scheduler orders them, and prefixes stay "
+    "cached under every scheduler."
 )
 RULE = (
-    "A part is one statement of a claim. A direction *holds* or is *reversed* in a configuration "
-    "(workload, scenario, replicas) if the 95% interval of the difference, paired by seed, lies on "
-    "one side, and is *inconclusive* otherwise; of one seed the difference alone decides. Over all "
-    "contended configurations it holds (is reversed) if it does in four fifths of those that are "
-    "decided, and these are at least half of all. A configuration is contended if clients competed "
-    "under every scheduler compared: queues were empty for at most 5% of the window, averaged over "
-    "the seeds, and some client was short of service. A part about what is seen over time holds if "
-    "it is there in every seed, and is reversed if in none. A number *holds* inside the band given "
-    "with it and is *off* outside."
+    "A part is one statement of a claim. A configuration is a workload, a scenario and a "
+    "number of replicas. A direction *holds* or is *reversed* in a configuration if the 95% "
+    "interval of the difference, paired by seed, lies on one side of zero. Otherwise the "
+    "direction is *inconclusive*. With a single seed the difference alone decides. A "
+    "direction holds (is reversed) overall if it does in four fifths of the decided "
+    "configurations, and if at least half of the contended configurations are decided. A "
+    "configuration is contended if clients competed under every scheduler compared: queues "
+    "were empty for at most 5% of the window, averaged over the seeds, and some client was "
+    "short of service. A part about a course over time holds if every seed shows it, and is "
+    "reversed if no seed does. A number *holds* inside the band given with it, and is *off* "
+    "outside."
 )
 
 
@@ -171,7 +173,7 @@ def _details(one: Judged, titles: Sequence[str]) -> list[str]:
         ),
     ]
     if any(part.outcome is not Outcome.HOLDS for title in shown for part in one.parts[title]):
-        lines += ["", f"Where a part does not hold: {one.claim.cause}."]
+        lines += ["", f"Reason for each part that does not hold: {one.claim.cause}."]
     return lines
 
 

@@ -41,12 +41,12 @@ def judge_bound(
     found = [Bounded(measured(run), run.summary["service_gap_bound"]) for run in runs]
     found = [one for one in found if one.gap == one.gap]
     if not found:
-        return [Part("the bound is held in every run", Outcome.UNCONTENDED, "no run has a gap")]
+        return [Part("the bound holds in every run", Outcome.UNCONTENDED, "no run has a gap")]
     nearest = max(found, key=lambda one: one.gap / one.bound)
     held = sum(one.gap <= one.bound for one in found)
     return [
         Part(
-            "the bound is held in every run",
+            "the bound holds in every run",
             Outcome.HOLDS if held == len(found) else Outcome.REVERSED,
             f"in {held} of {len(found)} runs; the largest difference is {nearest.gap:,.0f} tokens, "
             f"{nearest.gap / nearest.bound:.0%} of its bound",

@@ -136,8 +136,8 @@ CLAIMS = (
         "[DLPM] §6.2",
         "fig7",
         partial(judge_gain, below="vtc", paper=2.87, low=1.8, high=4.0),
-        "where the prefix is long and the answer short, a scheduler that ignores the cache loses "
-        "more than in the paper; where most of the time goes into decoding there is little to gain",
+        "with long prefixes and short answers, a scheduler that ignores the cache loses more "
+        "than in the paper; if decoding takes most of the time, locality gains little",
     ),
     Claim(
         2,
@@ -146,8 +146,8 @@ CLAIMS = (
         "[DLPM] §6.2",
         "fig7",
         partial(judge_gain, below="lpm", paper=2.22, low=1.5, high=3.3),
-        "on few replicas round-robin loses little locality, and an LPM that starves two clients "
-        "can keep more of it than D2LPM, which serves all three",
+        "with few replicas, round-robin loses little locality; LPM starves two clients and "
+        "can therefore keep more locality than D2LPM, which serves all three",
     ),
     Claim(
         3,
@@ -166,8 +166,9 @@ CLAIMS = (
         "[DLPM] §6.2",
         "fig7",
         judge_preble,
-        "Algorithm 2 charges the whole prompt, cached or not, so a quantum of few prompts is soon "
-        "spent and the prefix computed again on another replica; Preble keeps it where it is",
+        "Algorithm 2 charges the whole prompt, cached or not, so a quantum pays for few "
+        "prompts and another replica computes the prefix again; Preble keeps the prefix on "
+        "its replica",
     ),
     Claim(
         7,
@@ -176,7 +177,7 @@ CLAIMS = (
         "[DLPM] §6.2, Fig. 7",
         "fig7",
         judge_missing,
-        "the paper names no system whose point at 8 is left out, nor how long it waited; the "
-        "point at one replica is left out by choice",
+        "the paper does not name the system whose point at 8 is left out, or its time limit; "
+        "the point at one replica is left out by choice",
     ),
 )

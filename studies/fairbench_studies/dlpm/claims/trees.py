@@ -176,8 +176,7 @@ CLAIMS = (
         "[DLPM] §7.1",
         "fig9",
         judge_makespan,
-        "the time that goes into decoding is shortened by no hit in the cache, so that a lower hit "
-        "rate costs less than in the paper",
+        "cache hits do not shorten decoding, so a lower hit rate costs less than in the paper",
     ),
     Claim(
         36,
@@ -196,11 +195,11 @@ CLAIMS = (
         "[DLPM] §7.1",
         "fig9",
         judge_stall,
-        "how long Preble keeps to one worker depends on how client 0's trees arrive",
+        "the time that Preble stays with one worker depends on the arrivals of client 0's trees",
     ),
     Claim(
         11,
-        "VTC and D2LPM share actual service equally; client 0 has the higher service rate",
+        "VTC and D2LPM share computed service equally; client 0 has the higher service rate",
         "ideal sharing",
         "[DLPM] §7.1",
         "fig9",
