@@ -66,45 +66,72 @@ def attack(
         ),
     ] = None,
     dp: Annotated[int | None, Option(help="Replicas of the model. [default: 2]")] = None,
-    victims: Annotated[int | None, Option(min=1, help="Clients beside it. [default: 3]")] = None,
+    victims: Annotated[
+        int | None, Option(min=1, help="Number of other clients (the victims). [default: 3]")
+    ] = None,
     multiple: Annotated[
-        float | None, Option(help="The attacker sends so many times as much as one. [default: 4]")
+        float | None,
+        Option(help="Load of the attacker, as a multiple of the load of one victim. [default: 4]"),
     ] = None,
     budget: Annotated[
         float | None,
-        Option(help="Tokens that it may ask for in an hour, 2 for one of output. [default: any]"),
+        Option(
+            help="Limit on the attacker's tokens per hour; an output token counts as 2. [default: "
+            "no limit]"
+        ),
     ] = None,
     gpu_budget: Annotated[
         float | None,
-        Option(help="Seconds of GPUs that its requests may take in an hour. [default: any]"),
+        Option(
+            help="Limit on the GPU seconds per hour that the attacker's requests may take. "
+            "[default: no limit]"
+        ),
     ] = None,
     objective: Annotated[
         Objective | None,
-        Option(help="Its useful service, or the victims' loss of it or P95. [default: harm]"),
+        Option(
+            help="Goal by which attacks are ranked: more service for the attacker (gain), "
+            "less service for the victims (harm), or a higher P95 latency of the victims "
+            "(latency). [default: harm]"
+        ),
     ] = None,
     trials: Annotated[
-        int | None, Option(min=1, help="Behaviours to try. [default: 64, or 16 with --quick]")
+        int | None,
+        Option(min=1, help="Number of attacks to try. [default: 64, or 16 with --quick]"),
     ] = None,
     cpu_hours: Annotated[
         float | None,
-        Option(help="Search until simulations have taken so many. [default: for --trials]"),
+        Option(
+            help="Processor hours after which the search ends, instead of --trials. [default: none]"
+        ),
     ] = None,
     optimiser: Annotated[
         Optimiser | None,
-        Option(help="After the first 24; tpe needs the extra `attack`. [default: random]"),
+        Option(
+            help="Algorithm that chooses attacks after the first 24 trials; tpe needs the extra "
+            "`attack`. [default: random]"
+        ),
     ] = None,
     num_runs: Annotated[
-        int | None, Option(min=1, help="Seeds of each trial. [default: 2, or 1 with --quick]")
+        int | None,
+        Option(min=1, help="Number of seeds of each trial. [default: 2, or 1 with --quick]"),
     ] = None,
     confirm: Annotated[
         int | None,
-        Option(min=1, help="Other seeds of the worst ones. [default: 5, or 3 with --quick]"),
+        Option(
+            min=1,
+            help="Number of fresh seeds with which the worst attacks are measured again. "
+            "[default: 5, or 3 with --quick]",
+        ),
     ] = None,
     duration: Annotated[
         float | None,
-        Option(help="Seconds of arrivals. [default: the workload's, or 60 with --quick]"),
+        Option(
+            help="Seconds during which programs arrive. [default: the workload's, or 60 with "
+            "--quick]"
+        ),
     ] = None,
-    quick: Annotated[bool, Option("--quick", help="Short simulations, few trials.")] = False,
+    quick: Annotated[bool, Option("--quick", help="Run short simulations and few trials.")] = False,
     rediscovery: Annotated[
         bool,
         Option("--rediscover", help="Test whether the search finds six known attacks."),
@@ -112,16 +139,21 @@ def attack(
     seed: Annotated[int | None, Option(help="First seed. [default: 0]")] = None,
     settings: Annotated[
         list[str] | None,
-        Option("--set", metavar="NAME.PARAM=VALUE", help="A parameter; may be repeated."),
+        Option(
+            "--set",
+            metavar="NAME.PARAM=VALUE",
+            help="Parameter of a scheduler, the engine or the workload; may be repeated.",
+        ),
     ] = None,
     result_dir: Annotated[
-        Path, Option(help="Directory in which the search makes its own.")
+        Path, Option(help="Parent directory; the search makes a new directory in it.")
     ] = DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None,
         Option(
             metavar="DIR",
-            help="Go on with the search in this directory, for --trials or --cpu-hours in all.",
+            help="Directory of an interrupted search to continue. --trials and --cpu-hours "
+            "count from its start.",
         ),
     ] = None,
     as_json: Annotated[
@@ -129,13 +161,15 @@ def attack(
     ] = False,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
-    disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
+    disable_tqdm: Annotated[
+        bool, Option("--disable-tqdm", help="Do not show live progress.")
+    ] = False,
 ) -> None:
-    """Search for what a client gains by cheating, and what the others lose.
+    """Search for the attack by which a client gains most, or harms the other clients most.
 
-    Or measure attacks that are known. Whatever the attacker does, it runs the same programs as
-    often as its honest twin, with which each behaviour is compared at the same seeds. The worst are
-    saved as workload files.
+    With names or files of attacks, measure these attacks instead. Each attack is compared with a
+    run in which the same client is honest: same programs, same number of programs, same seeds. The
+    worst attacks of a search are saved as workload files.
     """
     from fairbench.attack.search import Search
     from fairbench.attack.store import Plan, SearchStore

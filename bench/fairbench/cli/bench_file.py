@@ -17,10 +17,17 @@ if TYPE_CHECKING:
 
 OutputFile = Annotated[
     Path | None,
-    Option(help="Also add the summary to this file, as a JSON line like sglang.bench_serving's."),
+    Option(
+        help="File to which a JSON line with the summary is appended, in the format of "
+        "sglang.bench_serving."
+    ),
 ]
 OutputDetails = Annotated[
-    bool, Option("--output-details", help="Add lists of all requests to that line.")
+    bool,
+    Option(
+        "--output-details",
+        help="Add lists with the values of all requests to the line of --output-file.",
+    ),
 ]
 
 OnSaved: TypeAlias = "Callable[[StoredRun], None]"

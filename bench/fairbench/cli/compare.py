@@ -42,7 +42,8 @@ def compare(
         typer.Argument(
             metavar="A B [C ...]",
             help="Schedulers, experiment files (FILE.toml) or directories of stored runs; the "
-            "first is the baseline. One directory alone: its schedulers, place by place.",
+            "first is the baseline. For a single directory, its schedulers are compared "
+            "in each configuration.",
         ),
     ] = None,
     preset: Preset = None,
@@ -51,19 +52,24 @@ def compare(
     ] = None,
     trace: Annotated[
         str | None,
-        Option(metavar="FILE", help="Play recorded traffic instead of a workload."),
+        Option(metavar="FILE", help="Recorded traffic to replay instead of a workload."),
     ] = None,
     trace_format: TraceFormat = None,
     trace_map: TraceMap = None,
     trace_line: TraceLine = None,
     trace_block_size: TraceBlockSize = None,
     trace_spread: Annotated[
-        bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
+        bool,
+        Option(
+            "--trace-spread",
+            help="Spread requests evenly where the trace records them in batches with equal times.",
+        ),
     ] = False,
     clients_from: ClientsFrom = None,
     misbehaving: Misbehaving = None,
     time_scale: Annotated[
-        float | None, Option(help="Seconds of the trace in a second. [default: 1]")
+        float | None,
+        Option(help="Speed of the replay: seconds of the trace per second. [default: 1]"),
     ] = None,
     scenario: Annotated[
         str | None,
@@ -74,67 +80,85 @@ def compare(
     saturation: Annotated[
         str | None, Option(metavar="DETECTOR", help="Saturation detector of the gateway.")
     ] = None,
-    gpu: Annotated[str | None, Option(help="Timing profile id or a unique prefix.")] = None,
-    model: Annotated[str | None, Option(help="Model served.")] = None,
+    gpu: Annotated[
+        str | None, Option(help="Timing profile: its id or a unique prefix, see `list profiles`.")
+    ] = None,
+    model: Annotated[str | None, Option(help="Model served, see `list profiles`.")] = None,
     engine: Annotated[
         str | None,
         Option(metavar="|".join(ENGINES), help="Engine to simulate. [default: sglang]"),
     ] = None,
     backend: Annotated[
         str | None,
-        Option(metavar="|".join((SIM, *STARTED)), help="Simulate, or start servers, as in `run`."),
+        Option(
+            metavar="|".join((SIM, *STARTED)), help="Simulate, or start real servers, as in `run`."
+        ),
     ] = None,
     num_programs: Annotated[
-        int | None, Option(help="Programs each well-behaved client sends.")
+        int | None, Option(help="Number of programs that each well-behaved client sends.")
     ] = None,
     request_rate: Annotated[
-        float | None, Option(help="Programs/s of each well-behaved client over the cluster.")
+        float | None,
+        Option(
+            help="Programs per second that each well-behaved client sends to the whole cluster."
+        ),
     ] = None,
     duration: Annotated[float | None, Option(help="Seconds during which programs arrive.")] = None,
     weights: Annotated[
         str | None,
-        Option(metavar="NAME=W,...", help="Weights of clients: how much each is entitled to."),
+        Option(
+            metavar="NAME=W,...",
+            help="Weights of clients: a client of weight 2 is entitled to twice the service.",
+        ),
     ] = None,
     goodput: Goodput = None,
     percentiles: Percentiles = None,
     settings: Settings = None,
     seed: Annotated[int | None, Option(help="The first seed. [default: 0]")] = None,
     num_runs: Annotated[
-        int | None, Option(min=1, help="Seeds of each. [default: 5, or those that are stored]")
+        int | None,
+        Option(
+            min=1,
+            help="Number of seeds of each scheduler. [default: 5, or the number of stored seeds]",
+        ),
     ] = None,
     metric: Annotated[
         list[str] | None,
         Option(
             metavar="KEY",
-            help="Compare these metrics only, such as victim_p99_s or clients.NAME.p99_s; may be "
-            "repeated.",
+            help="Metric to compare, such as victim_p99_s or clients.NAME.p99_s; may be "
+            "repeated. [default: the main metrics]",
         ),
     ] = None,
     baseline: Annotated[
         str | None,
         Option(
-            metavar="SCHEDULER", help="Baseline within a single directory. [default: the first]"
+            metavar="SCHEDULER",
+            help="Scheduler that is the baseline if a single directory is given. [default: "
+            "the first]",
         ),
     ] = None,
     result_dir: Annotated[
-        Path, Option(help="Parent of the new directory of these runs.")
+        Path, Option(help="Parent directory; the comparison makes a new directory in it.")
     ] = DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None,
         Option(
             metavar="DIR",
-            help="Go on with the comparison in this directory, or over more "
-            "seeds, with --num-runs.",
+            help="Directory of a comparison to continue; with --num-runs, over more seeds.",
         ),
     ] = None,
     as_json: Annotated[
         bool, Option("--json", help="Print the comparison as one JSON object, and nothing else.")
     ] = False,
-    disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
+    disable_tqdm: Annotated[
+        bool, Option("--disable-tqdm", help="Do not show live progress.")
+    ] = False,
 ) -> None:
-    """Compare experiments over common seeds: better, worse or cannot tell.
+    """Compare experiments over common seeds: better, worse or inconclusive.
 
-    Every metric gets the difference to the baseline, paired by seed, and its 95% interval.
+    Prints, for every metric, the difference to the baseline, paired by seed, with its 95%
+    confidence interval.
     """
     from fairbench.cli.progress import shown_progress
     from fairbench.config.weights import parse_weights

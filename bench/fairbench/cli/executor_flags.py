@@ -13,13 +13,14 @@ ExecutorName = Annotated[
     Option(
         "--executor",
         metavar="|".join(EXECUTORS),
-        help="Place of simulations: processes of this machine, or a Ray cluster.",
+        help="Place where simulations run: processes on this machine, or a Ray cluster.",
     ),
 ]
 RayAddress = Annotated[
     str | None,
     Option(
         metavar="HOST:PORT|auto",
-        help="Head of the Ray cluster of --executor ray. [default: auto, this machine's cluster]",
+        help="Address of the head of the Ray cluster for --executor ray. [default: auto, the "
+        "cluster of this machine]",
     ),
 ]

@@ -20,23 +20,24 @@ Gateway = Annotated[
     str | None,
     Option(
         metavar="POLICY",
-        help="Hold requests before the router, see `list gateways`. [default: none]",
+        help="Policy of the gateway that queues requests before the router, see `list "
+        "gateways`. [default: none]",
     ),
 ]
 Eviction = Annotated[
     str | None,
     Option(
         metavar="POLICY",
-        help="Eviction policy of simulated replicas, see `list evictions`; records who holds KV "
-        "memory. "
-        "[default: lru, without records]",
+        help="Eviction policy of simulated replicas, see `list evictions`. Also records which "
+        "client holds KV memory. [default: lru, without records]",
     ),
 ]
 MemoryRecords = Annotated[
     bool | None,
     Option(
         "--memory-records",
-        help="Record who holds KV memory, and who evicts whom, without another policy.",
+        help="Record which client holds KV memory and which client evicts which, with the "
+        "default policy.",
     ),
 ]
 Goodput = Annotated[
@@ -44,9 +45,9 @@ Goodput = Annotated[
     Option(
         "--goodput",
         metavar="[NAME.]LATENCY:TIME",
-        help="Target of every request, or of those of a client or class NAME: ttft, tpot or e2el, "
-        "in ms, s, or x as a multiple of the latency alone; may be repeated. "
-        "[default: the workload's]",
+        help="Latency target of every request, or of the requests of client or class NAME. "
+        "LATENCY is ttft, tpot or e2el; TIME is in ms, s, or x (a multiple of the "
+        "latency on an idle replica); may be repeated. [default: the workload's]",
     ),
 ]
 Settings = Annotated[
@@ -54,7 +55,7 @@ Settings = Annotated[
     Option(
         "--set",
         metavar="NAME.PARAM=VALUE",
-        help="Any parameter of a scheduler, the engine or the workload; may be repeated.",
+        help="Parameter of a scheduler, the engine or the workload; may be repeated.",
     ),
 ]
 Preset = Annotated[

@@ -13,33 +13,37 @@ Launcher = Annotated[
     str,
     Option(
         metavar="|".join(LAUNCHERS),
-        help="Place of servers: here, a Ray cluster's nodes, or --hosts.",
+        help="Place where servers start: this machine, the nodes of a Ray cluster, or --hosts.",
     ),
 ]
 DriverLauncher = Annotated[
     str,
     Option(
         metavar="|".join(DRIVER_LAUNCHERS),
-        help="Place of the processes of --drivers: here, or a Ray cluster's nodes.",
+        help="Place where the processes of --drivers run: this machine, or the nodes of a Ray "
+        "cluster.",
     ),
 ]
 RayAddress = Annotated[
     str | None,
     Option(
         metavar="HOST:PORT|auto",
-        help="Head of the Ray cluster of --launcher ray or --driver-launcher ray. [default: auto, "
-        "this machine's cluster]",
+        help="Address of the head of the Ray cluster for --launcher ray or --driver-launcher "
+        "ray. [default: auto, the cluster of this machine]",
     ),
 ]
 Hosts = Annotated[
     str | None,
-    Option(metavar="A,B,...", help="Hosts on which --launcher command starts servers, in turn."),
+    Option(
+        metavar="A,B,...",
+        help="Hosts on which --launcher command starts servers, used in this order.",
+    ),
 ]
 LaunchCommand = Annotated[
     str | None,
     Option(
         metavar="'CMD {host} ...'",
-        help="Command of --launcher command that runs a shell line, its last word, on a host. "
-        f"[default: {DEFAULT}]",
+        help="Command with which --launcher command runs a shell line on {host}; the line "
+        f"is appended as its last word. [default: {DEFAULT}]",
     ),
 ]

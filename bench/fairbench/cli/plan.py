@@ -40,30 +40,33 @@ def plan(
         list[str] | None,
         Option(
             metavar="METRIC<LIMIT",
-            help="A target, such as 'ttft_p99<2s' or 'min_share>80%'; may be repeated.",
+            help="Target that the cluster must meet, such as 'ttft_p99<2s' or "
+            "'min_share>80%'; may be repeated.",
         ),
     ] = None,
     scheduler: Annotated[
         str | None,
         Option(
             metavar="A,B",
-            help="Pairs; the first is planned, others are alternatives. [default: d2lpm]",
+            help="Schedulers. The plan is for the first; the others are shown as "
+            "alternatives. [default: d2lpm]",
         ),
     ] = None,
     dp: Annotated[
         str | None,
-        Option(metavar="LOW..HIGH", help="Replicas to choose from. [default: 1..32]"),
+        Option(metavar="LOW..HIGH", help="Range of replicas to search. [default: 1..32]"),
     ] = None,
     gpu: Annotated[
         str | None,
         Option(
             metavar="A,B",
-            help="Timing profiles; others than the first are alternatives. [default: a100]",
+            help="Timing profiles. The plan is for the first; the others are shown as "
+            "alternatives. [default: a100]",
         ),
     ] = None,
     price: Annotated[
         list[str] | None,
-        Option(metavar="GPU=X", help="Price of a GPU an hour; may be repeated."),
+        Option(metavar="GPU=X", help="Price of a GPU per hour; may be repeated."),
     ] = None,
     loads: Annotated[
         str | None,
@@ -76,19 +79,24 @@ def plan(
         str | None, Option(metavar="NAME|FILE.toml", help="Workload of the clients. [default: tot]")
     ] = None,
     trace: Annotated[
-        str | None, Option(metavar="FILE", help="Recorded traffic instead of a workload.")
+        str | None, Option(metavar="FILE", help="Recorded traffic to replay instead of a workload.")
     ] = None,
     trace_format: TraceFormat = None,
     trace_map: TraceMap = None,
     trace_line: TraceLine = None,
     trace_block_size: TraceBlockSize = None,
     trace_spread: Annotated[
-        bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
+        bool,
+        Option(
+            "--trace-spread",
+            help="Spread requests evenly where the trace records them in batches with equal times.",
+        ),
     ] = False,
     clients_from: ClientsFrom = None,
     misbehaving: Misbehaving = None,
     time_scale: Annotated[
-        float | None, Option(help="Seconds of the trace in a second. [default: 1]")
+        float | None,
+        Option(help="Speed of the replay: seconds of the trace per second. [default: 1]"),
     ] = None,
     scenario: Annotated[
         str | None,
@@ -113,54 +121,82 @@ def plan(
         ),
     ] = None,
     burstiness: Annotated[
-        float | None, Option(help="Shape of the Gamma arrivals. [default: 1]")
+        float | None,
+        Option(
+            help="Shape of the Gamma distribution of arrivals: 1 is Poisson, less is burstier. "
+            "[default: 1]"
+        ),
     ] = None,
     clients: Annotated[
-        int | None, Option(help="Number of clients; with --trace, made-up ones.")
+        int | None,
+        Option(
+            help="Number of clients; with --trace, its requests are divided among this many "
+            "invented clients."
+        ),
     ] = None,
     num_programs: Annotated[
-        int | None, Option(help="Programs each well-behaved client sends.")
+        int | None, Option(help="Number of programs that each well-behaved client sends.")
     ] = None,
     duration: Annotated[float | None, Option(help="Seconds during which programs arrive.")] = None,
     weights: Annotated[
-        str | None, Option(metavar="NAME=W,...", help="Weights: entitlements of clients.")
+        str | None,
+        Option(
+            metavar="NAME=W,...",
+            help="Weights of clients; a client that is not named has weight 1.",
+        ),
     ] = None,
     goodput: Goodput = None,
     settings: Settings = None,
     seed: Annotated[int | None, Option(help="The first seed. [default: 0]")] = None,
     num_runs: Annotated[
-        int | None, Option(min=1, help="Seeds of each cluster, common to all. [default: 3]")
+        int | None,
+        Option(
+            min=1,
+            help="Number of seeds of each cluster size; all sizes use the same seeds. [default: 3]",
+        ),
     ] = None,
     certain: Annotated[
-        bool, Option("--certain", help="A target is met only if its whole 95% interval is.")
+        bool,
+        Option(
+            "--certain", help="Accept a target only if its whole 95% confidence interval meets it."
+        ),
     ] = False,
     every: Annotated[
-        bool, Option("--every", help="Try every number of replicas, not by halves.")
+        bool, Option("--every", help="Try every number of replicas instead of a binary search.")
     ] = False,
     no_sharing: Annotated[
-        bool, Option("--no-sharing", help="Do not simulate each client alone at the end.")
+        bool,
+        Option(
+            "--no-sharing",
+            help="Skip the final simulations of each client alone on a cluster of its own.",
+        ),
     ] = False,
     plot: Annotated[
         Path | None,
-        Option(metavar="FILE.svg", help="Draw load against replicas too; or .png, .pdf."),
+        Option(
+            metavar="FILE.svg",
+            help="Draw load against replicas into this file (.svg, .png or .pdf), too.",
+        ),
     ] = None,
     result_dir: Annotated[
-        Path, Option(help="The plan makes one fresh directory in here, that of a sweep.")
+        Path, Option(help="Parent directory; the plan makes a new directory in it.")
     ] = DEFAULT_RESULT_DIR,
     resume: Annotated[
-        Path | None, Option(metavar="DIR", help="Go on with the plan in this directory.")
+        Path | None, Option(metavar="DIR", help="Directory of an interrupted plan to continue.")
     ] = None,
     as_json: Annotated[
         bool, Option("--json", help="Print the answer as one JSON object, and nothing else.")
     ] = False,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
-    disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
+    disable_tqdm: Annotated[
+        bool, Option("--disable-tqdm", help="Do not show live progress.")
+    ] = False,
 ) -> None:
-    """Find the smallest cluster that meets targets at a load that stays as it is.
+    """Find the smallest cluster that meets latency and fairness targets at a fixed load.
 
-    By halves, over common seeds. Exit code 1 if nothing in the range suffices for the first
-    scheduler on the first GPU.
+    The search is binary, and all cluster sizes use the same seeds. Exits with code 1 if no size in
+    the range meets the targets with the first scheduler on the first GPU.
     """
     from fairbench.capacity.carry_out import asked, begin, carry_out
     from fairbench.capacity.question import FLAGS, NUM_RUNS, Question

@@ -22,7 +22,8 @@ def plot(
         str,
         typer.Argument(
             metavar="FIGURE|DIR",
-            help="Such as fig7, or all; or the directory of a sweep or comparison of your own.",
+            help="Name of a figure, such as fig7, or all; or the directory of your own sweep "
+            "or comparison.",
         ),
     ],
     source: Annotated[
@@ -30,26 +31,30 @@ def plot(
         Option(
             "--from",
             metavar="DIR",
-            help="Directory of its runs. [default: results/runs/FIGURE, or FIGURE-quick]",
+            help="Directory of the runs of the figure. [default: results/runs/FIGURE, or "
+            "FIGURE-quick]",
         ),
     ] = None,
     preset: Annotated[
         str | None,
-        Option(metavar="NAME", help="The figure at a paper's own settings, see `list presets`."),
+        Option(metavar="NAME", help="Preset whose settings the figure uses, see `list presets`."),
     ] = None,
     formats: Annotated[
-        str, Option("--format", metavar="A,B", help="Formats: svg, png, pdf.")
+        str, Option("--format", metavar="A,B", help="Formats of the pictures: svg, png, pdf.")
     ] = "svg",
     output_dir: Annotated[Path, Option(help="Directory for the pictures.")] = DEFAULT_PLOT_DIR,
     table: Annotated[
         Path | None,
-        Option(metavar="FILE.tex", help="With DIR: also write its numbers as a LaTeX table."),
+        Option(
+            metavar="FILE.tex",
+            help="File to which the numbers of DIR are written as a LaTeX table, too.",
+        ),
     ] = None,
 ) -> None:
-    """Draw a figure of the DLPM paper, or your own runs, from what is stored.
+    """Draw a figure of the DLPM paper, or of your own runs, from stored runs. Runs nothing.
 
-    DIR gives bars with 95% intervals, high latency against throughput, and the distribution of
-    latencies. Figures of the paper save their numbers as CSV. Runs nothing.
+    For a directory, draws bars with 95% confidence intervals, P95 latency against throughput, and
+    the distribution of latencies. Figures of the paper also save their numbers as CSV.
     """
     suffixes = read_formats(formats)
     if figure != ALL and Path(figure).is_dir():

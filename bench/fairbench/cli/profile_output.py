@@ -32,7 +32,9 @@ class Tables(StrEnum):
 
 Output = Annotated[
     Path | None,
-    Option("--output-file", "-o", metavar="FILE.toml", help="File for the profile."),
+    Option(
+        "--output-file", "-o", metavar="FILE.toml", help="File to which the profile is written."
+    ),
 ]
 
 

@@ -26,7 +26,8 @@ def report(
         Path,
         typer.Argument(
             metavar="DIR|FILE",
-            help="Directory of a run, a sweep or a plan; or an access log, as of `run --trace`.",
+            help="Directory of a run, a sweep or a plan; or an access log that `run --trace` "
+            "reads.",
         ),
     ],
     output: Annotated[
@@ -34,7 +35,8 @@ def report(
         typer.Option(
             "--output-file",
             "-o",
-            help="FILE.html or FILE.md. [default: report.html in DIR, FILE-report.html]",
+            help="File for the page, FILE.html or FILE.md. [default: report.html in DIR, or "
+            "FILE-report.html]",
         ),
     ] = None,
     trace_format: TraceFormat = None,
@@ -42,9 +44,9 @@ def report(
     clients_from: ClientsFrom = None,
     trace_line: TraceLine = None,
 ) -> None:
-    """Write a page on a run, its repeats, a sweep, a plan, or an access log.
+    """Write a report page for a run, its repeats, a sweep, a plan, or an access log.
 
-    The page is one file that needs no network and no script.
+    The page is a single file that needs no network and no scripts.
     """
     from fairbench.diagnose.access_log import read_log
     from fairbench.diagnose.page import access_log_page

@@ -54,20 +54,29 @@ from fairbench.hardware.engines import ENGINES
 def run(
     experiment_file: Annotated[
         Path | None,
-        typer.Argument(metavar="EXPERIMENT.toml", help="Experiment file; flags override it."),
+        typer.Argument(
+            metavar="EXPERIMENT.toml", help="Experiment file; flags override its values."
+        ),
     ] = None,
     preset: Preset = None,
     scheduler: Annotated[
         str | None,
-        Option(help="Pair of router and local scheduler, see `list schedulers`. [default: d2lpm]"),
+        Option(
+            help="Scheduler: a pair of router and local scheduler, see `list schedulers`. "
+            "[default: d2lpm]"
+        ),
     ] = None,
-    router: Annotated[str | None, Option(help="Another router than the pair's.")] = None,
-    local: Annotated[str | None, Option(help="Another local scheduler than the pair's.")] = None,
+    router: Annotated[
+        str | None, Option(help="Router to use instead of the scheduler's own.")
+    ] = None,
+    local: Annotated[
+        str | None, Option(help="Local scheduler to use instead of the scheduler's own.")
+    ] = None,
     routers: Annotated[
         int | None,
         Option(
-            help="Number of routers that share the fleet, in the form of `--set routers.form`. "
-            "[default: 1]"
+            help="Number of routers that share the workers; `--set routers.form` says how "
+            "they cooperate. [default: 1]"
         ),
     ] = None,
     gateway: Gateway = None,
@@ -84,14 +93,18 @@ def run(
     ] = None,
     trace: Annotated[
         str | None,
-        Option(metavar="FILE", help="Play recorded traffic instead of a workload."),
+        Option(metavar="FILE", help="Recorded traffic to replay instead of a workload."),
     ] = None,
     trace_format: TraceFormat = None,
     trace_map: TraceMap = None,
     trace_line: TraceLine = None,
     trace_block_size: TraceBlockSize = None,
     trace_spread: Annotated[
-        bool, Option("--trace-spread", help="Spread requests that a trace has in batches.")
+        bool,
+        Option(
+            "--trace-spread",
+            help="Spread requests evenly where the trace records them in batches with equal times.",
+        ),
     ] = False,
     clients_from: ClientsFrom = None,
     misbehaving: Misbehaving = None,
@@ -104,7 +117,9 @@ def run(
     ] = None,
     gpu: Annotated[
         str | None,
-        Option(help="Timing profile id or a unique prefix, see `list profiles`. [default: a100]"),
+        Option(
+            help="Timing profile: its id or a unique prefix, see `list profiles`. [default: a100]"
+        ),
     ] = None,
     model: Annotated[str | None, Option(help="Model served. [default: llama-3.1-8b]")] = None,
     engine: Annotated[
@@ -117,31 +132,38 @@ def run(
     memory_records: MemoryRecords = None,
     num_programs: Annotated[
         int | None,
-        Option(help="Programs each well-behaved client sends; lifts the default duration."),
+        Option(
+            help="Number of programs that each well-behaved client sends; the default duration "
+            "then no longer limits the run."
+        ),
     ] = None,
     request_rate: Annotated[
         float | None,
         Option(
-            help="Programs/s of each well-behaved client over the whole cluster; `inf` is all at "
-            "once. [default: the workload's, times dp]"
+            help="Programs per second that each well-behaved client sends to the whole "
+            "cluster; `inf` sends all at once. [default: the workload's, times dp]"
         ),
     ] = None,
     burstiness: Annotated[
         float | None,
         Option(
-            help="Shape of the Gamma arrivals: 1 is Poisson, less is burstier, `inf` is even. "
-            "[default: 1]"
+            help="Shape of the Gamma distribution of arrivals: 1 is Poisson, less is "
+            "burstier, `inf` is evenly spaced. [default: 1]"
         ),
     ] = None,
     clients: Annotated[
         int | None,
-        Option(help="Number of clients; with --trace, made-up ones. [default: the workload's]"),
+        Option(
+            help="Number of clients; with --trace, its requests are divided among this many "
+            "invented clients. [default: the workload's]"
+        ),
     ] = None,
     weights: Annotated[
         str | None,
         Option(
             metavar="NAME=WEIGHT,...",
-            help="Weights: entitlements relative to 1. [default: the workload's, else 1]",
+            help="Weights of clients; a client of weight 2 is entitled to twice the service. "
+            "[default: the workload's, else 1]",
         ),
     ] = None,
     goodput: Goodput = None,
@@ -151,23 +173,31 @@ def run(
         str | None,
         Option(
             metavar="arrivals|whole",
-            help="Measure while programs arrive, or the whole run. [default: arrivals]",
+            help="Period that is measured: while programs arrive, or the whole run. [default: "
+            "arrivals]",
         ),
     ] = None,
-    seed: Annotated[int | None, Option(help="Seed of everything random. [default: 0]")] = None,
+    seed: Annotated[int | None, Option(help="Seed of all random numbers. [default: 0]")] = None,
     settings: Settings = None,
     mem_fraction_static: Annotated[
-        float | None, Option(help="Share of GPU memory for weights and KV (as in SGLang).")
+        float | None, Option(help="Fraction of GPU memory for weights and KV cache (as in SGLang).")
     ] = None,
     max_total_tokens: Annotated[
-        int | None, Option(help="KV pool in tokens, instead of the formula.")
+        int | None,
+        Option(
+            help="Size of the KV pool in tokens, instead of the size computed from the GPU's "
+            "memory."
+        ),
     ] = None,
-    max_running_requests: Annotated[int | None, Option(help="Most requests in one batch.")] = None,
+    max_running_requests: Annotated[
+        int | None, Option(help="Limit on requests in one batch.")
+    ] = None,
     chunked_prefill_size: Annotated[
-        int | None, Option(help="Most prompt tokens in one prefill iteration.")
+        int | None, Option(help="Limit on prompt tokens in one prefill iteration.")
     ] = None,
     max_prefill_tokens: Annotated[
-        int | None, Option(help="Most uncached prompt tokens admitted in one pass.")
+        int | None,
+        Option(help="Limit on uncached prompt tokens that are admitted in one scheduling pass."),
     ] = None,
     schedule_conservativeness: Annotated[
         float | None,
@@ -175,56 +205,69 @@ def run(
     ] = None,
     timing_error: Annotated[
         float | None,
-        Option(help="Perturb the timing profile by up to so many percent, one draw a run."),
+        Option(
+            help="Largest random error of the timing profile, in percent; each run draws one error."
+        ),
     ] = None,
     num_runs: Annotated[
-        int, Option(min=1, help="Repeat over so many seeds; metrics get 95% intervals.")
+        int,
+        Option(
+            min=1,
+            help="Number of seeds over which the run is repeated; metrics get 95% confidence "
+            "intervals.",
+        ),
     ] = 1,
     dataset_path: Annotated[
-        str | None, Option(help="Real input: a local file, or hf:NAME from the hub.")
+        str | None,
+        Option(
+            help="Data set of real prompts: a local file, or hf:NAME from the Hugging Face hub."
+        ),
     ] = None,
     tokenizer: Annotated[
-        str | None, Option(help="tokenizer.json that counts the tokens of real input.")
+        str | None, Option(help="File tokenizer.json that counts the tokens of real prompts.")
     ] = None,
     backend: Annotated[
         str | None,
         Option(
             metavar="|".join((SIM, *STARTED)),
-            help="Simulate, or start servers and drive them over HTTP: emulated ones, SGLang, "
-            "vLLM. "
-            "[default: sim]",
+            help="Simulate (sim), or start servers and send them requests over HTTP: "
+            "emulators, SGLang or vLLM. [default: sim]",
         ),
     ] = None,
     base_url: Annotated[
         str | None,
-        Option(help="Benchmark the OpenAI-compatible server at this URL as it is; starts none."),
+        Option(
+            help="URL of a running OpenAI-compatible server to benchmark; no server is started."
+        ),
     ] = None,
     api: Annotated[
         str | None,
         Option(
             metavar="generate|completions|chat",
-            help="API to send to. [default: generate; completions with --base-url]",
+            help="API to which requests are sent. [default: generate; completions with --base-url]",
         ),
     ] = None,
     output_lengths: Annotated[
         str | None,
         Option(
             metavar="exact|free",
-            help="Ask --base-url for min_tokens, or let it end answers early. [default: exact]",
+            help="Output lengths at --base-url: exact asks for min_tokens, free lets answers "
+            "end early. [default: exact]",
         ),
     ] = None,
     extra_body: Annotated[
         str | None,
         Option(
             metavar="JSON",
-            help="More fields for every request to --base-url, as a JSON object; null removes one.",
+            help="JSON object with more fields for the body of every request to --base-url; "
+            "null removes a field.",
         ),
     ] = None,
     max_tokens_field: Annotated[
         str | None,
         Option(
             metavar="max_tokens|max_completion_tokens",
-            help="Name of the field for the output limit at --base-url. [default: max_tokens]",
+            help="Field of a request that limits the output at --base-url. [default: max_tokens]",
         ),
     ] = None,
     rate_limited: Annotated[
@@ -236,20 +279,24 @@ def run(
         ),
     ] = None,
     max_concurrency: Annotated[
-        int | None, Option(help="Most requests under way at real servers. [default: no limit]")
+        int | None, Option(help="Limit on unfinished requests at real servers. [default: no limit]")
     ] = None,
     header: Annotated[
         list[str] | None,
-        Option(metavar="NAME=VALUE", help="Sent with every request to --base-url, never stored."),
+        Option(
+            metavar="NAME=VALUE",
+            help="Header sent with every request to --base-url; never stored; may be repeated.",
+        ),
     ] = None,
     api_key_file: Annotated[
         Path | None,
         Option(
             metavar="FILE",
-            help="Key of --base-url, a line: sent as Authorization: Bearer KEY, never stored.",
+            help="File with the API key of --base-url on one line; sent as Authorization: "
+            "Bearer KEY, never stored.",
         ),
     ] = None,
-    tp: Annotated[int | None, Option(help="GPUs of each server. [default: 1]")] = None,
+    tp: Annotated[int | None, Option(help="Number of GPUs of each server. [default: 1]")] = None,
     share_gpus: Annotated[
         bool, Option("--share-gpus", help="Let SGLang servers share GPUs if there are too few.")
     ] = False,
@@ -257,22 +304,29 @@ def run(
         str | None,
         Option(
             metavar="fcfs|lpm",
-            help="The servers' own scheduling (vLLM: fcfs), not a local scheduler of fairbench.",
+            help="Scheduling policy of the servers themselves (vLLM: fcfs), instead of a "
+            "local scheduler of fairbench.",
         ),
     ] = None,
     load_format: Annotated[
         str | None,
-        Option(help="Load format as in SGLang; `dummy` needs no weights, only a config.json."),
+        Option(
+            help="Format of the model's weights, as in SGLang; `dummy` needs only a config.json."
+        ),
     ] = None,
     server_arg: Annotated[
         list[str] | None,
-        Option(metavar="'--FLAG VALUE'", help="Any other flag of each server; may be repeated."),
+        Option(
+            metavar="'--FLAG VALUE'",
+            help="Other command-line options of each server; may be repeated.",
+        ),
     ] = None,
     server_python: Annotated[
         str | None,
         Option(
-            help="Python that has SGLang or vLLM. [default: $FAIRBENCH_SGLANG_PYTHON or "
-            "$FAIRBENCH_VLLM_PYTHON, or this one]"
+            help="Path of a Python that has SGLang or vLLM. [default: "
+            "$FAIRBENCH_SGLANG_PYTHON or $FAIRBENCH_VLLM_PYTHON, or the Python that runs "
+            "fairbench]"
         ),
     ] = None,
     launcher: Launcher = LOCAL,
@@ -280,42 +334,48 @@ def run(
     hosts: Hosts = None,
     launch_command: LaunchCommand = None,
     drivers: Annotated[
-        int, Option(min=1, help="Processes that send the load, each of some of the clients.")
+        int,
+        Option(
+            min=1,
+            help="Number of processes that send the load; each sends for some of the clients.",
+        ),
     ] = 1,
     driver_launcher: DriverLauncher = LOCAL,
     ready_check_timeout_sec: Annotated[
-        float, Option(min=1, help="Seconds within which servers have to be ready.")
+        float, Option(min=1, help="Seconds within which servers must be ready.")
     ] = 600.0,
     time_scale: Annotated[
         float | None,
         Option(
-            help="Seconds of the trace, or without one of an emulated server's time, in a second. "
-            "[default: 1]"
+            help="Speed of the run: seconds of the trace, or of the emulators if there is no "
+            "trace, per real second. [default: 1]"
         ),
     ] = None,
     router_command: Annotated[
         str | None,
         Option(
             metavar="'CMD {port} {worker_urls} ...'",
-            help="Start somebody else's router before emulated servers, and measure it. "
-            "docs/guide/live.md names the placeholders.",
+            help="Command that starts another project's router in front of emulated servers, "
+            "to measure it. docs/guide/live.md lists the placeholders.",
         ),
     ] = None,
     result_dir: Annotated[
         Path, Option(help="Parent directory; each run makes a new directory in it.")
     ] = DEFAULT_RESULT_DIR,
-    tag: Annotated[str | None, Option(help="A word of yours, kept with the result.")] = None,
+    tag: Annotated[str | None, Option(help="Label that is stored with the result.")] = None,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
     as_json: Annotated[
         bool, Option("--json", help="Print the summary as one JSON object, and nothing else.")
     ] = False,
-    disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
+    disable_tqdm: Annotated[
+        bool, Option("--disable-tqdm", help="Do not show live progress.")
+    ] = False,
 ) -> None:
-    """Run one experiment and say who got what.
+    """Run one experiment and print the service and latency of each client.
 
-    On the simulated cluster, or on real servers. Everything has a default: `fairbench run` alone
-    works.
+    Runs on the simulated cluster, or on real servers. Every option has a default: `fairbench run`
+    works without any.
     """
     from fairbench.cli.bench_file import run_lines
     from fairbench.cli.progress import shown_progress

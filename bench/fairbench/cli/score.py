@@ -43,13 +43,17 @@ UNITS_S = {Unit.S: 1.0, Unit.MS: 1e-3, Unit.US: 1e-6, Unit.NS: 1e-9}
 def score(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE", help="JSON lines, JSON, CSV, parquet, or a run's folder."),
+        typer.Argument(
+            metavar="FILE",
+            help="File of request records (JSON lines, JSON, CSV or parquet), or the directory of "
+            "a run.",
+        ),
     ],
     layout: Annotated[
         str | None,
         Option(
             metavar="|".join(LAYOUTS),
-            help="Layout of the file. [default: the first that fits]",
+            help="Layout of the file. [default: the first layout that fits]",
         ),
     ] = None,
     names: Annotated[
@@ -57,10 +61,10 @@ def score(
         Option(
             "--map",
             metavar="FIELD=NAME",
-            help="Name of a field in the file, such as client=user_id; may be repeated. Fields: "
-            "client, start, first_token or ttft, end or latency or itls, input_tokens, "
-            "output_tokens; optional program, worker, cached_tokens, admitted, status, error, "
-            "gaps, id.",
+            help="Column of the file that holds a field, such as client=user_id; may be "
+            "repeated. Required fields: client, start, first_token or ttft, end or "
+            "latency or itls, input_tokens, output_tokens. Optional fields: program, "
+            "worker, cached_tokens, admitted, status, error, gaps, id.",
         ),
     ] = None,
     time_unit: Annotated[
@@ -71,49 +75,60 @@ def score(
     ] = None,
     clients: Annotated[
         str | None,
-        Option(metavar="A,B", help="Clients that count even if they have no record."),
+        Option(metavar="A,B", help="Clients that are counted even if they have no records."),
     ] = None,
     misbehaving: Annotated[
-        str | None, Option(metavar="A,B", help="Clients that are not well-behaved.")
+        str | None,
+        Option(metavar="A,B", help="Heavy clients: metrics of the well-behaved clients omit them."),
     ] = None,
     weights: Annotated[
         str | None,
-        Option(metavar="NAME=WEIGHT,...", help="Weights: entitlements relative to 1."),
+        Option(
+            metavar="NAME=WEIGHT,...",
+            help="Weights of clients; a client that is not named has weight 1.",
+        ),
     ] = None,
     goodput: Goodput = None,
     percentiles: Percentiles = None,
     latency: Annotated[
         Latency | None,
         Option(
-            help="Latency of programs (a request outside a program is one), or of first tokens. "
-            "[default: program]"
+            help="Latency to report: of whole programs (a request outside a program counts as "
+            "one), or of first tokens. [default: program]"
         ),
     ] = None,
     window_start: Annotated[
         float | None,
-        Option(min=0.0, help="Count from so many seconds after the first request. [default: 0]"),
+        Option(
+            min=0.0,
+            help="Start of the measured period, in seconds after the first request. [default: 0]",
+        ),
     ] = None,
     window_end: Annotated[
         float | None,
         Option(
             min=0.0,
-            help="Count until then, seconds. [default: the last arrival, or the last answer where "
-            "programs have several requests or everything came at once]",
+            help="End of the measured period, in seconds after the first request. [default: "
+            "the last arrival; or the last answer if programs have several requests or "
+            "all requests arrive at once]",
         ),
     ] = None,
     report: Annotated[
-        Path | None, Option(metavar="FILE.html", help="Write a page with pictures too; or .md.")
+        Path | None,
+        Option(
+            metavar="FILE.html", help="Write a page with charts to this file (.html or .md), too."
+        ),
     ] = None,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
     as_json: Annotated[
-        bool, Option("--json", help="Print the summary as one JSON object, nothing else.")
+        bool, Option("--json", help="Print the summary as one JSON object, and nothing else.")
     ] = False,
 ) -> None:
-    """Compute every fairness metric from anyone's records of requests.
+    """Compute every fairness metric from request records of any serving system.
 
-    Times may be by any clock. A request without an end failed. Several files are one run; where a
-    layout names no client (vllm, sglang), each file is a client.
+    Times may start at any zero. A request without an end counts as failed. Several files are read
+    as one run; if their layout has no client names (vllm, sglang), each file is a client.
     """
     from fairbench.cli.bench_file import add_bench_line
     from fairbench.cli.output import print_json

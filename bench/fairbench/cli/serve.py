@@ -58,7 +58,8 @@ def serve(
         list[str] | None,
         Option(
             metavar="URL[,kv=tcp://HOST:PORT[,replay=tcp://HOST:PORT]]",
-            help="A worker that runs already, with its KV events if it publishes any; repeat it.",
+            help="URL of a running worker, with the address of its KV events if it publishes "
+            "them; may be repeated.",
         ),
     ] = None,
     worker_key: WorkerKey = None,
@@ -68,33 +69,40 @@ def serve(
     max_inflight_per_worker: MaxInflight = None,
     client_limit: ClientLimit = True,
     dp: Annotated[
-        int | None, Option(min=1, help="Start so many workers instead, and end them with this.")
+        int | None,
+        Option(
+            min=1,
+            help="Number of workers to start, instead of --worker-url; they end with the router.",
+        ),
     ] = None,
     scheduler: Annotated[
-        str, Option(help="Pair of router and local scheduler, see `list schedulers`.")
+        str, Option(help="Scheduler: a pair of router and local scheduler, see `list schedulers`.")
     ] = "d2lpm",
-    router: Annotated[str | None, Option(help="Another router than the pair's.")] = None,
+    router: Annotated[
+        str | None, Option(help="Router to use instead of the scheduler's own.")
+    ] = None,
     local: Annotated[
-        str | None, Option(help="Another local scheduler than the pair's; with --dp.")
+        str | None,
+        Option(help="Local scheduler to use instead of the scheduler's own; needs --dp."),
     ] = None,
     settings: Annotated[
         list[str] | None,
         Option(
             "--set",
             metavar="NAME.PARAM=VALUE",
-            help="Any parameter of the router and, with --dp, of the workers; may be repeated.",
+            help="Parameter of the router or, with --dp, of the workers; may be repeated.",
         ),
     ] = None,
     weights: Annotated[
         str | None,
         Option(
             metavar="NAME=WEIGHT,...",
-            help="Weights: entitlements relative to clients that are not named, which have 1.",
+            help="Weights of clients; a client that is not named has weight 1.",
         ),
     ] = None,
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
-        int, Option(min=0, max=65_535, help="Port to listen on; 0 is any free port.")
+        int, Option(min=0, max=65_535, help="Port to listen on; 0 chooses a free port.")
     ] = 8000,
     allow_host: AllowHost = None,
     goodput: Promised = None,
@@ -112,8 +120,9 @@ def serve(
         int,
         Option(
             min=1,
-            help="Most requests under way. When they are, the client with the most waiting ones "
-            "makes room for others; more are answered with 429.",
+            help="Limit on unfinished requests. When the limit is reached, a waiting request "
+            "of the client with the most waiting requests is refused with status 429 to "
+            "make room for another client.",
         ),
     ] = 10_000,
     max_queue_per_client: MaxQueuePerClient = None,
@@ -122,7 +131,8 @@ def serve(
     allow_regex: AllowRegex = False,
     stall_timeout: StallTimeout = 120.0,
     grace: Annotated[
-        float, Option(min=0, help="Seconds that streams get to end after SIGINT or SIGTERM.")
+        float,
+        Option(min=0, help="Seconds that running requests get to finish after SIGINT or SIGTERM."),
     ] = 30.0,
     backend: Annotated[
         str, Option(metavar="|".join(STARTED), help="Engine to start with --dp.")
@@ -131,40 +141,45 @@ def serve(
     gpu: Annotated[
         str | None, Option(help="Timing profile of emulators started with --dp. [default: a100]")
     ] = None,
-    tp: Annotated[int | None, Option(help="GPUs of each SGLang server started with --dp.")] = None,
+    tp: Annotated[
+        int | None, Option(help="Number of GPUs of each SGLang server started with --dp.")
+    ] = None,
     load_format: Annotated[
-        str | None, Option(help="Load format of servers started with --dp, as in SGLang.")
+        str | None,
+        Option(help="Format of the model's weights for servers started with --dp, as in SGLang."),
     ] = None,
     server_arg: Annotated[
         list[str] | None,
         Option(
             metavar="'--FLAG VALUE'",
-            help="Another flag of each server started with --dp; may be repeated.",
+            help="Other command-line options of each server started with --dp; may be repeated.",
         ),
     ] = None,
     time_scale: Annotated[
-        float | None, Option(help="Seconds of an emulator's time in a second, with --dp.")
+        float | None,
+        Option(help="Speed of emulators started with --dp: emulated seconds per real second."),
     ] = None,
     server_python: Annotated[
         str | None,
         Option(
-            help="Python with SGLang for --dp. [default: $FAIRBENCH_SGLANG_PYTHON, or this one]"
+            help="Path of a Python that has SGLang, for --dp. [default: "
+            "$FAIRBENCH_SGLANG_PYTHON, or the Python that runs fairbench]"
         ),
     ] = None,
     ready_check_timeout_sec: Annotated[
-        float, Option(min=1, help="Seconds within which workers of --dp must be ready.")
+        float, Option(min=1, help="Seconds within which workers started with --dp must be ready.")
     ] = 600.0,
     log_dir: Annotated[
         Path, Option(help="Directory for the logs of workers started with --dp.")
     ] = DEFAULT_LOG_DIR,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Say what would be done, as TOML, and start nothing.")
+        bool, Option("--dry-run", help="Print the settings as TOML, and start nothing.")
     ] = False,
 ) -> None:
-    """Route anyone's requests to workers: the APIs of OpenAI, and SGLang's /generate.
+    """Route requests of clients to workers, with OpenAI's APIs and SGLang's /generate.
 
-    Prints its URL when it serves. Who sends a request is said by the header x-fairbench-client, by
-    `user` in its body (see --client-from), or by its API key.
+    Prints its URL once it serves. The client of a request is identified by the header
+    x-fairbench-client, by `user` in the body (see --client-from), or by the API key.
     """
     from fairbench.cli.serve_peers import peers_by
     from fairbench.cli.serve_plan import client_fields, held_by, plan_text

@@ -11,15 +11,16 @@ WorkerKey = Annotated[
     str | None,
     Option(
         metavar="KEY",
-        help="Key sent to every --worker-url as Authorization: Bearer KEY, in place of a "
-        "client's. A file keeps it out of lists of processes.",
+        help="API key sent to every --worker-url as Authorization: Bearer KEY, in place of "
+        "the client's key. --worker-keys keeps keys out of the process list.",
     ),
 ]
 WorkerKeyFile = Annotated[
     Path | None,
     Option(
         metavar="FILE.toml",
-        help='Keys of workers, lines of "URL" = "KEY", and "*" = "KEY" for those not named.',
+        help='File with the API keys of workers: lines of "URL" = "KEY"; "*" = "KEY" is for '
+        "all other workers.",
     ),
 ]
 Promised = Annotated[
@@ -27,48 +28,49 @@ Promised = Annotated[
     Option(
         "--goodput",
         metavar="[NAME.]LATENCY:TIME",
-        help="Deadlines of requests, for schedulers that support them: ttft, tpot or e2el, in "
-        "ms or "
-        "s, of all of them or of those whose header x-llm-d-inference-objective is NAME; may be "
-        "repeated.",
+        help="Deadline of requests, for schedulers that support deadlines. LATENCY is ttft, "
+        "tpot or e2el; TIME is in ms or s. With NAME, for requests whose header "
+        "x-llm-d-inference-objective is NAME; may be repeated.",
     ),
 ]
 TlsCert = Annotated[
     Path | None,
-    Option(metavar="FILE.pem", help="Serve HTTPS, with this certificate and its chain."),
+    Option(metavar="FILE.pem", help="File with the certificate and its chain, to serve HTTPS."),
 ]
-TlsKey = Annotated[Path | None, Option(metavar="FILE.pem", help="The certificate's private key.")]
+TlsKey = Annotated[
+    Path | None, Option(metavar="FILE.pem", help="File with the private key of the certificate.")
+]
 AdminPort = Annotated[
     int | None,
     Option(
         min=0,
         max=65_535,
-        help="Port of 127.0.0.1 where workers are listed, added and drained: GET and POST "
-        "/workers, DELETE /workers/N; 0 is any free port. [default: none]",
+        help="Port of 127.0.0.1 for administration: GET /workers lists workers, POST /workers "
+        "adds one, DELETE /workers/N drains one; 0 chooses a free port. [default: none]",
     ),
 ]
 AdminKeyFile = Annotated[
     Path | None,
-    Option(metavar="FILE", help="File with the key of --admin-port, a line."),
+    Option(metavar="FILE", help="File with the API key of --admin-port on one line."),
 ]
 Peers = Annotated[
     list[str] | None,
     Option(
         metavar="URL",
-        help="Another router before the same workers, which is told what clients were charged "
-        "here; repeat it, and name this one there.",
+        help="URL of another router in front of the same workers. The routers exchange the "
+        "charges of clients, so each must name the other; may be repeated.",
     ),
 ]
 PeerKeyFile = Annotated[
     Path | None,
-    Option(metavar="FILE", help="File with the key that all --peer routers share, a line."),
+    Option(metavar="FILE", help="File with the key that all --peer routers share, on one line."),
 ]
 Otel = Annotated[
     bool,
     Option(
         "--otel",
-        help="Trace requests by OpenTelemetry; where to, its variables say "
-        "(OTEL_EXPORTER_OTLP_ENDPOINT). Needs the extra otel.",
+        help="Export traces of requests with OpenTelemetry, configured by its environment "
+        "variables such as OTEL_EXPORTER_OTLP_ENDPOINT. Needs the extra `otel`.",
     ),
 ]
 Saturation = Annotated[
@@ -79,66 +81,73 @@ MaxInflight = Annotated[
     str | None,
     Option(
         metavar="N|auto",
-        help="Requests at a worker at once for --saturation concurrency. [default: auto, as "
-        "many as workers say that they run]",
+        help="Limit on concurrent requests at a worker for --saturation concurrency. "
+        "[default: auto, the limit that the worker reports]",
     ),
 ]
 Keys = Annotated[
     Path | None,
     Option(
         metavar="FILE.toml",
-        help='API keys, lines of "KEY" = "CLIENT", then tables of weights and quotas; it may '
-        "change meanwhile. Without it a request says whose it is.",
+        help='File with the API keys of clients: lines of "KEY" = "CLIENT", then tables of '
+        "weights and quotas. The file is read again when it changes. Without it, each "
+        "request names its client.",
     ),
 ]
 ClientFrom = Annotated[
     str | None,
     Option(
         metavar="user,...",
-        help="Fields of a body that say whose a request is where no header does, strongest "
-        "first: user, safety_identifier, prompt_cache_key. [default: user]",
+        help="Fields of the body that identify the client of a request without an identifying "
+        "header, in order of precedence: user, safety_identifier, prompt_cache_key. "
+        "[default: user]",
     ),
 ]
 Tokenizer = Annotated[
     str | None,
-    Option(help="tokenizer.json for prompts in text. [default: tokens are approximated]"),
+    Option(
+        help="File tokenizer.json that tokenizes text prompts. [default: the number of tokens is "
+        "estimated]"
+    ),
 ]
 MaxQueuePerClient = Annotated[
-    int | None, Option(min=1, help="Most of them of any one client. [default: --max-queue]")
+    int | None,
+    Option(min=1, help="Limit on unfinished requests of each client. [default: --max-queue]"),
 ]
 MaxBodyMemory = Annotated[
     int | None,
     Option(
         min=1,
         metavar="MIB",
-        help="Most memory of long bodies under way, of which nobody gets all. [default: a quarter "
-        "of the machine's]",
+        help="Limit on the memory of large request bodies, in MiB; a single client may use "
+        "only a part of it. [default: a quarter of the machine's memory]",
     ),
 ]
 ClientLimit = Annotated[
     bool,
     Option(
         "--client-limit/--no-client-limit",
-        help="Keep a fifth of the workers free of any one client that is alone, so that others "
-        "find room; several clients share what workers run and hold. Other shares by "
-        "--set gateway.client_limit, client_requests and client_reserve.",
+        help="Limit each client's share of the workers. A client that is alone leaves a fifth "
+        "of the workers free for others. Change the limits with --set "
+        "gateway.client_limit, gateway.client_requests and gateway.client_reserve.",
     ),
 ]
 AllowHost = Annotated[
     list[str] | None,
     Option(
         metavar="NAME",
-        help="Without --keys: another name by which the router may be asked (Host, Origin), next "
-        "to addresses, localhost and this machine's name; repeat it. * is any.",
+        help="Host name that is accepted in the headers Host and Origin if --keys is not "
+        "given, in addition to IP addresses, localhost and the name of this machine; * "
+        "accepts any; may be repeated.",
     ),
 ]
 AllowRegex = Annotated[
     bool,
     Option(
         "--allow-regex",
-        help="Let clients send regular expressions and grammars (stop_regex, regex, ebnf, "
-        "structural_tag, patterns in schemas). An engine evaluates them at every step: one that "
-        "backtracks stops a worker for all clients.",
+        help="Accept regular expressions and grammars from clients (stop_regex, regex, ebnf, "
+        "structural_tag, patterns in schemas). An engine evaluates them at every step, "
+        "so a slow expression can block a worker for all clients.",
     ),
 ]
 StallTimeout = Annotated[
@@ -146,15 +155,15 @@ StallTimeout = Annotated[
     Option(
         min=1,
         metavar="SECONDS",
-        help="A worker that has requests and produces nothing for so long is down, whatever its "
-        "/health says.",
+        help="Seconds after which a worker that has requests and produces no tokens counts as "
+        "down, even if its /health answers.",
     ),
 ]
 VocabSize = Annotated[
     int | None,
     Option(
         min=1,
-        help="Token ids that the model has; requests with others are refused. [default: as the "
-        "workers say]",
+        help="Size of the model's vocabulary; requests with larger token ids are refused. "
+        "[default: the size that the workers report]",
     ),
 ]

@@ -18,7 +18,7 @@ def show(
         Path, typer.Argument(metavar="DIR", help="Directory of a run, a sweep or a plan.")
     ],
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as one JSON object, nothing else.")
+        bool, typer.Option("--json", help="Print the summary as one JSON object, and nothing else.")
     ] = False,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,

@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 def sweep(
     file: Annotated[
         str | None,
-        typer.Argument(metavar="NAME|FILE.toml", help="Bundled sweep, such as fig7, or a file."),
+        typer.Argument(
+            metavar="NAME|FILE.toml", help="Name of a bundled sweep, such as fig7, or a sweep file."
+        ),
     ] = None,
     preset: Preset = None,
     schedulers: Annotated[
-        str | None, Option(metavar="A,B", help="Pairs to compare, see `list schedulers`.")
+        str | None, Option(metavar="A,B", help="Schedulers to compare, see `list schedulers`.")
     ] = None,
     workloads: Annotated[
         str | None, Option(metavar="A,B", help="Workloads, by name or path.")
@@ -43,31 +45,37 @@ def sweep(
     dp: Annotated[str | None, Option(metavar="1,2", help="Numbers of replicas.")] = None,
     evictions: Annotated[
         str | None,
-        Option(metavar="A,B", help="Eviction policy of replicas, see `list evictions`."),
+        Option(
+            metavar="A,B", help="Eviction policies of simulated replicas, see `list evictions`."
+        ),
     ] = None,
     gateways: Annotated[
         str | None,
-        Option(metavar="A,B", help="Queues before the router, see `list gateways`; `none` is one."),
+        Option(
+            metavar="A,B",
+            help="Policies of the gateway, see `list gateways`; `none` runs without a gateway.",
+        ),
     ] = None,
     saturations: Annotated[
         str | None,
         Option(metavar="A,B", help="Saturation detectors of the gateways, see `list gateways`."),
     ] = None,
     routers: Annotated[
-        str | None, Option(metavar="1,2", help="Numbers of routers that share the fleet.")
+        str | None, Option(metavar="1,2", help="Numbers of routers that share the workers.")
     ] = None,
     router: Annotated[
-        str | None, Option(metavar="A,B", help="Other routers than the pairs'.")
+        str | None, Option(metavar="A,B", help="Routers to use instead of the schedulers' own.")
     ] = None,
     local: Annotated[
-        str | None, Option(metavar="A,B", help="Other local schedulers than the pairs'.")
+        str | None,
+        Option(metavar="A,B", help="Local schedulers to use instead of the schedulers' own."),
     ] = None,
     request_rate: Annotated[
         str | None,
         Option(
             metavar="X,Y",
-            help="Programs/s of each well-behaved client over the whole cluster. [default: the "
-            "workload's, times dp]",
+            help="Programs per second that each well-behaved client sends to the whole "
+            "cluster. [default: the workload's, times dp]",
         ),
     ] = None,
     clients: Annotated[str | None, Option(metavar="2,8", help="Numbers of clients.")] = None,
@@ -76,7 +84,7 @@ def sweep(
         Option(
             "--set",
             metavar="NAME.PARAM=V,W",
-            help="Values of any parameter of a scheduler, the engine or the workload; may be "
+            help="Values of a parameter of a scheduler, the engine or the workload; may be "
             "repeated.",
         ),
     ] = None,
@@ -84,79 +92,92 @@ def sweep(
         str | None,
         Option(
             metavar="NAME=WEIGHT,...",
-            help="Weights: entitlements relative to 1. [default: the workload's, else 1]",
+            help="Weights of clients; a client of weight 2 is entitled to twice the service. "
+            "[default: the workload's, else 1]",
         ),
     ] = None,
     goodput: Goodput = None,
     percentiles: Percentiles = None,
-    gpu: Annotated[str | None, Option(help="Timing profile id or a unique prefix.")] = None,
-    model: Annotated[str | None, Option(help="Model served.")] = None,
+    gpu: Annotated[
+        str | None, Option(help="Timing profile: its id or a unique prefix, see `list profiles`.")
+    ] = None,
+    model: Annotated[str | None, Option(help="Model served, see `list profiles`.")] = None,
     backend: Annotated[
         str | None,
         Option(
             metavar="|".join((SIM, *STARTED)),
-            help="Simulate all points, or run them on real servers one after another; a file says "
-            "how in a table [base.backend]. [default: sim]",
+            help="Simulate all points (sim), or run them on real servers one after another. A "
+            "sweep file configures the servers in a table [base.backend]. [default: sim]",
         ),
     ] = None,
     num_programs: Annotated[
-        int | None, Option(help="Programs each well-behaved client sends.")
+        int | None, Option(help="Number of programs that each well-behaved client sends.")
     ] = None,
     duration: Annotated[float | None, Option(help="Seconds during which programs arrive.")] = None,
     seed: Annotated[int | None, Option(help="The first seed.")] = None,
     num_runs: Annotated[
-        int | None, Option(help="Seeds of each point; metrics get 95% intervals.")
+        int | None,
+        Option(help="Number of seeds of each point; metrics get 95% confidence intervals."),
     ] = None,
     quick: Annotated[
         bool,
         Option(
             "--quick",
-            help="40 well-behaved programs a point and three seeds, unless other flags say.",
+            help="Run each point with 40 programs of each well-behaved client and three "
+            "seeds, unless other flags override this.",
         ),
     ] = False,
     name: Annotated[
         str | None, Option(help="Name of the sweep and its directory. [default: the file's]")
     ] = None,
     result_dir: Annotated[
-        Path, Option(help="The sweep makes one fresh directory in here.")
+        Path, Option(help="Parent directory; the sweep makes a new directory in it.")
     ] = DEFAULT_RESULT_DIR,
     resume: Annotated[
-        Path | None, Option(metavar="DIR", help="Go on with the sweep in this directory.")
+        Path | None, Option(metavar="DIR", help="Directory of an interrupted sweep to continue.")
     ] = None,
     reuse: Annotated[
         list[Path] | None,
         Option(
             metavar="DIR",
-            help="A sweep whose finished points are copied instead of run again; may be repeated.",
+            help="Directory of a sweep whose finished points are copied instead of run again; "
+            "may be repeated.",
         ),
     ] = None,
     flush_cache: Annotated[
         bool,
         Option(
             "--flush-cache",
-            help="Empty the caches of servers between the runs that share them (as in SGLang). "
-            "Always done.",
+            help="Empty the caches of servers between runs that share the servers. Accepted "
+            "as in SGLang; always done.",
         ),
     ] = True,
     server_python: Annotated[
         str | None,
-        Option(help="Python that has SGLang. [default: $FAIRBENCH_SGLANG_PYTHON, or this one]"),
+        Option(
+            help="Path of a Python that has SGLang. [default: $FAIRBENCH_SGLANG_PYTHON, or the "
+            "Python that runs fairbench]"
+        ),
     ] = None,
     ready_check_timeout_sec: Annotated[
-        float, Option(min=1, help="Seconds within which servers have to be ready.")
+        float, Option(min=1, help="Seconds within which servers must be ready.")
     ] = 600.0,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Only list the points.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="List the points of the sweep, and run nothing.")
+    ] = False,
     as_json: Annotated[
         bool, Option("--json", help="Print the comparison as one JSON object, and nothing else.")
     ] = False,
-    disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
+    disable_tqdm: Annotated[
+        bool, Option("--disable-tqdm", help="Do not show live progress.")
+    ] = False,
 ) -> None:
     """Run a grid of experiments and compare them.
 
     The grid is every combination of schedulers, workloads and settings. It comes from a file, from
-    flags, or from both: flags replace what the file says.
+    flags, or from both: flags override the values of the file.
     """
     from fairbench.cli.progress import shown_progress
     from fairbench.config import identity

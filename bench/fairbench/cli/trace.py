@@ -30,21 +30,31 @@ if TYPE_CHECKING:
 SHORTEST_KEY = 16
 
 trace = typer.Typer(
-    help="Inspect recorded traffic, or write a part of it.",
+    help="Inspect recorded traffic, or write a changed copy of it.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
 )
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="Trace, as of `run --trace`.")]
+File = Annotated[
+    str, typer.Argument(metavar="FILE", help="Trace, in any format that `run --trace` reads.")
+]
 Output = Annotated[
     Path,
-    Option("--output-file", "-o", metavar="FILE.jsonl", help="Written in the schema of our own."),
+    Option(
+        "--output-file",
+        "-o",
+        metavar="FILE.jsonl",
+        help="File to which the result is written, in fairbench's trace format.",
+    ),
 ]
 AsJson = Annotated[
     bool, Option("--json", help="Print the numbers as one JSON object, and nothing else.")
 ]
-Seed = Annotated[int, Option(help="Seed of what a format leaves to be drawn.")]
+Seed = Annotated[
+    int,
+    Option(help="Seed of the values that a trace does not record and that are drawn at random."),
+]
 
 
 @trace.command()
@@ -56,16 +66,19 @@ def inspect(
     trace_line: TraceLine = None,
     trace_block_size: TraceBlockSize = None,
     end: Annotated[
-        float | None, Option("--to", min=0.0, help="Only so many seconds of it.")
+        float | None, Option("--to", min=0.0, help="Read only this many seconds of the trace.")
     ] = None,
     seed: Seed = 0,
     plot: Annotated[
         Path | None,
-        Option(metavar="FILE.svg", help="Draw rates and lengths too; or .png, .pdf."),
+        Option(
+            metavar="FILE.svg",
+            help="Draw rates and lengths into this file (.svg, .png or .pdf), too.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what is in a trace: clients, rates, burstiness, lengths, shared prefixes."""
+    """Describe a trace: clients, rates, burstiness, lengths and shared prefixes."""
     from fairbench.cli.output import look, print_json
     from fairbench.figures.trace import draw_trace
     from fairbench.report.table import printed
@@ -98,16 +111,22 @@ def inspect(
 def cut_trace(
     file: File,
     output: Output,
-    start: Annotated[float, Option("--from", min=0.0, help="Seconds from the first request.")] = 0,
+    start: Annotated[
+        float,
+        Option("--from", min=0.0, help="Start of the part, in seconds after the first request."),
+    ] = 0,
     end: Annotated[
-        float | None, Option("--to", min=0.0, help="Seconds from the first request.")
+        float | None,
+        Option("--to", min=0.0, help="End of the part, in seconds after the first request."),
     ] = None,
-    head: Annotated[int | None, Option(min=1, help="The first so many requests.")] = None,
+    head: Annotated[
+        int | None, Option(min=1, help="Number of requests to keep, from the first.")
+    ] = None,
     clients: Annotated[
-        str | None, Option(metavar="A,B", help="Only the requests of these clients.")
+        str | None, Option(metavar="A,B", help="Clients whose requests are kept.")
     ] = None,
     largest: Annotated[
-        int | None, Option(min=1, help="Only the clients with the most requests, so many.")
+        int | None, Option(min=1, help="Number of clients to keep: those with the most requests.")
     ] = None,
     trace_format: TraceFormat = None,
     names: TraceMap = None,
@@ -117,7 +136,7 @@ def cut_trace(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Write a part of a trace: of a time, of some clients, the first requests."""
+    """Write a part of a trace: a period, some clients, or the first requests."""
     from fairbench.workloads.traces.change import cut
 
     params = log_params(file, trace_format, names, clients_from, trace_line, trace_block_size)
@@ -140,7 +159,7 @@ def scale(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Write a trace at another rate: all its times are divided."""
+    """Write a trace at another request rate: all arrival times are divided by a factor."""
     from fairbench.workloads.traces.change import scaled
 
     params = log_params(file, trace_format, names, clients_from, trace_line, trace_block_size)
@@ -163,7 +182,7 @@ def combine(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Write times and clients of a trace with the requests of another: synthetic."""
+    """Write a synthetic trace: arrival times and clients of one trace, requests of another."""
     from fairbench.workloads.traces.change import combined
 
     senders = _table(
@@ -181,8 +200,8 @@ def anonymize(
         Path | None,
         Option(
             metavar="FILE",
-            help="A secret, a line: the same one gives the same labels for other files too. "
-            "[default: a new one, which is forgotten]",
+            help="File with a secret on one line. The same secret gives the same labels in "
+            "several files. [default: a random secret, which is not kept]",
         ),
     ] = None,
     trace_format: TraceFormat = None,
@@ -193,7 +212,7 @@ def anonymize(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Write a trace without names and texts: what was shared still is."""
+    """Write a trace without names and texts; shared prefixes stay shared."""
     from fairbench.workloads.traces.change import anonymized
 
     key = token_bytes(32) if key_file is None else _key(key_file)

@@ -17,7 +17,7 @@ TraceFormat = Annotated[
     str | None,
     Option(
         metavar="|".join((AUTO, *FORMATS)),
-        help="Format of the trace. [default: auto, the first that fits]",
+        help="Format of the trace. [default: auto, the first format that fits]",
     ),
 ]
 TraceMap = Annotated[
@@ -25,8 +25,9 @@ TraceMap = Annotated[
     Option(
         "--map",
         metavar="FIELD=COLUMN",
-        help="A column of the trace that has no common name; may be repeated. Fields: "
-        f"{', '.join(FIELDS)}; time_ms and so on for other units.",
+        help="Column of the trace that holds a field, if its name is not a common one; may be "
+        f"repeated. Fields: {', '.join(FIELDS)}. time_ms is the time in milliseconds, and "
+        "so on.",
     ),
 ]
 TraceLine = Annotated[
@@ -35,16 +36,20 @@ TraceLine = Annotated[
 ]
 TraceBlockSize = Annotated[
     int | None,
-    Option(min=1, help="Tokens of each block in hash_ids. [default: what file or format says]"),
+    Option(
+        min=1,
+        help="Number of tokens of each block in hash_ids. [default: from the file or its format]",
+    ),
 ]
 ClientsFrom = Annotated[
     str | None,
-    Option(metavar="COLUMN", help="The column of a trace that says whose a request is."),
+    Option(metavar="COLUMN", help="Column of the trace that names the client of a request."),
 ]
 Misbehaving = Annotated[
     str | None,
     Option(
-        metavar="A,B", help="Heavy clients of the trace: metrics of the well-behaved omit them."
+        metavar="A,B",
+        help="Heavy clients of the trace; metrics of the well-behaved clients omit them.",
     ),
 ]
 
