@@ -83,12 +83,12 @@ def test_a_sweep_may_have_one():
         ({**PAPER, "engine": "vllm"}, "engine = 'vllm': preset dlpm-paper describes .*'sglang'"),
         (
             {**PAPER, "workload": "vtc-overload", "engine": "lightllm"},
-            "preset dlpm-paper describes",
+            "preset dlpm-paper is for engine",
         ),
         ({**PAPER, "workload": "long-qa"}, "holds no document of 21,449 tokens"),
         (
             {**PAPER, "backend": {"kind": "emulator"}},
-            "preset = 'dlpm-paper': describes a simulated",
+            "preset = 'dlpm-paper': presets need the simulator",
         ),
     ],
 )

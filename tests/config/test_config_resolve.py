@@ -56,7 +56,7 @@ def test_flags_override_the_file_and_the_rest_of_it_stays():
         ({"seed": -1}, "seed = -1: must be greater than or equal to 0"),
         (
             {"tokenizer": "t.json"},
-            "tokenizer: counts the tokens of real input, so give dataset_path",
+            "tokenizer: needs dataset_path, because it counts the tokens of real prompts",
         ),
     ],
 )

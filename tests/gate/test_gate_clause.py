@@ -64,7 +64,7 @@ def test_the_choices_for_an_unknown_metric_have_a_worse_side():
 
 
 def test_what_is_neither_better_nor_worse_has_no_clause():
-    with pytest.raises(UsageError, match="neither more nor less of it is worse"):
+    with pytest.raises(UsageError, match="has no worse direction; choose a metric that has one"):
         parse_clause("dp:+1", KNOWN)
 
 

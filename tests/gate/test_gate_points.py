@@ -103,7 +103,10 @@ def test_one_simulated_experiment_twice_is_refused(tmp_path):
 def test_an_incomplete_run_is_refused(tmp_path):
     store(tmp_path / "a")
     store(tmp_path / "b", complete=False)
-    with pytest.raises(DataError, match="b: incomplete, so it cannot be compared"):
+    with pytest.raises(
+        DataError,
+        match="b: this run is incomplete and cannot be compared; finish it, or leave it out",
+    ):
         read_pairs(tmp_path / "a", tmp_path / "b")
 
 

@@ -82,7 +82,7 @@ def test_every_full_id_picks_itself():
         (
             "h100-80gb/llama-3.1-8b/tp",
             "llama-2-7b",
-            "has no profile for model 'llama-2-7b': it has llama-3.1-8b",
+            "has no profile for model 'llama-2-7b': choose from llama-3.1-8b",
         ),
     ],
 )

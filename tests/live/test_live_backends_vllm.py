@@ -98,7 +98,7 @@ def test_a_python_without_vllm_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     ("backend", "says"),
     [
-        ({"api": "generate"}, "vLLM speaks completions and chat"),
+        ({"api": "generate"}, "must be completions or chat for vLLM"),
         ({"server_args": ["--scheduler-cls=x"]}, "--scheduler-cls is set by fairbench"),
         ({"schedule_policy": "lpm"}, "fcfs"),
     ],
@@ -134,7 +134,7 @@ def test_a_server_with_another_scheduler_is_refused():
         Asked(spec_of({"dlpm.quantum": 60}), METRICS).verify()
     with pytest.raises(RunFailed, match="plugin is not active"):
         Asked(spec_of({"dlpm.quantum": 50}), "").verify()
-    with pytest.raises(RunFailed, match="fairbench's dlpm, not vLLM's own"):
+    with pytest.raises(RunFailed, match="the server runs fairbench's scheduler dlpm instead of"):
         Asked(spec_of(schedule_policy="fcfs"), METRICS).verify()
 
 

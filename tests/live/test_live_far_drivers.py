@@ -234,7 +234,9 @@ def test_drivers_are_here_or_on_ray(name, says):
 
 def test_drivers_on_ray_without_ray_are_not_told_of_another_flag(monkeypatch):
     monkeypatch.setattr("fairbench.execute.on_ray.launcher.find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"^launcher ray: needs ray: pip install '\.\[ray\]'$"):
+    with pytest.raises(
+        UsageError, match=r"^--launcher ray needs the package ray: pip install '\.\[ray\]'$"
+    ):
         driver_launcher_named("ray", LauncherFlags())
 
 
@@ -244,5 +246,11 @@ def test_a_flag_that_drivers_obey_is_obeyed(monkeypatch):
     assert driver_launcher_named("local", flags) is None
     far = driver_launcher_named("ray", flags)
     assert type(launcher_named("local", flags, drivers="ray")).__name__ == "LocalLauncher"
-    with pytest.raises(UsageError, match="--driver-launcher: a simulation has no drivers"):
+    with pytest.raises(
+        UsageError,
+        match=(
+            "--driver-launcher needs real servers, because a simulation has no drivers; give "
+            "--backend or --base-url"
+        ),
+    ):
         check_live(small_spec(), LiveOptions(driver_launcher=far))

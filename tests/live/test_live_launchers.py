@@ -36,9 +36,9 @@ def by_command(hosts="localhost", command=STAND_IN):
         ("rya", {}, "unknown launcher 'rya'"),
         ("local", {"hosts": "a"}, "--hosts a: needs --launcher command"),
         ("command", {"ray_address": "a:1"}, "--ray-address a:1: needs --launcher ray"),
-        ("command", {}, "--launcher command: needs --hosts A,B,..."),
-        ("command", {"hosts": "a,b c"}, "--hosts 'b c': not the name or the address of a host"),
-        ("command", {"hosts": "a,,b"}, "--hosts '': not the name or the address of a host"),
+        ("command", {}, "--launcher command needs --hosts A,B,..."),
+        ("command", {"hosts": "a,b c"}, "--hosts 'b c': must be the name or the address of a host"),
+        ("command", {"hosts": "a,,b"}, "--hosts '': must be the name or the address of a host"),
         ("command", {"hosts": "-oProxyCommand=id"}, "--hosts '-oProxyCommand=id': not the name"),
         ("command", {"hosts": "a", "launch_command": "ssh n1"}, "has no {host}"),
         ("command", {"hosts": "a", "launch_command": "ssh 'n1"}, "--launch-command ssh 'n1: No"),
@@ -58,7 +58,7 @@ def test_a_simulation_or_an_endpoint_starts_nothing_anywhere():
     options = LiveOptions(launcher=by_command())
     for backend in (None, {"kind": "endpoint", "base_url": "http://h:1"}):
         spec = resolve({} if backend is None else {"backend": backend})
-        with pytest.raises(UsageError, match="--launcher: only with --backend"):
+        with pytest.raises(UsageError, match="--launcher needs --backend"):
             check_live(spec, options)
     check_live(resolve({"backend": {"kind": "emulator"}}), options)
 
@@ -77,7 +77,10 @@ def test_hosts_take_turns_and_replicas_of_one_host_have_gpus_of_their_own():
 def test_what_a_command_says_of_a_host_that_it_cannot_reach(tmp_path):
     wanted = Wanted(1)
     for command, says in (
-        ("sh -c 'echo no route to {host} >&2; exit 255'", "cannot be asked there: no route to n1"),
+        (
+            "sh -c 'echo no route to {host} >&2; exit 255'",
+            "cannot be run on this host: no route to n1",
+        ),
         ("/no/such/ssh {host}", "/no/such/ssh: No such file or directory"),
         ("true {host}", "said nothing"),
         ("sh -c 'echo 7' {host}", "said nothing"),
@@ -99,7 +102,7 @@ def test_a_host_is_asked_in_a_session_of_its_own():
 def test_the_variable_that_names_an_engines_python_counts_on_hosts_too(monkeypatch):
     monkeypatch.setenv("THEIR_PYTHON", "/no/such/python")
     engine = ServerPython(("sglang", "fairbench"), "", "THEIR_PYTHON")
-    says = "/no/such/python cannot be asked there"
+    says = "/no/such/python cannot be run on this host:"
     with pytest.raises(UsageError, match=says), by_command().places(Wanted(1, engine)):
         pass
 

@@ -97,7 +97,7 @@ def test_a_plain_server_is_fine_and_ranks_are_if_all_decide_alike():
         ({"disaggregation_mode": "prefill"}, "vtc", "--disaggregation-mode prefill"),
         ({"enable_priority_scheduling": True}, "dlpm", "--enable-priority-scheduling"),
         ({"tp_size": 2}, "rpm", "--tp-size 2"),
-        ({"tp_size": 2}, "edf", "--tp-size 2: edf works with 1 only"),
+        ({"tp_size": 2}, "edf", "--tp-size 2: must be 1 for edf"),
         ({"dp_size": 2}, "fcfs", "--dp-size 2 is refused .* deficits would be a rank's"),
         ({"enable_dp_attention": True}, "dlpm", "--enable-dp-attention True is refused"),
     ],

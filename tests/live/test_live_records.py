@@ -297,9 +297,12 @@ def test_a_run_that_fell_behind_is_flagged():
 
 
 def test_an_endpoint_as_it_is_has_no_bound():
-    served = replace(SGLANG, unbounded="the scheduler is the server's own")
-    assert (
-        summary(DONE, served=served)["notes"]["bound_source"] == "the scheduler is the server's own"
+    served = replace(
+        SGLANG,
+        unbounded=("the scheduler is the server's own"),
+    )
+    assert summary(DONE, served=served)["notes"]["bound_source"] == (
+        "the scheduler is the server's own"
     )
     unknown = replace(SGLANG, pool_tokens=None)
     assert "KV pool" in summary(DONE, served=unknown)["notes"]["service_gap_bound"]

@@ -47,7 +47,7 @@ def test_points_of_one_endpoint_are_together():
 
 
 def test_a_python_for_sglang_needs_sglang():
-    with pytest.raises(UsageError, match="--server-python: only with --backend sglang or vllm"):
+    with pytest.raises(UsageError, match="--server-python needs --backend sglang or vllm"):
         check_live_points([spec(), spec(backend=None)], LiveOptions("python"))
     missing = spec(backend={"kind": "sglang"}, model="m")
     with pytest.raises(UsageError, match="server_python /no/such: cannot be run"):

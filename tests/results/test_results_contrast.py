@@ -163,7 +163,7 @@ def test_unlike_places_are_named(tmp_path):
 def test_the_same_run_twice_is_refused(tmp_path):
     runs = [stored(tmp_path / name, {"scheduler": "vtc"}) for name in "ab"]
     compared = [ComparedRun(run, experiment_of(run), run.summary) for run in runs]
-    with pytest.raises(DataError, match="the same experiment and seed twice"):
+    with pytest.raises(DataError, match="have the same experiment and seed; keep one of them"):
         sides_of(compared)
 
 

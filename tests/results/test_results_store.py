@@ -57,7 +57,7 @@ def test_a_run_directory_holds_these_files_and_its_parent_nothing_else(tmp_path)
 def test_a_run_that_has_begun_is_a_run_only_once_it_is_written(tmp_path):
     path = store.begin_run(tmp_path, SPEC)
     assert [file.name for file in path.iterdir()] == ["experiment.toml"]
-    with pytest.raises(DataError, match="is not a run directory"):
+    with pytest.raises(DataError, match="must be the directory of a run"):
         store.read_run(path)
     manifest = build_manifest(SPEC, complete=True, watch=Stopwatch.start())
     store.write_run(path, SPEC, TABLES, SUMMARY, manifest)

@@ -181,9 +181,11 @@ def test_who_has_no_sums_cannot_share_any(form):
     with pytest.raises(UsageError, match="neither the router least-loaded nor the gateway drr"):
         simulate(several(flags=flags, routers__form=form))
     tenants = {"d2lpm__tenants": "tree"}
-    with pytest.raises(UsageError, match=r"d2lpm\.tenants: not where routers share sums"):
+    with pytest.raises(
+        UsageError, match=r"d2lpm\.tenants: cannot be combined with routers that share counters"
+    ):
         simulate(several("d2lpm", routers__form=form, **tenants))
-    with pytest.raises(UsageError, match=r"not with admission\.policy"):
+    with pytest.raises(UsageError, match=r"cannot be combined with admission\.policy"):
         simulate(several("d2lpm", routers__form=form, admission__policy="demote"))
 
 
@@ -200,7 +202,11 @@ def test_the_same_seed_gives_the_same_records():
     [
         ({"routers": 0}, {}, "routers"),
         ({"routers": 65}, {}, "routers"),
-        ({"routers": 2, "backend": {"kind": "emulator"}}, {}, "only simulated runs have several"),
+        (
+            {"routers": 2, "backend": {"kind": "emulator"}},
+            {},
+            "must be 1, because only simulated runs support several routers",
+        ),
         ({"routers": 2}, {"routers.form": "gossip"}, "routers.form"),
         ({"routers": 2}, {"routers.skew": 0.5}, "routers.skew"),
     ],

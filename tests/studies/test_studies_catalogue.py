@@ -90,7 +90,11 @@ def test_an_unknown_figure_is_named():
 
 
 @pytest.mark.parametrize(
-    ("name", "complaint"), [("fig4", "no such file"), ("fig7", "sweep.toml|index.json")]
+    ("name", "complaint"),
+    [
+        ("fig4", "give a path relative to the folder in which you run"),
+        ("fig7", "sweep.toml|index.json"),
+    ],
 )
 def test_a_folder_that_is_no_store_is_an_error(tmp_path, name, complaint):
     with pytest.raises(DataError, match=complaint):
@@ -99,7 +103,7 @@ def test_a_folder_that_is_no_store_is_an_error(tmp_path, name, complaint):
 
 def test_timings_of_another_shape_are_an_error(tmp_path):
     write_json(tmp_path / "timings.json", {"points": []})
-    with pytest.raises(DataError, match="not the timings of a central scheduler"):
+    with pytest.raises(DataError, match="must hold the timings of a central scheduler"):
         FIGURES["fig4"].read(tmp_path)
 
 

@@ -54,8 +54,11 @@ def test_the_command_lines_are_read():
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"server": "sglang, Llama-3.1-8B"}, "names no known GPU"),
-        ({"server": SERVER.replace("Llama-3.1-8B", "Falcon-7B")}, "names no known model"),
+        ({"server": "sglang, Llama-3.1-8B"}, "field 'server' must name a known GPU: choose from"),
+        (
+            {"server": SERVER.replace("Llama-3.1-8B", "Falcon-7B")},
+            "field 'server' must name a known model: choose from",
+        ),
         ({"flags": "--Q 5"}, "no option --schedule-policy"),
         ({"client": CLIENT.replace("2 4", "2 x")}, "option --intervals: must be numbers"),
         ({"client": CLIENT.replace("4 2 ", "4 2 2 ")}, "must name the 2 users"),

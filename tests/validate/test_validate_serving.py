@@ -70,7 +70,7 @@ def write(folder, *records):
         ({"columns": {"client": ["a"]}}, "columns: field 'submit_s' must be a list of values"),
         (
             {"columns": {**record()["columns"], "ttft_s": [1.0]}},
-            "columns: field 'ttft_s' is not as long as 'client'",
+            "columns: field 'ttft_s' must be as long as field 'client'",
         ),
         (
             {"columns": {**record()["columns"], "prompt_tokens": [1, -1, 1]}},
@@ -145,7 +145,7 @@ def test_a_gateway_holds_what_is_over_its_limit():
         queue.enter(Request(number, "a", number, 0, (Segment("p", 1),), 1, 1), 0.0)
     queue.release(0.0, lambda request, _: fleet.sent.append(request.request_id))
     assert (fleet.sent, len(queue)) == ([0, 1], 2)
-    with pytest.raises(DataError, match="gateway 'lifo': known are 'fifo'"):
+    with pytest.raises(DataError, match="gateway 'lifo': must be one of 'fifo', 'fifo, N at a"):
         gateway_queue("lifo", fleet)
 
 

@@ -150,7 +150,11 @@ class TestWrongFiles:
             ("long-qa", [{"input": "a", "qa_pairs": "none("}], r"'qa_pairs': must be a list"),
             ("chat", [{"history": [{"user": "b"}]}], r"missing field 'history\[0\]\.bot'"),
             ("chat", [{"history": "b"}], r"'history': must be a list of objects"),
-            ("chat", [{"conversation_a": [{"role": "user", "content": "b"}]}], r"no user message"),
+            (
+                "chat",
+                [{"conversation_a": [{"role": "user", "content": "b"}]}],
+                "must hold a user message that is followed by an",
+            ),
             ("chat", [{"question": "a"}], r"fit tree-of-thought programs.*runs chat.*history"),
             ("tree-of-thought", [{"text": "a", "qa": [1]}], r"fit long-qa programs"),
         ],
@@ -252,9 +256,9 @@ class TestTokens:
         assert source.token_count_method == "approximated: 4.6 characters a token"
 
     def test_missing_and_wrong_tokenizer_files(self, tmp_path):
-        with pytest.raises(UsageError, match="no such file"):
+        with pytest.raises(UsageError, match="give a path relative to the folder in which you run"):
             load_counter(str(tmp_path / "absent.json"))
-        with pytest.raises(UsageError, match="no such file"):
+        with pytest.raises(UsageError, match="give a path relative to the folder in which you run"):
             load_counter(str(tmp_path))
         bad = tmp_path / "tokenizer.json"
         bad.write_bytes(b"\xff")

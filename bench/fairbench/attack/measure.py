@@ -76,7 +76,10 @@ def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
     victims = [plan.index for plan in plans if not plan.misbehaving]
     each = [party(tables, {index: PLAIN}, end_s) for index in victims]
     if not all(one.due for one in each):
-        raise UsageError(f"duration = {end_s:g}: too short for every victim to send")
+        raise UsageError(
+            f"duration = {end_s:g}: in this time some victims send no request; give a longer "
+            "duration"
+        )
     each_p95 = Ranked(samples(tables.requests, tables.programs, facts)).percentiles(PERCENT)
     p95 = mean_percentile([each_p95[index] for index in victims])
     return Seen(
@@ -129,9 +132,14 @@ def pair(spec: ExperimentSpec, workload: WorkloadSpec) -> tuple[ExperimentSpec, 
     """
     for scenario in (HONEST, ATTACK):
         if scenario not in workload.scenarios:
-            raise UsageError(f"workload {workload.name}: has no scenario {scenario!r}")
+            raise UsageError(
+                f"workload {workload.name} has no scenario {scenario!r}: choose another scenario"
+            )
         if not workload.scenarios[scenario].misbehaving:
-            raise UsageError(f"workload {workload.name}: nobody misbehaves in {scenario!r}")
+            raise UsageError(
+                f"workload {workload.name}: scenario {scenario!r} has no heavy client; choose "
+                "a scenario that has one"
+            )
     alone = {
         **{"name": HONEST, "description": "", "client_owners": None},
         **{"scenarios": {HONEST: workload.scenarios[HONEST]}},
@@ -143,7 +151,9 @@ def pair(spec: ExperimentSpec, workload: WorkloadSpec) -> tuple[ExperimentSpec, 
 
 def _over(part: float, whole: float) -> float:
     if not whole:
-        raise RunFailed("nothing was served beside the honest twin: take a longer duration")
+        raise RunFailed(
+            "the victims got no service in the run with the honest client: give a longer --duration"
+        )
     return part / whole
 
 

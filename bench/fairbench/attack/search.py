@@ -174,8 +174,9 @@ class Search:
         for seed in seeds:
             if self.honest[seed].p95_s is None or self.honest[seed].more:
                 raise UsageError(
-                    "--objective latency: beside the honest twin too many programs are unfinished "
-                    f"or refused at seed {seed} for a P95: take a smaller --multiple, or harm"
+                    f"--objective latency: at seed {seed}, in the run with the honest "
+                    "client, too many programs are unfinished or refused to compute a "
+                    "P95; give a smaller --multiple, or --objective harm"
                 )
 
     def _simulate(self, specs: Sequence[ExperimentSpec], how: Any = tried) -> list[Any]:

@@ -143,7 +143,7 @@ class SearchStore:
         found = {}
         for seed, data in (read_json(file) if file.exists() else {}).items():
             if not seed.isdecimal():
-                raise DataError(f"{file}: {seed!r} is no seed")
+                raise DataError(f"{file}: {seed!r} is not a seed: a seed must be a whole number")
             found[int(seed)] = checked(Seen, data, f"{file}: {seed}")
         return found
 
@@ -173,7 +173,9 @@ class SearchStore:
         for number, data in enumerate(rows):
             row = checked(_Row, data, f"{file}: trials[{number}]")
             if not row.harms and not row.error:
-                raise DataError(f"{file}: trials[{number}]: has neither harms nor an error")
+                raise DataError(
+                    f"{file}: trials[{number}] must have the field harms or the field error"
+                )
             found.append(Trial(number, row.behaviour, row.harms, row.error))
         return found
 

@@ -55,7 +55,9 @@ def asked(store: SweepStore) -> Question:
     try:
         return Question(**read_json(path))
     except TypeError:
-        raise DataError(f"{path}: is no question of a plan") from None
+        raise DataError(
+            f"{path}: must be the stored settings of a plan, as `fairbench plan` writes them"
+        ) from None
 
 
 def carry_out(store: SweepStore, context: RunContext) -> dict[str, Any]:

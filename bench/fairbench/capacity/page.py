@@ -42,7 +42,9 @@ def is_plan(path: Path) -> bool:
 def plan_page(path: Path) -> Page:
     """Return the page of a plan's directory. Raises DataError if it has no answer yet."""
     if not (path / ANSWER).is_file():
-        raise DataError(f"{path}: has no answer yet; go on with: fairbench plan --resume {path}")
+        raise DataError(
+            f"{path}: this plan is not finished; finish it with: fairbench plan --resume {path}"
+        )
     answer = read_json(path / ANSWER)
     return Page(
         title=title(answer),

@@ -144,7 +144,10 @@ class Clusters:
         spec = experiment({**self._flags, **own}, self.question.settings)
         if spec.workload.arrivals is not None and spec.workload.arrivals.kind == KIND:
             if set(self.question.loads) != {1.0}:
-                raise UsageError("--loads: the workload plays a trace; give it by --trace")
+                raise UsageError(
+                    "--loads cannot change a workload that replays a trace; give the trace "
+                    "itself by --trace"
+                )
             return Load(None, usual=False)
         if spec.request_rate is not None:
             return Load(spec.request_rate, usual=False)
@@ -157,9 +160,14 @@ def _check(question: Question) -> None:
             f"--dp {question.low}..{question.high}: must be LOW..HIGH, from 1 to {MAX_REPLICAS:,}"
         )
     if question.certain and question.num_runs < 2:
-        raise UsageError("--certain: one seed has no interval: give --num-runs 2 or more")
+        raise UsageError(
+            "--certain needs a confidence interval, and one seed has none: give --num-runs 2 "
+            "or more"
+        )
     if question.flags.get("request_rate") == inf:
-        raise UsageError("request_rate = inf: is no load that could be held")
+        raise UsageError(
+            "request_rate = inf: a plan needs a finite load; give a number of programs per second"
+        )
     for load in question.loads:
         if not (load > 0 and isfinite(load)):
             raise UsageError(f"--loads {load:g}: must be above 0")
@@ -183,9 +191,13 @@ def _check_targets(targets: Sequence[Slo], spec: ExperimentSpec) -> None:
             if name not in (names := [plan.client for plan in plans]):
                 raise unknown_name("client in --slo", name, names)
         if "goodput" in slo.metric and not promised:
-            raise UsageError(f"--slo {slo.text}: nothing is promised: give --goodput too")
+            raise UsageError(
+                f"--slo {slo.text}: goodput needs latency targets; give them with --goodput"
+            )
         if slo.metric.rpartition(".")[2].startswith("tree_") and not tenants:
-            raise UsageError(f"--slo {slo.text}: no client has a tenant: name it TENANT/CLIENT")
+            raise UsageError(
+                f"--slo {slo.text}: the workload has no tenants; name its clients TENANT/CLIENT"
+            )
 
 
 def _plain(value: Any) -> Any:

@@ -79,7 +79,7 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
     """Parse the targets, at least one. Raises UsageError naming what is wrong with a target."""
     found = tuple(parse_slo(text) for text in texts)
     if not found:
-        raise UsageError(f"--slo: needed, or every cluster is large enough: {WRITE}")
+        raise UsageError(f"--slo: missing; a plan needs at least one target: {WRITE}")
     return found
 
 
@@ -101,7 +101,10 @@ def parse_slo(text: str) -> Slo:
     below = match["sign"].startswith("<")
     if below != (entry.better is Better.LESS):
         better, sign = entry.better.name.lower(), "<" if entry.better is Better.LESS else ">"
-        raise UsageError(f"--slo {text}: {better} of {short_of(key)} is better: write {sign}")
+        raise UsageError(
+            f"--slo {text}: {better} {short_of(key)} is better, so the target must be written "
+            f"with {sign}"
+        )
     limit = float(match["limit"]) * _in_unit_of(entry, match["unit"], text)
     shown = text.strip().replace(match["metric"], SHORT.get(key, match["metric"]), 1)
     slo = Slo(shown, key, below, match["sign"].endswith("="), limit)
@@ -112,10 +115,14 @@ def parse_slo(text: str) -> Slo:
 def _require_possible(slo: Slo) -> None:
     """Raise UsageError for a limit that no cluster keeps: a search would try them all."""
     if slo.below and not slo.met_by(0.0):
-        raise UsageError(f"--slo {slo.text}: {short_of(slo.metric)} is never below 0")
+        raise UsageError(
+            f"--slo {slo.text}: {short_of(slo.metric)} is never below 0; give a higher limit"
+        )
     part = slo.entry.form in (Form.PERCENT, Form.INDEX) and slo.entry.of is not Of.CLIENT
     if part and not slo.metric.startswith(CLIENTS) and not slo.below and not slo.met_by(1.0):
-        raise UsageError(f"--slo {slo.text}: {short_of(slo.metric)} is never above 1 (100%)")
+        raise UsageError(
+            f"--slo {slo.text}: {short_of(slo.metric)} is never above 1 (100%); give a lower limit"
+        )
 
 
 def metric_key(name: str) -> str:

@@ -197,7 +197,8 @@ def attack(
     if rediscovery:
         if any((files, quick, settings, resume, scheduler, searched.keys() - {"trials"})):
             raise UsageError(
-                "--rediscover: says itself what is sought and under which scheduler: give none"
+                "--rediscover cannot be combined with attacks, a scheduler, --set, "
+                "--resume, --quick or options of the search; it sets them itself"
             )
         sought_all = study("attacks.rediscover", "--rediscover").sought_all
         with run_context(shown_progress(not disable_tqdm), runs_on) as context:
@@ -206,11 +207,14 @@ def attack(
     if resume is not None:
         if any((files, quick, settings, num_runs, given(flags), searched.keys() - LENGTHS)):
             raise UsageError(
-                f"--resume {resume}: goes on with that search as it is: "
-                "only --trials or --cpu-hours may be given anew"
+                f"--resume {resume} continues the search with its stored settings; only "
+                "--trials and --cpu-hours can be given with it"
             )
     elif files and (scenario or searched):
-        raise UsageError(f"{files[0]}: says itself who sends what: give nothing of a search")
+        raise UsageError(
+            f"{files[0]}: the file or name of an attack cannot be combined with --scenario or "
+            "options of a search; leave them out"
+        )
     with run_context(shown_progress(not disable_tqdm), runs_on) as context:
         if files:
             _replay(files, flags, settings, num_runs or (1 if quick else 5), context, as_json)
@@ -219,7 +223,10 @@ def attack(
             store = SearchStore(resume)
             check_writable(resume, "--resume")
             if not store.plan().keep:
-                raise UsageError(f"--resume {resume}: is of --rediscover, which starts anew")
+                raise UsageError(
+                    f"--resume {resume}: this directory was made by --rediscover, which "
+                    "cannot be continued; run --rediscover again"
+                )
             if searched:
                 with run_folder(resume, "search"):  # not while it goes on in another process
                     store.go_on_for(trials, above_0("--cpu-hours", cpu_hours))
@@ -269,7 +276,7 @@ def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str
     flags = {"dp": 2, **given(flags), "scenario": scenario}
     spec = experiment(flags, assigned(settings))
     if spec.duration_s is None:
-        raise UsageError("duration: an attack needs one")
+        raise UsageError("duration: missing; an attack needs a duration in seconds")
     # Measurements end with the arrivals, except for latencies.
     return spec.model_copy(update={"max_drain_s": min(spec.max_drain_s, spec.duration_s)})
 

@@ -73,4 +73,4 @@ def add_bench_line(
 
 def _check_details(path: Path | None, details: bool) -> None:
     if details and path is None:
-        raise UsageError("--output-details: only with --output-file")
+        raise UsageError("--output-details needs --output-file")

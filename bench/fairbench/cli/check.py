@@ -143,4 +143,4 @@ def fail_unless_passed(
 
     failed, unknown = outcome.count(Verdict.FAIL), outcome.count(Verdict.CANNOT_TELL)
     if failed or (unknown and cannot_tell_fails):
-        raise RunFailed(f"the gate is red: {outcome.summary()}{advice}")
+        raise RunFailed(f"the check failed: {outcome.summary()}{advice}")

@@ -96,7 +96,7 @@ def emulate(
     from fairbench.live.emulator.config import EmulatorConfig
 
     if kv_replay_port is not None and kv_events_port is None:
-        raise UsageError("--kv-replay-port: only with --kv-events-port")
+        raise UsageError("--kv-replay-port needs --kv-events-port")
     config = EmulatorConfig(
         gpu=resolve_profile(gpu, model).profile_id,
         model=model,

@@ -105,7 +105,7 @@ def split_commas(flag: str, text: str) -> list[str]:
     """Split a text at commas. Raises UsageError for an empty or a repeated word."""
     words = [word.strip() for word in text.split(",")]
     if "" in words or len(set(words)) < len(words):
-        raise UsageError(f"{flag} {text}: must be different words with commas between")
+        raise UsageError(f"{flag} {text}: must be different words, separated by commas")
     return words
 
 
@@ -139,12 +139,14 @@ def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
     if file is None:
         return headers
     if any(name.lower() == "authorization" for name in headers):
-        raise UsageError("--api-key-file: --header gives Authorization too: choose one")
+        raise UsageError(
+            "--api-key-file and --header Authorization both set the key: give only one of them"
+        )
     return {**headers, "Authorization": f"Bearer {read_key(file, str(file))}"}
 
 
 def above_0(flag: str, value: float | None) -> float | None:
     """Return the value of a flag. Raises UsageError unless it is above 0 and finite."""
     if value is not None and not 0 < value < float("inf"):
-        raise UsageError(f"{flag} {value:g}: must be above 0, and finite")
+        raise UsageError(f"{flag} {value:g}: must be above 0 and finite")
     return value

@@ -242,7 +242,8 @@ def plan(
         own = (slo, flags, settings, scheduler, dp, gpu, price, loads, num_runs)
         if any((*own, certain, every, no_sharing)):
             raise UsageError(
-                f"--resume {resume}: goes on with that plan as it is: give no other with it"
+                f"--resume {resume} continues the plan with its stored settings; no other "
+                "setting can be given with it"
             )
         store = SweepStore(resume)
         asked(store)
@@ -273,7 +274,7 @@ def _loads(text: str) -> list[float]:
     try:
         return sorted(float(word) for word in split_commas("--loads", text))
     except ValueError:
-        raise UsageError(f"--loads {text}: must be numbers with commas between") from None
+        raise UsageError(f"--loads {text}: must be numbers, separated by commas") from None
 
 
 def _prices(texts: list[str] | None) -> dict[str, float]:
@@ -281,7 +282,9 @@ def _prices(texts: list[str] | None) -> dict[str, float]:
     for text in texts or ():
         gpu, _, amount = text.partition("=")
         if gpu.strip() in prices:
-            raise UsageError(f"--price {text}: {gpu.strip()} has a price already")
+            raise UsageError(
+                f"--price {text}: the price of {gpu.strip()} is given twice; give it once"
+            )
         try:
             prices[gpu.strip()] = float(amount)
         except ValueError:

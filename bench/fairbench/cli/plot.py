@@ -59,15 +59,23 @@ def plot(
     suffixes = read_formats(formats)
     if figure != ALL and Path(figure).is_dir():
         if source is not None or preset is not None:
-            raise UsageError(f"{figure}: is a directory: --from and --preset are of figures")
+            raise UsageError(
+                f"{figure} is a directory: --from and --preset can be given only with the "
+                "name of a figure"
+            )
         _plot_own(Path(figure), output_dir, suffixes, table)
         return
     if table is not None:
-        raise UsageError(f"--table {table}: is of a directory of runs, not of {figure}")
+        raise UsageError(
+            f"--table {table} needs a directory of runs, and {figure} is the name of a figure"
+        )
     catalogue = study("dlpm.catalogue", f"plot {figure}")
     if figure == ALL:
         if source is not None:
-            raise UsageError(f"--from {source}: holds the runs of one figure, so name it")
+            raise UsageError(
+                f"--from {source} holds the runs of one figure: give the name of this figure "
+                "instead of all"
+            )
         known = catalogue.FIGURES if preset is None else catalogue.figures_of(preset)
         wanted = list(known.values())
     else:
@@ -76,7 +84,7 @@ def plot(
         folder = source or stored(one.sweep)
         if not folder.is_dir():
             made = one.name if preset is None else f"{one.name} --preset {preset}"
-            raise UsageError(f"{folder}: no such store: `fairbench reproduce {made}` makes it")
+            raise UsageError(f"{folder}: no such directory; `fairbench reproduce {made}` makes it")
         for path in one.plot(folder, output_dir, suffixes):
             typer.echo(path)
 

@@ -57,7 +57,10 @@ def report(
     if directory.is_file():
         page = access_log_page(read_log(log_params(str(directory), *log_flags)))
     elif any(log_flags):
-        raise UsageError(f"{directory}: --map and --trace flags are of an access log, a file")
+        raise UsageError(
+            f"{directory} is a directory: --map and the --trace options can be given only "
+            "with the file of an access log"
+        )
     else:
         page = _page(directory)
     write_report(page, path, "--output-file")
@@ -89,4 +92,6 @@ def _page(directory: Path) -> Page:
         return plan_page(directory)
     if (directory / SWEEP_FILE).exists():
         return sweep_page(directory)
-    raise DataError(f"{directory}: is no access log, nor the directory of a run, a sweep or a plan")
+    raise DataError(
+        f"{directory}: must be an access log, or the directory of a run, a sweep or a plan"
+    )

@@ -43,7 +43,7 @@ def run_once(
         return
     if context.interrupted():
         raise context.interrupted.ended("interrupted; what had finished is saved")
-    raise RunFailed(f"{result.summary['notes']['complete']}; what had finished is saved")
+    raise RunFailed(f"{result.summary['notes']['complete']}; the finished requests are saved")
 
 
 def run_repeatedly(

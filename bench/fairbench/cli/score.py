@@ -143,9 +143,15 @@ def score(
     if any(path.is_dir() for path in files):
         others = (layout, names, time_unit, line, clients, misbehaving, weights, goodput, latency)
         if len(files) > 1 or any(others):
-            raise UsageError(f"{files[0]}: a run's directory is scored alone and as it is")
+            raise UsageError(
+                f"{files[0]} is the directory of a run: it must be the only FILE, without "
+                "options that describe records"
+            )
         if report is not None:
-            raise UsageError(f"--report {report}: use `fairbench report {files[0]}`")
+            raise UsageError(
+                f"--report {report} cannot be given with the directory of a run; use "
+                f"`fairbench report {files[0]}`"
+            )
         summary, requests = score_run(files[0], *window, ranks)
     else:
         scored = read_scored(

@@ -205,11 +205,14 @@ def serve(
     from fairbench.live.tls import server_tls
 
     if bool(worker_url) == bool(dp):
-        raise UsageError("name workers by --worker-url, or start some by --dp: one of the two")
+        raise UsageError(
+            "workers: give either --worker-url, for workers that run already, or --dp, to "
+            "start some"
+        )
     if worker_url and (misplaced := _given(context, ONLY_WITH_DP)):
-        raise UsageError(f"--{misplaced[0].replace('_', '-')}: only with --dp")
+        raise UsageError(f"--{misplaced[0].replace('_', '-')} needs --dp")
     if dp and (misplaced := _given(context, ONLY_WITH_URLS)):
-        raise UsageError(f"--{misplaced[0].replace('_', '-')}: only with --worker-url")
+        raise UsageError(f"--{misplaced[0].replace('_', '-')} needs --worker-url")
     logging.basicConfig(level=logging.INFO, format="fairbench: %(message)s")
     known = read_keys(keys) if keys else None
     clients = known.keys if known else None

@@ -38,17 +38,22 @@ def peers_by(
 
     if not urls:
         if key_file is not None:
-            raise UsageError("--peer-key-file: only with --peer")
+            raise UsageError("--peer-key-file needs --peer")
         return PeersAsked((), None, ())
     if key_file is None:
-        raise UsageError(f"--peer {urls[0]}: needs --peer-key-file, the key of all routers")
+        raise UsageError(
+            f"--peer {urls[0]} needs --peer-key-file, the file with the key of all routers"
+        )
     if admin is not None:
-        raise UsageError(f"--peer {urls[0]}: not with --admin-port: all name the same workers")
+        raise UsageError(
+            f"--peer {urls[0]} cannot be combined with --admin-port, because all routers must "
+            "have the same workers"
+        )
     if admission_params(held.settings).is_on:
-        raise UsageError(f"--peer {urls[0]}: not with admission.policy")
+        raise UsageError(f"--peer {urls[0]} cannot be combined with admission.policy")
     for name in (router, held.policy):
         if held.settings.get(f"{name}.tenants") is not None:
-            raise UsageError(f"--peer {urls[0]}: not with {name}.tenants")
+            raise UsageError(f"--peer {urls[0]} cannot be combined with {name}.tenants")
     check_peers(router_class(router), router, held.policy)
     served_routers(held.settings)
     found = tuple(parse_worker(url, "--peer").url for url in urls)

@@ -44,7 +44,7 @@ def held_by(
     if gateway in (None, NO_GATEWAY):
         for flag, text in (("saturation", saturation), ("max-inflight-per-worker", most)):
             if text is not None:
-                raise UsageError(f"--{flag} {text}: of no gateway: name one by --gateway")
+                raise UsageError(f"--{flag} {text} needs a gateway: give --gateway")
         return Held(None, SERVED_DETECTOR, settings, parts)
     detector = saturation or SERVED_DETECTOR
     if most is not None:
@@ -58,7 +58,10 @@ def client_fields(text: str | None, *, keys: bool) -> tuple[str, ...]:
     if text is None:
         return (BODY_CLIENT,)
     if keys:
-        raise UsageError(f"--client-from {text}: with --keys the key alone says whose a request is")
+        raise UsageError(
+            f"--client-from {text} cannot be combined with --keys, because the API key alone "
+            "identifies the client"
+        )
     names = split_commas("--client-from", text)
     for name in names:
         if name not in BODY_CLIENTS:
@@ -71,13 +74,15 @@ def _with_most(most: str, detector: str, settings: Mapping[str, Any]) -> Mapping
 
     flag = f"--max-inflight-per-worker {most}"
     if detector != SERVED_DETECTOR:
-        raise UsageError(f"{flag}: only with --saturation {SERVED_DETECTOR}")
+        raise UsageError(f"{flag} needs --saturation {SERVED_DETECTOR}")
     if MOST_REQUESTS in settings:
-        raise UsageError(f"{flag}: --set {MOST_REQUESTS} says the same: choose one")
+        raise UsageError(
+            f"{flag} and --set {MOST_REQUESTS} set the same limit: give only one of them"
+        )
     if most == AUTO:
         return settings
     if not (most.isascii() and most.isdigit() and 1 <= int(most) <= 2**31):
-        raise UsageError(f"{flag}: must be a whole number from 1 on, or {AUTO}")
+        raise UsageError(f"{flag}: must be a whole number of at least 1, or {AUTO}")
     return {**settings, MOST_REQUESTS: int(most)}
 
 

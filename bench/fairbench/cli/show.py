@@ -31,7 +31,10 @@ def show(
 
     if _is_sweep(run_dir):
         if output_file is not None:
-            raise UsageError(f"--output-file {output_file}: takes single runs, not a sweep")
+            raise UsageError(
+                f"--output-file {output_file} needs a single run, and this is the directory "
+                "of a sweep"
+            )
         _show_sweep(run_dir, as_json=as_json)
         return
     try:
@@ -74,7 +77,7 @@ def _show_sweep(folder: Path, *, as_json: bool) -> None:
         return
     cells = compare_sweep(folder)
     if not cells:
-        raise DataError(f"{folder}: nothing of this sweep is finished")
+        raise DataError(f"{folder}: no run of this sweep is finished")
     if as_json:
         print_json({"cells": [cell_json(cell) for cell in cells]})
     else:

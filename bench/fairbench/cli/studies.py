@@ -23,14 +23,16 @@ def study(module: str, what: str) -> Any:
         folder = _folder()
         if folder is None:
             raise UsageError(
-                f"{what}: needs the studies, which a wheel does not have: run it in a checkout of "
-                "the repository, or pip install 'fairbench-llm[studies]'"
+                f"{what}: needs the package of the studies, which is not installed: run "
+                "it in a clone of the repository, or pip install 'fairbench-llm[studies]'"
             )
         sys.path.append(str(folder))
     try:
         return import_module(f"{PACKAGE}.{module}")
     except ImportError as error:
-        raise UsageError(f"{what}: the studies are of another version: {error}") from error
+        raise UsageError(
+            f"{what}: the installed studies do not fit this version of fairbench: {error}"
+        ) from error
 
 
 def _folder() -> Path | None:

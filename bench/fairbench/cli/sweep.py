@@ -220,7 +220,8 @@ def sweep(
         given = any(value is not None for value in flags.values())
         if file or given or axes or num_runs or quick or name or reuse:
             raise UsageError(
-                f"--resume {resume}: goes on with that sweep as it is: give no other with it"
+                f"--resume {resume} continues the sweep with its stored settings; no "
+                "other setting can be given with it"
             )
         store = SweepStore(resume)
         specs = points(store.sweep(), file=str(store.file))
@@ -256,7 +257,7 @@ def _axis(flag: str, text: str | None, read: Callable[[str], Any]) -> list[Any] 
         return [read(word) for word in split_commas(flag, text)]
     except ValueError:
         kind = "whole numbers" if read is int else "numbers"
-        raise UsageError(f"{flag} {text}: must be {kind} with commas between") from None
+        raise UsageError(f"{flag} {text}: must be {kind}, separated by commas") from None
 
 
 def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:

@@ -224,7 +224,7 @@ def _key(file: Path) -> bytes:
     """Too long to be guessed, as every label would be with it."""
     key = read_key(file, f"{file}")
     if len(key) < SHORTEST_KEY:
-        raise UsageError(f"--key-file {file}: must hold {SHORTEST_KEY} characters at least")
+        raise UsageError(f"--key-file {file}: must hold at least {SHORTEST_KEY} characters")
     return key.encode()
 
 

@@ -92,17 +92,21 @@ def validate(
     file = files[0]
     if len(files) > 1:
         if crosschecks is not None or pool is not None or predict is not None or fit:
-            raise UsageError("--crosschecks, --pool, --predict, --fit: of one FILE at a time")
+            raise UsageError("--crosschecks, --pool, --predict and --fit need exactly one FILE")
         _validate_all(files, profile, output_dir, as_json=as_json)
     elif file.is_dir():
         if profile is not None or pool is not None or predict is not None:
             raise UsageError(
-                "--profile, --pool, --predict: of a FILE; the directory of a run takes --gpu"
+                "--profile, --pool and --predict need a FILE, and this is the directory "
+                "of a run; use --gpu for its timing profile"
             )
         _validate_live(file, gpu, model, output_dir, as_json=as_json)
     elif holds_serving_runs(file):
         if pool is not None or crosschecks is not None:
-            raise UsageError("--pool, --crosschecks: of S-LoRA's runs; these have their own pools")
+            raise UsageError(
+                "--pool and --crosschecks need a FILE of S-LoRA runs; the runs of this FILE "
+                "state their own pools"
+            )
         if predict is not None:
             predict_serving(file, profile, predict)
         elif fit:
@@ -110,12 +114,15 @@ def validate(
         else:
             _print(validate_serving(file, profile, output_dir), as_json=as_json)
     elif predict is not None:
-        raise UsageError(f"--predict {predict}: {file} holds no runs of SGLang or vLLM")
+        raise UsageError(f"--predict {predict} needs runs of SGLang or vLLM, and {file} holds none")
     elif fit:
         print_fit(file, as_json=as_json)
     elif holds_program_runs(file):
         if pool is not None or crosschecks is not None:
-            raise UsageError("--pool, --crosschecks: of S-LoRA's runs; these have their own pools")
+            raise UsageError(
+                "--pool and --crosschecks need a FILE of S-LoRA runs; the runs of this FILE "
+                "state their own pools"
+            )
         _print(validate_programs(file, profile, output_dir), as_json=as_json)
     else:
         report = validate_replay(file, crosschecks, output_dir, profile, pool)
@@ -133,7 +140,7 @@ def _validate_all(
     from fairbench.validate.serving.files import holds_serving_runs
 
     if any(file.is_dir() for file in files):
-        raise UsageError("several FILEs: a directory of a run is validated alone")
+        raise UsageError("several FILEs: the directory of a run must be the only argument")
     reports: dict[str, Report] = {}
     for file in files:
         folder = None if output_dir is None else output_dir / file.name.split(".")[0]

@@ -48,7 +48,10 @@ def predict_serving(file: Path, profile: str | None, out: Path) -> None:
 
     found = [predict(run, _profile(run, profile)) for run in load_serving(file, predict=True)]
     if out.exists():
-        raise UsageError(f"predict {out}: exists; predictions are not overwritten")
+        raise UsageError(
+            f"--predict {out}: this file exists already, and predictions are not overwritten; "
+            "name a new file"
+        )
     write_json(out, {"predictions": found})
     typer.echo(f"fairbench: {len(found)} runs predicted, written to {out}", err=True)
 
@@ -61,9 +64,13 @@ def print_serving_fit(file: Path, *, as_json: bool) -> None:
 
     runs = [run for run in load_serving(file) if run.fitted and run.engine == "sglang"]
     if not runs:
-        raise DataError(f"{file}: no run that a profile is fitted to: sglang-a100-fixed-*, ...")
+        raise DataError(
+            f"{file}: holds no run to which a profile can be fitted, such as sglang-a100-fixed-*"
+        )
     if len(gpus := sorted({run.gpu for run in runs})) > 1:
-        raise DataError(f"{file}: runs of several GPUs are fitted to: {', '.join(gpus)}")
+        raise DataError(
+            f"{file}: must hold runs of a single GPU, and it has runs of {', '.join(gpus)}"
+        )
     for found in fit(runs):
         if not as_json:
             typer.echo(f"error {found.error:.4f}: {_numbers(found.values)}")

@@ -111,13 +111,16 @@ class _Servers(BackendConfig):
         for arg in self.server_args:
             flag = arg.partition("=")[0]
             if flag.startswith("--") and len(words := flag.split()) > 1:
-                raise ValueError(f"server_args: {flag!r} is {len(words)} words, write one an item")
+                raise ValueError(
+                    f"server_args: {flag!r} has {len(words)} words, and each item must be one word"
+                )
             if flag in MANAGED_ARGS:
-                raise ValueError(f"server_args: {flag} is set by fairbench itself")
+                raise ValueError(f"server_args: {flag} is set by fairbench itself; leave it out")
             if flag.startswith(RANK_ARGS):
                 raise ValueError(
-                    f"server_args: {flag} is refused: each rank has a queue of its own, so credits "
-                    "and deficits would be a rank's; start more servers with dp"
+                    f"server_args: {flag} is not supported: each rank has its own queue, "
+                    "so credits and deficits would be counted per rank; start more "
+                    "servers with dp instead"
                 )
         return self
 
@@ -161,7 +164,7 @@ class VLLM(RealServers):
     @classmethod
     def _speaks(cls, api: Api) -> Api:
         if api == "generate":
-            raise ValueError("vLLM speaks completions and chat")
+            raise ValueError("must be completions or chat for vLLM")
         return api
 
 
@@ -224,7 +227,10 @@ class Endpoint(BackendConfig):
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"base_url = {self.base_url!r}: write http://HOST:PORT")
         if parts.username or parts.password:
-            raise ValueError("base_url: give credentials with --header, which is not stored")
+            raise ValueError(
+                "base_url: must not contain credentials, because it is stored; give them "
+                "with --header"
+            )
         return self
 
     @field_validator("extra_body")
@@ -233,7 +239,7 @@ class Endpoint(BackendConfig):
         fields = _extra_fields(text)
         for name in sorted(MANAGED_FIELDS & set(fields)):
             how = ", by --max-tokens-field" if name == "max_completion_tokens" else ""
-            raise ValueError(f"{name} is set by fairbench itself{how}")
+            raise ValueError(f"{name} is set by fairbench itself{how}; leave it out")
         return text
 
     @property

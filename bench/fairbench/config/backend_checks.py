@@ -18,14 +18,17 @@ def check_engine(
 ) -> None:
     """Raise UsageError for an engine, or a setting of one, changed, that nothing simulates."""
     if backend is not None and engine is not None:
-        raise UsageError(f"engine = {engine!r}: backend {backend.kind} has its own engine")
+        raise UsageError(
+            f"engine = {engine!r}: backend {backend.kind} has its own engine; leave engine out"
+        )
     chosen = engine or DEFAULT_ENGINE
     for other, kind in ENGINES.items():
         given = own_settings(kind.part, settings) if other != chosen else {}
         for name, value in given.items():
             if value != getattr(kind.params(), name):
                 raise UsageError(
-                    f"{kind.part}.{name} = {value!r}: engine {chosen} has no such setting"
+                    f"{kind.part}.{name} = {value!r}: engine {chosen} has no such "
+                    "setting; leave it out"
                 )
 
 
@@ -45,7 +48,8 @@ def check_machine(
             unchanged = value in (getattr(default, name), usual.get(f"{part}.{name}"))
             if not unchanged and not obeyed:
                 raise UsageError(
-                    f"{part}.{name} = {value!r}: backend {backend.kind} has no such setting"
+                    f"{part}.{name} = {value!r}: backend {backend.kind} has no such "
+                    "setting; leave it out"
                 )
 
 
@@ -67,5 +71,6 @@ def check_behaviours(spec: ExperimentSpec) -> None:
         if there:
             kind = spec.backend.kind
             raise UsageError(
-                f"misbehaving.{key}: backend {kind} has none, only simulated clients do"
+                f"misbehaving.{key}: not supported by backend {kind}; only simulated "
+                "clients support it"
             )

@@ -40,7 +40,7 @@ def gateway_of(draft: Mapping[str, Any]) -> dict[str, str]:
     Raises UsageError for an unknown name, or for a detector without a gateway.
     """
     if "saturation" in draft and "gateway" not in draft:
-        raise UsageError(f"saturation = {draft['saturation']!r}: of no gateway: name one, too")
+        raise UsageError(f"saturation = {draft['saturation']!r}: needs a gateway; set gateway, too")
     policy = draft.get("gateway", NO_GATEWAY)
     if policy == NO_GATEWAY:
         return {}
@@ -104,13 +104,18 @@ def check_gateway(
     if policy != OFF and backend is not None:
         which = f"{ADMISSION}.policy = {policy!r}"
         if not backend.is_managed or backend.external_router is not None:
-            raise UsageError(f"{which}: needs fairbench's own router before the servers")
+            raise UsageError(f"{which}: needs fairbench's own router in front of the servers")
         if (scale := getattr(backend, "time_scale", 1.0)) != 1.0:
-            raise UsageError(f"{which}: estimates are of the router's clock: no time_scale {scale}")
+            raise UsageError(
+                f"{which}: time_scale = {scale} is not supported, because admission control "
+                "estimates times on the router's clock; use time_scale = 1"
+            )
         if not backend.has_profile:
             admission_profile(make_params(ADMISSION, AdmissionParams, settings))
     if gateway and backend is not None:
-        raise UsageError(f"gateway = {gateway['gateway']!r}: only simulated runs have one")
+        raise UsageError(
+            f"gateway = {gateway['gateway']!r}: only simulated runs support a gateway; leave it out"
+        )
 
 
 def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,8 +133,9 @@ def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) ->
         resolved |= as_settings(owner, make_params(owner, params, given))
     if resolved[f"{GATEWAY}.order"] == "longest-prefix":
         raise UsageError(
-            "gateway.order = 'longest-prefix': serve does not match what it holds with the "
-            "workers' caches: choose from fcfs, edf"
+            "gateway.order = 'longest-prefix': serve does not support this order, "
+            "because it does not match queued requests with the workers' caches; choose "
+            "from fcfs, edf"
         )
     if resolved.get(f"{GATEWAY}.client_limit") == AUTO:
         raise UsageError(UNKNOWN_COSTS)

@@ -144,7 +144,8 @@ def check_preset(
     engine = chosen.get("engine", described)
     if engine != described:
         raise UsageError(
-            f"engine = {engine!r}: preset {preset.name} describes the engine {described!r}"
+            f"engine = {engine!r}: preset {preset.name} is for engine {described!r}; "
+            "leave engine out, or choose another preset"
         )
     unserved = preset.workloads.get(workload)
     if unserved is not None and unserved.unless not in given:

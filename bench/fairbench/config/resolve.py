@@ -131,7 +131,7 @@ def _resolve(
     if preset is not None:
         if backend is not None:
             raise UsageError(
-                f"preset = {preset.name!r}: describes a simulated cluster: give no --backend"
+                f"preset = {preset.name!r}: presets need the simulator; leave --backend out"
             )
         check_preset(preset, chosen, given, workload.name)
         workload = at_rate_of(preset, workload)
@@ -186,5 +186,6 @@ def check_size(spec: ExperimentSpec) -> None:
     number = f"{programs:,.0f}" if programs < 1e18 else f"{programs:.3g}"
     causes = ", ".join(f"{key} = {getattr(spec, key)}" for key in (*keys, "clients"))
     raise UsageError(
-        f"{causes}: about {number} programs in all, at most {MAX_PROGRAMS:,} are allowed"
+        f"{causes}: this gives about {number} programs in total, and at most "
+        f"{MAX_PROGRAMS:,} are allowed"
     )

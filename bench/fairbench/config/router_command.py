@@ -23,17 +23,16 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 def check_router_command(words: Sequence[str]) -> None:
     """Raise ValueError unless the command has what a router must be told, and all is known."""
     if not words:
-        raise ValueError("is empty: write the command that starts the router")
+        raise ValueError("must not be empty: write the command that starts the router")
     used = {name for word in words for name in _PLACEHOLDER.findall(word)}
     for name in sorted(used):
         if name not in PLACEHOLDERS:
             raise ValueError(str(unknown_name("placeholder", name, PLACEHOLDERS)))
     if PORT not in used:
-        raise ValueError(f"has no {{{PORT}}}: the router must be told where to listen")
+        raise ValueError(f"must contain {{{PORT}}}, the port on which the router is to listen")
     if used.isdisjoint({WORKER_URLS, WORKER_URL_LIST}):
         raise ValueError(
-            f"has neither {{{WORKER_URLS}}} nor {{{WORKER_URL_LIST}}}: "
-            "the router must be told of its workers"
+            f"must contain {{{WORKER_URLS}}} or {{{WORKER_URL_LIST}}}, the URLs of the workers"
         )
 
 

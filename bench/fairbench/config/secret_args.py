@@ -61,4 +61,4 @@ def check_given(args: Sequence[str], what: str = ARGS) -> None:
     for word, following in zip(args, [*args, ""][1:], strict=True):
         flag, equals, value = word.partition("=")
         if is_secret(flag) and REDACTED in (value if equals else following,):
-            raise UsageError(f"{what}: {flag}: is secret and was not stored, so give it again")
+            raise UsageError(f"{what}: {flag} is secret and was not stored; give it again")

@@ -65,7 +65,10 @@ def check_scheduling(backend: Chosen, assignments: Mapping[str, Any]) -> None:
 
 
 def _as_it_is(key: str, value: Any) -> UsageError:
-    return UsageError(f"{key} = {value!r}: an endpoint is benchmarked as it is served")
+    return UsageError(
+        f"{key} = {value!r}: cannot be set with base_url, because a running endpoint is "
+        "benchmarked as it is; leave it out"
+    )
 
 
 def _has_profile(backend: Chosen) -> bool:
@@ -90,7 +93,8 @@ def _hardware(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
         )
     if "model" not in draft:
         raise UsageError(
-            f"model: missing: backend {backend.kind} needs --model, a path or a hub's name"
+            f"model: missing; backend {backend.kind} needs --model, a path or a name on "
+            "the Hugging Face hub"
         )
     return {"gpu": NO_PROFILE}
 
@@ -102,7 +106,7 @@ def _profile(gpu: str, model: str) -> dict[str, str]:
     if not is_profile_file(gpu):
         return {"gpu": profile_id, "model": found}
     if model != DEFAULTS["model"] and canonical_model(model, {found}) != found:
-        raise UsageError(f"model = {model!r}: gpu {gpu} is a profile of {found!r}")
+        raise UsageError(f"model = {model!r}: must be {found!r}, the model of timing profile {gpu}")
     return {"gpu": profile_id, "model": found}
 
 
@@ -122,16 +126,20 @@ def _scheduling(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
 def _check_router(backend: Chosen, router: str) -> None:
     if _has_external_router(backend) and router != EXTERNAL:
         raise UsageError(
-            f"router = {router!r}: router_command starts another; --local names the local scheduler"
+            f"router = {router!r}: cannot be set with router_command, which starts "
+            "another router; name the local scheduler with --local"
         )
     if router == EXTERNAL and not _has_external_router(backend):
-        raise UsageError(f"router = {router!r}: is somebody else's, so give router_command")
+        raise UsageError(
+            f"router = {router!r}: needs router_command, the command that starts this router"
+        )
 
 
 def _stock(policy: str, draft: Mapping[str, Any]) -> str:
     """Return the server's own policy as the local scheduler. Raises UsageError for another."""
     if draft.get("local", policy) != policy:
         raise UsageError(
-            f"local = {draft['local']!r}: schedule_policy = {policy!r} is the server's own"
+            f"local = {draft['local']!r}: cannot be combined with schedule_policy = "
+            f"{policy!r}, the server's own scheduling; give only one of them"
         )
     return policy

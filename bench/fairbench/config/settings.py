@@ -55,7 +55,10 @@ def resolve_settings(
     """
     known = parts()
     if workload.name in known:
-        raise UsageError(f"workload {workload.name!r}: a scheduler has this name, choose another")
+        raise UsageError(
+            f"workload {workload.name!r}: this is the name of a scheduler; give the workload "
+            "another name"
+        )
     names = _owners(given)
     for owner in names:
         if owner in known:
@@ -87,7 +90,10 @@ def _owners(settings: Mapping[str, Any]) -> list[str]:
 def _unknown_owner(owner: str, workload: WorkloadSpec, known: Mapping[str, type]) -> UsageError:
     if owner in PAIRS:
         router, local = PAIRS[owner]
-        return UsageError(f"{owner} is a pair: set the parameters of {router} or of {local}")
+        return UsageError(
+            f"{owner} is a pair of router and local scheduler: set the parameters of {router} "
+            f"or of {local} instead"
+        )
     return unknown_name("part in a setting", owner, {*known, workload.name, *workload_names()})
 
 

@@ -110,9 +110,14 @@ class ExperimentSpec(BaseModel):
         if self.duration_s is not None and self.warmup_s >= self.duration_s:
             raise ValueError(f"warmup_s = {self.warmup_s}: must be below duration_s")
         if self.tokenizer is not None and self.dataset_path is None:
-            raise ValueError("tokenizer: counts the tokens of real input, so give dataset_path")
+            raise ValueError(
+                "tokenizer: needs dataset_path, because it counts the tokens of real prompts"
+            )
         if self.dataset_path is not None and self.workload.scenario(self.scenario).others:
-            raise ValueError("dataset_path: feeds one kind of program, and this scenario has more")
+            raise ValueError(
+                "dataset_path: needs a scenario with a single kind of program, and this "
+                "scenario has several"
+            )
         names = self.workload.name_clients(self.clients)
         entitled = with_tenants(names)
         for name in self.weights or ():
@@ -128,7 +133,10 @@ class ExperimentSpec(BaseModel):
         except UsageError as error:
             raise ValueError(str(error)) from None
         if self.gpu == NO_PROFILE and any(one.of_alone for one in targets.values()):
-            raise ValueError("goodput: multiples of the latency alone need a timing profile")
+            raise ValueError(
+                "goodput: a target in x (a multiple of the latency on an idle replica) needs "
+                "a timing profile; give a time, such as 500ms"
+            )
 
     @property
     def tenant_weights(self) -> dict[str, float]:

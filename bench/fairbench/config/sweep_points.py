@@ -43,7 +43,9 @@ def _complaint(sweep: Sweep) -> str:
 def _points(sweep: Sweep) -> list[ExperimentSpec]:
     count = sum(prod(len(_values(values)) for values in grid.values()) for grid in sweep.grid)
     if count * sweep.num_runs > MAX_POINTS:
-        raise UsageError(f"grid: {count * sweep.num_runs:,} points, at most {MAX_POINTS:,}")
+        raise UsageError(
+            f"grid: has {count * sweep.num_runs:,} points, and at most {MAX_POINTS:,} are allowed"
+        )
     found: dict[str, ExperimentSpec] = {}
     for draft in _drafts(sweep):
         first = _resolve_quick(draft) if sweep.quick else _resolve(draft)
@@ -51,7 +53,7 @@ def _points(sweep: Sweep) -> list[ExperimentSpec]:
             spec = first.model_copy(update={"seed": first.seed + number})
             found.setdefault(identity(spec), spec)
     if not found:
-        raise UsageError("grid: no point is left")
+        raise UsageError("grid: all points are excluded; leave at least one")
     return list(found.values())
 
 

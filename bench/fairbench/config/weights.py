@@ -77,7 +77,7 @@ def parse_weights(text: str | None) -> dict[str, float] | None:
     except ValueError:
         weights = {}
     if "" in weights or len(weights) < len(pairs):
-        raise UsageError(f"--weights {text}: write NAME=WEIGHT, commas between, each NAME once")
+        raise UsageError(f"--weights {text}: write NAME=WEIGHT,NAME=WEIGHT with each NAME once")
     return weights
 
 

@@ -87,7 +87,9 @@ def grouped(folder: Path, sides: Sequence[Side], baseline: str | None = None) ->
         if len(group) > 1 and (baseline is None or baseline in (side.name for side in group))
     ]
     if not groups:
-        raise DataError(f"{folder}: holds no place with two schedulers: nothing to compare")
+        raise DataError(
+            f"{folder}: must hold runs of two or more schedulers in the same configuration"
+        )
     return groups
 
 

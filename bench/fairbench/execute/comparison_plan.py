@@ -87,7 +87,10 @@ def plan_comparison(
     stored = {one: _stored(Path(one)) for one in arguments if is_stored(one)}
     if len(stored) == len(arguments) and (flags or settings or num_runs):
         given = ", ".join([*flags, *settings, *(["num_runs"] if num_runs else [])])
-        raise UsageError(f"{given}: what is compared is stored, so nothing is run")
+        raise UsageError(
+            f"{given}: cannot be given with directories of stored runs, because nothing new "
+            "is run; leave it out"
+        )
     model = next(iter(stored.values()), None)
     members: list[Side | ToRun] = []
     for argument in arguments:
@@ -96,7 +99,9 @@ def plan_comparison(
     keys = [one.key for one in members if isinstance(one, ToRun)]
     for number, key in enumerate(keys):
         if key in keys[:number]:
-            raise UsageError(f"{arguments[number]}: the same experiment twice: nothing to compare")
+            raise UsageError(
+                f"{arguments[number]}: this experiment is given twice; give two different ones"
+            )
     return Plan(tuple(members), _seeds(members, flags, model, num_runs))
 
 
@@ -110,16 +115,28 @@ def check_usage(
     """Raise UsageError for what does not go together; ``given`` are the flags of what is run."""
     if resume is not None:
         if arguments or given or baseline:
-            raise UsageError(f"resume {resume}: goes on with that comparison as it is: no other")
+            raise UsageError(
+                f"resume {resume}: continues the comparison with its stored settings; no "
+                "other setting can be given with it"
+            )
     elif not arguments:
         raise UsageError("nothing to compare: give two schedulers, files or directories")
     elif len(arguments) > 1:
         if baseline:
-            raise UsageError(f"baseline {baseline}: of several, the first is the baseline")
+            raise UsageError(
+                f"baseline {baseline}: needs a single directory; of several arguments, the "
+                "first is the baseline"
+            )
     elif arguments[0] and not is_stored(arguments[0]):
-        raise UsageError(f"{arguments[0]}: nothing to compare it with: give another after it")
+        raise UsageError(
+            f"{arguments[0]}: a comparison needs two arguments; give another scheduler, file "
+            "or directory after it"
+        )
     elif given:
-        raise UsageError(f"{', '.join(given)}: what is compared is stored, so nothing is run")
+        raise UsageError(
+            f"{', '.join(given)}: cannot be given with directories of stored runs, because "
+            "nothing new is run; leave it out"
+        )
 
 
 def is_stored(argument: str) -> bool:
@@ -131,8 +148,8 @@ def _stored(path: Path) -> Side:
     sides = sides_of(runs_below(path))
     if len(sides) > 1:
         raise UsageError(
-            f"{path}: holds {len(sides)} experiments: compare it alone, or give the directory of "
-            "one of them"
+            f"{path}: holds {len(sides)} experiments; give it as the only argument, or "
+            "give the directory of one of them"
         )
     return replace(sides[0], name=str(path))
 

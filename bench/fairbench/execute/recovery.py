@@ -24,10 +24,10 @@ def recover_run(path: Path) -> RunResult:
     that of such a run, or if the run still goes on.
     """
     if (path / MANIFEST).exists():
-        raise UsageError(f"{path}: was saved already, see `fairbench show`")
+        raise UsageError(f"{path}: this run is saved already; print it with `fairbench show`")
     name = next((name for name in (FOLDER, SIMULATED) if (path / name).is_dir()), None)
     if name is None:
-        raise UsageError(f"{path}: is not the directory of a run that was killed")
+        raise UsageError(f"{path}: must be the directory of a run that was killed")
     spec = read_spec(path / EXPERIMENT)
     watch = Stopwatch.start()
     with run_folder(path, name) as folder:

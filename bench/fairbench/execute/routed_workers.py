@@ -69,7 +69,7 @@ def named_workers(
     workers = [parse_worker(url) for url in urls]
     for number, worker in enumerate(workers):
         if worker.url in (earlier.url for earlier in workers[:number]):
-            raise UsageError(f"--worker-url {worker.url}: named twice")
+            raise UsageError(f"--worker-url {worker.url}: given twice; give each worker once")
     if all_named:  # nobody will be added
         keys.check_named([worker.url for worker in workers])
     return Routed(

@@ -42,7 +42,7 @@ class SweepOutcome:
     def require_whole(self) -> None:
         """Raise RunFailed if a point failed."""
         if self.failures:
-            raise RunFailed(f"{len(self.failures)} failed, see {self.store.path / 'failed'}")
+            raise RunFailed(f"runs failed: {len(self.failures)}; see {self.store.path / 'failed'}")
 
 
 def run_sweep(

@@ -25,10 +25,12 @@ def traced(flags: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
     rest = {name: value for name, value in flags.items() if name not in keys}
     if "trace" not in given:
         if alone := [key for key in keys if key in given]:
-            raise UsageError(f"{alone[0]}: needs a trace")
+            raise UsageError(f"{alone[0]} needs --trace")
         return rest
     for name in (name for name in SAID if name in given):
-        raise UsageError(f"{name} = {given[name]}: the trace says that{SAID[name]}")
+        raise UsageError(
+            f"{name} = {given[name]}: cannot be combined with --trace, which sets it{SAID[name]}"
+        )
     if given.get("clients", 1) < 1:
         raise UsageError(f"clients = {given['clients']}: must be above 0")
     columns = dict(given.get("trace_map", {}))

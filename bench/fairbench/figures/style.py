@@ -78,7 +78,7 @@ def check_drawable() -> None:
     """Raise UsageError unless the libraries that draw are installed."""
     for library in ("matplotlib", "seaborn"):
         if find_spec(library) is None:
-            raise UsageError(f"figures need {library}: pip install '.[plot]'")
+            raise UsageError(f"figures need the package {library}: pip install '.[plot]'")
 
 
 @contextmanager

@@ -43,7 +43,7 @@ def separator_of(header: str) -> str:
 
 def _checked(text: str, separator: str, shown: str) -> str:
     if text.count(separator) > MAX_CELLS:
-        raise DataError(f"{shown}: a line of more than {MAX_CELLS:,} cells")
+        raise DataError(f"{shown}: a line has more than {MAX_CELLS:,} cells")
     return text
 
 
@@ -58,11 +58,13 @@ def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterat
     try:
         for name, times in Counter(reader.fieldnames or ()).items():
             if name and times > 1:
-                raise DataError(f"{shown}, line 1: column {shortened(repr(name))}: is there twice")
+                raise DataError(f"{shown}, line 1: column {shortened(repr(name))} is there twice")
         for row in reader:
             # None is the name of cells beyond the last column, and the value of a missing cell.
             if any(row.pop(None, ())):
-                raise DataError(f"{shown}, line {rows.line_num}: more cells than columns")
+                raise DataError(
+                    f"{shown}, line {rows.line_num}: has more cells than line 1 has columns"
+                )
             yield Row(rows.line_num, {k: v or "" for k, v in row.items()})
     except csv.Error as error:
         raise DataError(f"{shown}, line {rows.line_num}: not CSV: {error}") from None

@@ -108,7 +108,9 @@ def parsed(data: bytes, where: str, *, several_lines: bool = False, strict: bool
     except MemoryError:
         raise DataError(f"{where}: not enough memory to read it") from None
     except UnicodeEncodeError:
-        raise DataError(f"{where}: cannot be read: a text holds half of a character") from None
+        raise DataError(
+            f"{where}: cannot be read: a text contains an incomplete character (a lone surrogate)"
+        ) from None
     except ValueError as error:
         raise DataError(f"{where}: cannot be read: {error}") from None
     return value

@@ -179,8 +179,8 @@ class Unpacked(gzip.GzipFile):
             self._next_check = self._read + CHECKED
             if self._packed.seekable() and self._read > MAX_RATIO * self._packed.tell():
                 raise DataError(
-                    f"{self._shown}: is too large: unpacked it is more than {MAX_RATIO} times as "
-                    "long as packed; unpack it first if that is what it should be"
+                    f"{self._shown}: is too large: it grows by more than a factor of "
+                    f"{MAX_RATIO} when unpacked; unpack it yourself if this is intended"
                 )
         return data
 
@@ -197,7 +197,7 @@ def _opened(file: Traversable, shown: str) -> IO[bytes]:
             return io.BufferedReader(_Pipe(pipe, start or b""))
         time.sleep(PIPE_WAIT_S / PIPE_TRIES)
     pipe.close()
-    raise DataError(f"{shown}: cannot be read: a pipe that nobody writes to")
+    raise DataError(f"{shown}: cannot be read: it is a pipe to which no process writes")
 
 
 class _Pipe(io.RawIOBase):

@@ -41,11 +41,11 @@ def nanoseconds(value: Any, unit: str) -> int:
     elif isinstance(value, Nanoseconds):
         found = int(value)
     elif isinstance(number, float) and not isfinite(number * UNITS[unit]):
-        raise ValueError(f"{value!r} is no time")
+        raise ValueError(f"{value!r} is not a time")
     else:
         found = number * UNITS[unit] if isinstance(number, int) else round(number * UNITS[unit])
     if abs(found) >= _LARGEST:
-        raise ValueError(f"{value!r} is too far from any time")
+        raise ValueError(f"{value!r} is out of the range of times")
     return found
 
 
@@ -66,7 +66,7 @@ def _since_1970(value: Any) -> int:
 
 def _moment(value: Any) -> datetime:
     if not isinstance(value, str) or len(value) > 40:
-        raise ValueError(f"{value!r} is no time")
+        raise ValueError(f"{value!r} is not a time")
     text = value.strip().removesuffix(" UTC")
     moment = datetime.fromisoformat(text)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

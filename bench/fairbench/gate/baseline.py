@@ -33,11 +33,16 @@ def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
     """
     files = sorted(folder.glob(f"*/{EXPERIMENT}"))
     if not files:
-        raise UsageError(f"{folder}: holds no baseline, that is, no NAME/{EXPERIMENT}")
+        raise UsageError(
+            f"{folder}: must be a baseline, a directory with NAME/{EXPERIMENT} for each experiment"
+        )
     specs = {file.parent.name: read_spec(file) for file in files}
     for name, spec in specs.items():
         if spec.backend is not None:
-            raise UsageError(f"{folder / name}: backend {spec.backend.kind}: must be the simulator")
+            raise UsageError(
+                f"{folder / name}: backend {spec.backend.kind} is not supported; a baseline "
+                "needs the simulator"
+            )
     return specs
 
 

@@ -55,8 +55,8 @@ def parse_clause(text: str, known: Collection[str]) -> Clause:
     worse = "-" if more else "+"
     if loss and sign != worse:
         raise UsageError(
-            f"--fail-if {text!r}: {'less' if more else 'more'} of {short} is worse, so write the "
-            f"loss that you allow as {short}:{worse}{amount}{unit}"
+            f"--fail-if {text!r}: {('less' if more else 'more')} {short} is worse, so the "
+            f"allowed loss must be written {short}:{worse}{amount}{unit}"
         )
     return Clause(
         f"{short}:{sign}{amount}{unit}", metric, more, loss / (100 if unit else 1), bool(unit)

@@ -80,7 +80,8 @@ def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -
     """
     if not texts and not all(pair.simulated for pair in pairs):
         raise UsageError(
-            "only simulated runs come out the same every time: say how much is too much, --fail-if"
+            "--fail-if: missing; only simulated runs give the same results each time, so "
+            "other runs need a limit for each metric"
         )
     summaries = [summary for pair in pairs for summary in (*pair.before, *pair.after)]
     known = {key for summary in summaries for key in values_of(summary)}

@@ -115,7 +115,7 @@ def _points(path: Path) -> dict[str, Point]:
     for point in points:
         if point.simulated and len(point.runs) > 1:
             one, two = (run.run.path for run in point.runs[:2])
-            raise DataError(f"{one} and {two}: the same simulated experiment twice; keep one")
+            raise DataError(f"{one} and {two} are the same simulated experiment; keep one of them")
     return {key_of(point.experiment): point for point in points}
 
 

@@ -84,16 +84,16 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
     of_model = [name for name in matching if name.split("/")[1] == model]
     if not of_model:
         models = ", ".join(sorted({name.split("/")[1] for name in matching}))
-        raise UsageError(f"gpu {gpu!r} has no profile for model {model!r}: it has {models}")
+        raise UsageError(f"gpu {gpu!r} has no profile for model {model!r}: choose from {models}")
     if len({name.split("/")[0] for name in of_model}) > 1:
         gpus = ", ".join(sorted({name.split("/")[0] for name in of_model}))
-        raise UsageError(f"gpu {gpu!r} is ambiguous: it may be {gpus}")
+        raise UsageError(f"gpu {gpu!r} is ambiguous: choose from {gpus}")
     lowest = min(map(_degree, of_model))
     usual = [name for name in of_model if _degree(name) == lowest]
     served = [name for name in usual if name.endswith(MEASURED)]
     preferred = served or [name for name in usual if "/sglang" in name] or usual
     if len(preferred) > 1:
-        raise UsageError(f"gpu {gpu!r} is ambiguous: it may be {', '.join(preferred)}")
+        raise UsageError(f"gpu {gpu!r} is ambiguous: choose from {', '.join(preferred)}")
     return load_profile(preferred[0])
 
 

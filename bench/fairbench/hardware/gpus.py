@@ -72,5 +72,5 @@ def find_gpu(text: str) -> GPU:
         raise unknown_name("gpu", text, GPUS)
     if len(found) > 1:
         names = ", ".join(gpu.name for gpu in found)
-        raise UsageError(f"gpu {text!r} is ambiguous: it may be {names}")
+        raise UsageError(f"gpu {text!r} is ambiguous: choose from {names}")
     return found[0]

@@ -28,8 +28,9 @@ class KVPool:
         tokens = int(gib * 2**30 / self.kv_bytes_per_token)
         if tokens <= 0:
             raise UsageError(
-                f"mem_fraction_static {mem_fraction_static}: no memory is left for KV beside the "
-                f"weights ({self.weights_gib} of {self.pre_load_avail_gib} GiB)"
+                f"mem_fraction_static = {mem_fraction_static}: leaves no memory for KV, "
+                f"because the weights take {self.weights_gib} of "
+                f"{self.pre_load_avail_gib} GiB; give a larger fraction"
             )
         return tokens
 

@@ -40,8 +40,8 @@ def read_profile(gpu: str) -> TimingProfile:
     found = digest_of(Path(path), path)[:_DIGEST_LETTERS]
     if digest and digest != found:
         raise UsageError(
-            f"gpu {path}: has changed since the experiment was stored "
-            f"(digest {digest}, now {found}): give --gpu {path} to use it as it is now"
+            f"gpu {path}: the file has changed since the experiment was stored (digest "
+            f"{digest}, now {found}); give --gpu {path} to use the changed file"
         )
     profile_id = _text(data, "profile", path)
     place = profile_id.split("/")[:3]
@@ -59,7 +59,9 @@ def profile_of_table(data: Mapping[str, Any], profile_id: str, where: str) -> Ti
     if not costs["p"] >= 1:
         raise DataError(f"{where}: coefficients_ms.p = {costs['p']}: must be at least 1")
     if ("c_e" in costs) != ("q_e" in costs) or costs.get("q_e", 0) > 1:
-        raise DataError(f"{where}: coefficients_ms.q_e: goes with c_e and is at most 1")
+        raise DataError(
+            f"{where}: coefficients_ms.q_e must be at most 1, and needs coefficients_ms.c_e"
+        )
     names = tuple(field.name for field in fields(KVPool))
     pool = _numbers(data, "pool", where, names[:-1], names[-1:])
     pool["chunked_prefill_size"] = int(pool["chunked_prefill_size"])
@@ -140,5 +142,5 @@ def _numbers(
 
 def _number(value: Any, key: str, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        raise DataError(f"{where}: {key} = {value!r}: must be a number, not negative")
+        raise DataError(f"{where}: {key} = {value!r}: must be a number of at least 0")
     return value

@@ -36,12 +36,13 @@ class VLLMLimits:
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
-                f"max_num_batched_tokens {self.max_num_batched_tokens} must be at least "
-                f"max_num_seqs {self.max_num_seqs}"
+                f"max_num_batched_tokens = {self.max_num_batched_tokens}: must be at "
+                f"least max_num_seqs = {self.max_num_seqs}"
             )
         if self.blocks < 1:
             raise ValueError(
-                f"pool_tokens {self.pool_tokens} must be at least two blocks of {self.block_size}"
+                f"pool_tokens = {self.pool_tokens}: must be at least two blocks of "
+                f"{self.block_size} tokens"
             )
 
     @property

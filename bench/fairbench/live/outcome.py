@@ -68,7 +68,9 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
     try:
         served = msgspec.convert(json_file(path, f"{path}"), Served)
     except MissingFile:
-        raise DataError(f"{folder}: its servers were never ready, so nothing was run") from None
+        raise DataError(
+            f"{folder}: the servers of this run did not become ready, so there are no results"
+        ) from None
     except msgspec.ValidationError as error:
         raise DataError(f"{path}: {error}") from None
     merge(folder, float(getattr(spec.backend, "time_scale", 1.0)))

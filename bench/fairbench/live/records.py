@@ -142,7 +142,9 @@ def _codes(what: str, values: Iterable[str], names: Sequence[str]) -> list[int]:
     try:
         return [index[value] for value in values]
     except KeyError as error:
-        raise DataError(f"live records: {what} {error} is not one of {', '.join(names)}") from None
+        raise DataError(
+            f"live records: {what} {error} is unknown: choose from {', '.join(names)}"
+        ) from None
 
 
 def _read(path: Path, kind: type[_Record]) -> list[_Record]:

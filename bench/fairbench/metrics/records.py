@@ -52,7 +52,10 @@ class Table:
         lengths = {name: len(column) for name, column in made.items()}
         for name, length in lengths.items():
             if length != next(iter(lengths.values())):
-                raise DataError(f"{cls.__name__}: column {name!r} has {length} rows, unlike others")
+                raise DataError(
+                    f"{cls.__name__}: column {name!r} has {length} rows, and the other "
+                    "columns have another number"
+                )
         return cls(**made)
 
     def to_columns(self) -> dict[str, NDArray[Any]]:

@@ -121,8 +121,9 @@ def pool_of(shape: ModelShape, gpu: GPU, tp: int, dtype: str) -> KVPool:
     usable = gpu.pre_load_avail_gib * gpu.mem_fraction_static
     if pool.weights_gib >= usable:
         raise UsageError(
-            f"gpu {gpu.name}: {dtype} weights take {pool.weights_gib:.1f} GiB on each of {tp} "
-            f"GPUs, which have {usable:.1f} GiB for weights and KV: give a larger --tp, or --dtype"
+            f"gpu {gpu.name}: {dtype} weights take {pool.weights_gib:.1f} GiB on each of "
+            f"{tp} GPUs, which have {usable:.1f} GiB for weights and KV; give a larger "
+            "--tp, or a smaller --dtype"
         )
     return pool
 

@@ -96,8 +96,8 @@ class Server:
         end_s = min(one.pieces_s[-1] for one in answers)
         if begin_s >= end_s:
             raise RunFailed(
-                f"{requests} requests of {tokens:,} tokens never decoded together: the server "
-                "runs fewer at once, or is busy"
+                f"{requests} requests of {tokens:,} tokens did not decode at the same "
+                "time: the server runs fewer requests at once, or is busy"
             )
         made = [(one.tokens_at(begin_s), one.tokens_at(end_s)) for one in answers]
         step_s = float(np.median([(end_s - begin_s) / max(1e-9, b - a) for a, b in made]))
@@ -116,12 +116,15 @@ class Server:
             if answer.status != 200:
                 said = " ".join((await answer.text()).split())[:200]
                 raise RunFailed(
-                    f"{self._url}: answers {answer.status} to {tokens:,} tokens: {said}"
+                    f"{self._url}: the server answers a prompt of {tokens:,} tokens with "
+                    f"status {answer.status}: {said}"
                 )
             events = _events(answer.content)
             pieces_s = [time.monotonic() async for event in events if event.get("choices")]
         if not pieces_s:
-            raise RunFailed(f"{self._url}: streams no output to a prompt of {tokens:,} tokens")
+            raise RunFailed(
+                f"{self._url}: the server streams no output for a prompt of {tokens:,} tokens"
+            )
         return _Answer(sent_s, pieces_s)
 
 
@@ -149,7 +152,7 @@ async def served_model(session: ClientSession, base_url: str) -> str:
         listed = await answer.json(content_type=None) if answer.status == 200 else {}
     models = listed.get("data") or [{}]
     if not (name := models[0].get("id")):
-        raise RunFailed(f"{url}: lists no model: give --served-model-name")
+        raise RunFailed(f"{url}: the server lists no model; give --served-model-name")
     return str(name)
 
 
@@ -183,5 +186,7 @@ async def _events(lines: AsyncIterable[bytes]) -> AsyncIterator[dict[str, Any]]:
         if line.startswith(b"data:") and data != b"[DONE]":
             event = parsed(data, "the server's stream")
             if "error" in event:
-                raise RunFailed(f"the server ends a stream with {str(event['error'])[:200]}")
+                raise RunFailed(
+                    f"the server ended a stream with an error: {str(event['error'])[:200]}"
+                )
             yield event

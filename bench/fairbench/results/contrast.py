@@ -113,8 +113,8 @@ def sides_of(runs: Iterable[ComparedRun]) -> list[Side]:
         group = groups.setdefault(key, {})
         if seed in group:
             raise DataError(
-                f"{group[seed].run.path} and {run.run.path}: the same experiment and seed twice; "
-                "keep one, or compare their directories"
+                f"{group[seed].run.path} and {run.run.path} have the same experiment and "
+                "seed; keep one of them, or compare their directories"
             )
         group[seed] = run
     return [
@@ -128,8 +128,8 @@ def contrast(baseline: Side, other: Side, metrics: Sequence[str]) -> Contrast:
     seeds = sorted(baseline.runs.keys() & other.runs.keys())
     if not seeds:
         raise UsageError(
-            f"{baseline.name} has {seed_text(baseline.runs)}, {other.name} "
-            f"{seed_text(other.runs)}: none in common, so that nothing can be paired"
+            f"{baseline.name} has {seed_text(baseline.runs)} and {other.name} has "
+            f"{seed_text(other.runs)}: a comparison needs seeds that both have"
         )
     left_out = sorted(baseline.runs.keys() ^ other.runs.keys())
     places = [place_of(side.first.experiment) | {"seed": None} for side in (other, baseline)]

@@ -37,7 +37,7 @@ def t_interval(
     ValueError without values.
     """
     if not values:
-        raise ValueError("no values, so no interval")
+        raise ValueError("an interval needs at least one value")
     if len(values) == 1:
         return MeanInterval(float(values[0]), None, None)
     average = fsum(values) / len(values)

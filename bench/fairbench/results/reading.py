@@ -29,7 +29,10 @@ def runs_below(path: Path) -> Iterator[ComparedRun]:
         check_summary(run.summary, run.run.path / SUMMARY)
         _check_experiment(run)
         if run.run.manifest.get("complete") is not True:
-            raise DataError(f"{run.run.path}: incomplete, so it cannot be compared")
+            raise DataError(
+                f"{run.run.path}: this run is incomplete and cannot be compared; finish it, "
+                "or leave it out"
+            )
         yield run
 
 

@@ -114,6 +114,8 @@ def _columns(table: pa.Table, codes: dict[str, dict[str, int]], where: str) -> d
         try:
             numbers = [codes[name][value] for value in encoded.dictionary.to_pylist()]
         except KeyError as error:
-            raise DataError(f"{where}: {name} {error} is not in its summary") from None
+            raise DataError(
+                f"{where}: {name} {error} is missing in the summary of the run"
+            ) from None
         columns[name] = np.array(numbers, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
     return columns

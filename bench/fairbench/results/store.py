@@ -185,8 +185,8 @@ def read_run(path: Path) -> StoredRun:
     version = manifest.get("schema_version")
     if version != SCHEMA_VERSION:
         raise DataError(
-            f"{path / MANIFEST}: schema_version = {version!r}: this fairbench reads "
-            f"{SCHEMA_VERSION}"
+            f"{path / MANIFEST}: schema_version = {version!r}: must be {SCHEMA_VERSION} "
+            "for this version of fairbench"
         )
     return StoredRun(path, _in_present_terms(read_json(path / SUMMARY)), manifest)
 
@@ -216,7 +216,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json_file(path, f"{path}", strict=True)
     except MissingFile:
-        raise DataError(f"{path}: no such file, so {path.parent} is not a run directory") from None
+        raise DataError(
+            f"{path}: no such file; {path.parent} must be the directory of a run"
+        ) from None
     if not isinstance(content, dict):
         raise DataError(f"{path}: must hold a JSON object")
     cleaned: dict[str, Any] = _cleaned(content)

@@ -17,7 +17,7 @@ def central(t: float, degrees: int) -> float:
     Raises ValueError for less than one degree of freedom.
     """
     if degrees < 1:
-        raise ValueError(f"{degrees} degrees of freedom: there must be one at least")
+        raise ValueError(f"{degrees} degrees of freedom: must be at least 1")
     return _central(atan(abs(t) / sqrt(degrees)), degrees)
 
 

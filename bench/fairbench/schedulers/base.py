@@ -147,7 +147,9 @@ class LocalScheduler(ABC):
 
         Only for a scheduler with ``orders_retraction``; without it the engine's own order holds.
         """
-        raise RunFailed(f"{self.name} declares orders_retraction and has no retraction_order")
+        raise RunFailed(
+            f"{self.name} declares orders_retraction, so it must have a method retraction_order"
+        )
 
     def step_tokens(self, running: RunningView, now_s: float) -> int:
         """Return the token limit of the step that begins, for prompts and outputs together.
@@ -155,7 +157,7 @@ class LocalScheduler(ABC):
         Only called for a scheduler with ``sizes_steps``, and only in engines whose steps mix both
         (vLLM). The engine's own limit applies as well, and every running request gets its token.
         """
-        raise RunFailed(f"{self.name} declares sizes_steps and has no step_tokens")
+        raise RunFailed(f"{self.name} declares sizes_steps, so it must have a method step_tokens")
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
         """Handle a running request that lost its memory, or was preempted, and will wait again."""
@@ -247,8 +249,8 @@ class Router(ABC):
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
         """Add a worker with an empty cache (again). Raises RunFailed if that is impossible."""
-        raise RunFailed(f"router {self.name} cannot change its set of workers")
+        raise RunFailed(f"router {self.name} does not support adding or removing workers")
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
         """Remove a worker and its cache; the host dispatches its requests again."""
-        raise RunFailed(f"router {self.name} cannot change its set of workers")
+        raise RunFailed(f"router {self.name} does not support adding or removing workers")

@@ -44,7 +44,7 @@ def own_cost(name: str) -> Cost | None:
         raise unknown_name("cost", name, (LINEAR, PROFILED, f"FILE{SUFFIX}"))
     function = getattr(module_of(Path(name).resolve(), "cost"), FUNCTION, None)
     if not callable(function):
-        raise UsageError(f"{name}: needs a function {FUNCTION}(input_tokens, output_tokens)")
+        raise UsageError(f"{name}: must define a function {FUNCTION}(input_tokens, output_tokens)")
     _try_out(function, name)
     cost: Cost = function
     return cost
@@ -61,7 +61,9 @@ def _try_out(function: Callable[[int, int], Any], name: str) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
             raise UsageError(f"{where} is {value!r}: must be a number")
         if value < max(values.get(fewer, 0) for fewer in ((_fewer(x), y), (x, _fewer(y)))):
-            raise UsageError(f"{where} is {value!r}: must not be less than 0 or for fewer tokens")
+            raise UsageError(
+                f"{where} is {value!r}: a cost must be at least 0, and must not fall as tokens grow"
+            )
         values[x, y] = value
 
 

@@ -58,5 +58,8 @@ class GPUCharges:
 def gpu_charges(name: str, setup: Setup) -> GPUCharges:
     """Return a scheduler's charges. Raises UsageError if its host has no iteration costs."""
     if setup.costs is None:
-        raise UsageError(f"{name}.charge = {GPU_TIME!r}: what iterations take is not known here")
+        raise UsageError(
+            f"{name}.charge = {GPU_TIME!r}: needs a timing profile, because the time of "
+            "iterations is not known here; leave charge out"
+        )
     return GPUCharges(setup.costs)

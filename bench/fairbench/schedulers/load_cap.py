@@ -94,5 +94,8 @@ def load_cap(setting: str | int | None, costs: CostModel) -> LoadCap:
         return NoCap()
     units = step_units(costs)
     if units is None:
-        raise UsageError(f"load_cap = {setting!r}: nobody knows what a decode step takes here")
+        raise UsageError(
+            f"load_cap = {setting!r}: needs a timing profile, because the time of a decode "
+            "step is not known here"
+        )
     return LoadCap(setting, units)

@@ -54,7 +54,7 @@ def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> No
     names = param_names(params_class)
     for name in values:
         if not names:
-            raise UsageError(f"{owner} has no parameters, so {owner}.{name} cannot be set")
+            raise UsageError(f"{owner}.{name}: cannot be set, because {owner} has no parameters")
         if name not in names:
             raise unknown_name(f"parameter of {owner}", name, names)
 

@@ -103,7 +103,9 @@ def _with_plugins(group: str) -> Mapping[str, str]:
     for name, value in own:
         # Routers and local schedulers share a namespace: `--set NAME.PARAM` does not say the kind.
         if name in found or name in LOCALS or name in ROUTERS:
-            raise UsageError(f"two schedulers are called {name!r}: {value} is one")
+            raise UsageError(
+                f"two schedulers have the name {name!r}, one of them {value}; rename one"
+            )
         found[name] = value
     return found
 

@@ -39,11 +39,15 @@ def flattened(objects: list[tuple[str, Object]]) -> list[tuple[str, Object]]:
     for number, (where, item) in enumerate(objects):
         objects[number] = where, {}
         if not is_aiperf(item):
-            raise DataError(f"{where}: no record of aiperf's: has no metadata.{START}")
+            raise DataError(
+                f"{where}: not a record of aiperf: the field metadata.{START} is missing"
+            )
         if item["metadata"].get("benchmark_phase") != "warmup":
             found.append((where, _flat(item, where)))
     if not found:
-        raise DataError(f"{objects[0][0]}: no records but of the warm-up")
+        raise DataError(
+            f"{objects[0][0]}: holds only records of the warm-up, so there is nothing to score"
+        )
     return found
 
 
@@ -86,7 +90,9 @@ def _time_s(metrics: Object, name: str, where: str) -> Any:
         return value
     if unit not in UNITS_S:
         known = ", ".join(UNITS_S)
-        raise DataError(f"{where}: {name} in {shortened(repr(unit))}: must be in one of {known}")
+        raise DataError(
+            f"{where}: the unit of {name} is {shortened(repr(unit))}: must be one of {known}"
+        )
     return value * UNITS_S[unit]
 
 

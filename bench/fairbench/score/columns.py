@@ -79,7 +79,10 @@ def columns_of(
     """
     if layout.shape is Shape.REQUEST:
         if line is not None:
-            raise UsageError(f"--line {line}: each line of this file is a request, not a run")
+            raise UsageError(
+                f"--line {line}: cannot be given for this file, in which each line is a "
+                "request, not a run"
+            )
         where, rows = objects[0][0], [item for _, item in objects]
         return _transposed(layout, rows, where, names or {})
     where, item = one_of_several(objects, line, objects[0][0].rpartition(",")[0])
@@ -135,9 +138,9 @@ def _check_ends(made: Columns, rows: list[Object], where: str) -> None:
             others = ", ".join(printable(str(key)) for key in row if key not in used)
             raise DataError(
                 f"{where.rpartition(',')[0] or where}: request {number + 1}: has no "
-                f"{' or '.join(ends)}, unlike others (has {others or 'nothing else'}). Name the "
-                "field with --map FIELD=NAME; a request that failed has an error, a status or no "
-                "output tokens"
+                f"{' or '.join(ends)}, unlike other requests (it has "
+                f"{others or 'no other field'}). Name the field with --map FIELD=NAME; a "
+                "failed request must have an error, a status or no output tokens"
             )
 
 
@@ -187,9 +190,9 @@ def _checked(layout: Layout, values: dict[str, Any], run: Object, where: str) ->
     for name, column in values.items():
         if not isinstance(column, list) or len(column) != length:
             key = layout.columns[name]
-            raise DataError(f"{where}: {key!r} ({name}) must be a list, as long as the others")
+            raise DataError(f"{where}: {key!r} ({name}) must be a list as long as the other lists")
     if not length:
-        raise DataError(f"{where}: no records")
+        raise DataError(f"{where}: holds no records")
     if layout.at_once:
         values["start"] = _at_once(run, length, where)
     if layout.uncached:
@@ -207,7 +210,8 @@ def _at_once(run: Object, length: int, where: str) -> list[Any]:
     """Return the starts of a run that sent everything at once; others cannot be told."""
     if number_of(run.get("request_rate")) != inf or run.get("max_concurrency") is not None:
         raise DataError(
-            f"{where}: has no start times (sglang.bench_serving keeps none), so only a run at "
-            "request_rate inf without max_concurrency can be scored; or --map start=NAME"
+            f"{where}: has no start times (sglang.bench_serving does not record them). "
+            "Without them, only a run at request_rate inf without max_concurrency can be "
+            "scored; name a column of start times with --map start=NAME"
         )
     return [0.0] * length

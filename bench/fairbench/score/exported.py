@@ -36,6 +36,6 @@ def export_of(
     file = where.rpartition(",")[0] or where
     run = one_of_several(runs, line, file)
     if not run.requests:
-        raise DataError(f"{file}: no records")
+        raise DataError(f"{file}: holds no records")
     places = [f"{file}, request {number}" for number in range(1, len(run.requests) + 1)]
     return Exported(run, tool.name, list(zip(places, run.requests, strict=True)))

@@ -37,14 +37,14 @@ def read_objects(path: Path) -> list[tuple[str, Object]]:
     read = listed if kind is Kind.LIST else json_objects
     objects: list[tuple[str, Object]] = list(read(path, f"{path}"))
     if not objects:
-        raise DataError(f"{path}: no records")
+        raise DataError(f"{path}: holds no records")
     return objects
 
 
 def _parquet_rows(path: Path) -> list[Object]:
     table = read_parquet(path)
     if not len(table):
-        raise DataError(f"{path}: no records")
+        raise DataError(f"{path}: holds no records")
     Memory(f"{path}").take(len(table) * (OBJECT_BYTES + VALUE_BYTES * table.num_columns))
     columns = [_values(column) for column in table.columns]
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -57,7 +57,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, Object]]:
         empty = False
         yield f"{path}, line {number}", {name: text.strip() for name, text in cells.items()}
     if empty:
-        raise DataError(f"{path}: no records")
+        raise DataError(f"{path}: holds no records")
 
 
 def _values(column: pa.ChunkedArray) -> Iterator[Any]:

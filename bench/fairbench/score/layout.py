@@ -190,8 +190,9 @@ def _in_none(item: Object, where: str, names: Mapping[str, str]) -> DataError:
     }
     keys = ", ".join(printable(str(name)) for name in list(item)[:12])
     return DataError(
-        f"{where}: in no known layout; of the plain one it lacks {', '.join(missing.values())} "
-        f"(has {keys}). Name the fields with --map FIELD=NAME.{_hint(missing, plain, item)}"
+        f"{where}: the layout is unknown. The plain layout needs "
+        f"{', '.join(missing.values())}, which the file lacks (it has {keys}). Name the "
+        f"fields with --map FIELD=NAME.{_hint(missing, plain, item)}"
     )
 
 

@@ -116,7 +116,7 @@ def read_scored(
 
 def _check_no_unit(path: Path, tool: str, unit_s: float | None) -> None:
     if unit_s is not None:
-        raise UsageError(f"{path}: records of {tool} say their units: no --time-unit")
+        raise UsageError(f"{path}: records of {tool} contain their units; leave --time-unit out")
 
 
 def _disagreement(path: Path, completed: int | None, status: Any) -> list[str]:
@@ -138,7 +138,9 @@ def _worker_numbers(workers: Any) -> Any:
     names = [None if isinstance(one, float) and np.isnan(one) else f"{one}" for one in workers]
     codes = {name: code for code, name in enumerate(dict.fromkeys(filter(None, names)))}
     if len(codes) > MAX_WORKER:
-        raise DataError(f"{len(codes):,} different names of workers: at most {MAX_WORKER:,}")
+        raise DataError(
+            f"{len(codes):,} different names of workers: at most {MAX_WORKER:,} are allowed"
+        )
     return np.array([np.nan if name is None else codes[name] for name in names])
 
 
@@ -222,7 +224,10 @@ def _programs(requests: Requests, asked: Floats) -> Programs:
     programs, first = np.unique(requests.program_id, return_index=True)
     count = len(programs)
     if (requests.client != requests.client[first][requests.program_id]).any():
-        raise DataError("a program has requests of several clients; map another field to program")
+        raise DataError(
+            "program: a program has requests of several clients; name another field with "
+            "--map program=NAME"
+        )
     status = np.full(count, FINISHED)
     for state in (UNFINISHED, REFUSED):  # one refused request fails its program
         status[requests.program_id[requests.status == state]] = state

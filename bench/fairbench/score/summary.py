@@ -51,7 +51,10 @@ def scored_summary(
                 raise unknown_name(f"client in --{flag}", name, known)
     targets = named_targets(goodput or {}, scored.clients)
     if any(one.of_alone for one in targets.values()):
-        raise UsageError("--goodput: multiples of the latency alone need a timing profile")
+        raise UsageError(
+            "--goodput: a target in x (a multiple of the latency on an idle replica) needs a "
+            "timing profile; give a time, such as 500ms"
+        )
     facts = Facts(
         clients=tuple(
             Client(name, name in misbehaving, weights.get(name, 1.0), targets[name])

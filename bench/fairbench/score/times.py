@@ -87,9 +87,9 @@ class Times:
         if not self._said and self._guessed != "s" and len(known):
             name = column.field
             raise DataError(
-                f"{self._where}: {name} = {known[0]:g}: in what unit? Its times seem to be in "
-                f"{self._guessed}: say it with --time-unit, or in the name of its column, such as "
-                f"{name}_{self._guessed}"
+                f"{self._where}: {name} = {known[0]:g}: the unit is unknown, probably "
+                f"{self._guessed}; give it with --time-unit, or in the name of the "
+                f"column, such as {name}_{self._guessed}"
             )
         return self._unit_s
 

@@ -226,7 +226,13 @@ class Cluster:
             now_s = self.clock.now_ps / PS_PER_S
             self.router.on_finish(request, sequence.worker, output, now_s)
         if refused:
-            done(None, ProgramFailed(f"request {request.request_id} was refused"))
+            done(
+                None,
+                ProgramFailed(
+                    f"request {request.request_id} was refused, because it can never fit the KV "
+                    "pool"
+                ),
+            )
             return
         index = self.request_log.index[request.client]
         self.service[index] += request.input_tokens + 2 * sequence.produced

@@ -58,7 +58,10 @@ def build_scheduler(
         raise DataError(str(error))
     if name in ("fcfs", "rpm"):
         if weights:
-            raise DataError(f"field 'weights': scheduler {measured_name} has none")
+            raise DataError(
+                f"field 'weights': scheduler {measured_name} does not support weights; remove "
+                "the field"
+            )
     else:
         implied = _WVTC_WEIGHTS if measured_name == "WVTC" else {}
         chosen = dict(implied if weights is None else weights)

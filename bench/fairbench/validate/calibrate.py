@@ -62,7 +62,10 @@ def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
     """Return the runs that may be fitted to. Raises DataError if there are none."""
     chosen = [run for run in runs if run.name in FITTED_RUNS]
     if not chosen:
-        raise DataError(f"no run of the scenarios {' and '.join(FITTED_SCENARIOS)} to fit to")
+        raise DataError(
+            f"the fit needs a run of the scenarios {' and '.join(FITTED_SCENARIOS)}, and the "
+            "file has none"
+        )
     return chosen
 
 

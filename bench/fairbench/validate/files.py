@@ -38,7 +38,7 @@ def check_output(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"output_dir {directory}: cannot be made: {error.strerror}") from None
+        raise UsageError(f"output_dir {directory}: cannot be created: {error.strerror}") from None
 
 
 def write_files(

@@ -73,11 +73,11 @@ def load_measured(path: Path) -> list[MeasuredRun]:
     """
     runs = [_measured(record, where) for where, record in json_lines(path, f"{path}")]
     if not runs:
-        raise DataError(f"{path}: no records")
+        raise DataError(f"{path}: holds no records")
     runs.sort(key=lambda run: run.name)
     for one, other in pairwise(runs):
         if one.name == other.name:
-            raise DataError(f"{path}: two runs are called {one.name!r}")
+            raise DataError(f"{path}: two runs have the name {one.name!r}; rename one")
     return runs
 
 
@@ -89,7 +89,7 @@ def read_measured(path: Path) -> tuple[list[MeasuredRun], list[NotReplayed]]:
     """
     places = list(json_lines(path, f"{path}"))
     if not places:
-        raise DataError(f"{path}: no records")
+        raise DataError(f"{path}: holds no records")
     runs, failed = each(
         lambda place: _measured(place.value, place.where),
         places,
@@ -98,7 +98,7 @@ def read_measured(path: Path) -> tuple[list[MeasuredRun], list[NotReplayed]]:
     runs.sort(key=lambda run: run.name)
     for one, other in pairwise(runs):
         if one.name == other.name:
-            raise DataError(f"{path}: two runs are called {one.name!r}")
+            raise DataError(f"{path}: two runs have the name {one.name!r}; rename one")
     return runs, failed
 
 
@@ -124,7 +124,7 @@ def _names(path: str, where: str) -> tuple[str, str, str]:
     """
     *folders, file = path.split("/")
     if not folders:
-        raise DataError(f"{where}: field 'path' = {path!r} names no scheduler: SCHEDULER/FILE")
+        raise DataError(f"{where}: field 'path' = {path!r}: must have the form SCHEDULER/FILE")
     scenario = file.split(".")[0].removeprefix("all_results_")
     if folders[-2:-1] == ["LShare"]:
         return "/".join(folders[-2:]), scenario, ""
@@ -155,7 +155,7 @@ def _trace(record: dict[str, Any], where: str) -> Trace:
             raise DataError(f"{where}: missing field {name!r}")
         columns[name] = _column(record[name], name, where)
         if len(columns[name]) != len(columns["client"]):
-            raise DataError(f"{where}: field {name!r} is not as long as 'client'")
+            raise DataError(f"{where}: field {name!r} must be as long as field 'client'")
     check_span(columns["req_time"], "req_time", where)
     refused = columns["request_latency"] < 0
     for name in ("first_token_latency", "request_latency"):

@@ -65,7 +65,7 @@ def first_prompt(program: Job) -> Prompt:
         program.run(probe).send(None)
     except (_AskedError, StopIteration):
         return probe.prompt
-    raise AssertionError("a program waits for something that is no call")
+    raise AssertionError("a program awaits something that is not a call")
 
 
 class _Latest:

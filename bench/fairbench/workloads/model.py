@@ -26,19 +26,23 @@ MAX_NAME = 64  # characters; it is part of a directory's name
 
 def _plain(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
-        raise ValueError("must be letters, digits, - and _, the first a letter or digit")
+        raise ValueError(
+            "must consist of letters, digits, - and _, and begin with a letter or digit"
+        )
     return name
 
 
 def _client_name(name: str) -> str:
     """Validate a client name: a plain name, or tenants before it, as in ``org/team/user``."""
     if re.fullmatch(r"client-\d+", name):
-        raise ValueError("clients without a name of their own are called client-N")
+        raise ValueError(
+            "must not have the form client-N, which is reserved for clients without a name"
+        )
     for part in name.split(SEPARATOR):
         try:
             _plain(part)
         except ValueError as error:
-            raise ValueError(f"{error}, with {SEPARATOR} between tenants") from None
+            raise ValueError(f"{error}; {SEPARATOR} separates tenants") from None
     return name
 
 

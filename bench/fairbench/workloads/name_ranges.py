@@ -19,7 +19,7 @@ def names_in(word: str) -> list[str]:
         return [word]
     first, last = int(found[2]), int(found[3])
     if not first <= last < first + MAX_CLIENTS:
-        raise ValueError(f"{word!r}: must go up, by at most {MAX_CLIENTS:,} clients")
+        raise ValueError(f"{word!r}: must go up, and hold at most {MAX_CLIENTS:,} clients")
     return [f"{found[1]}{number}" for number in range(first, last + 1)]
 
 

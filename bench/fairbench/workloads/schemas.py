@@ -87,7 +87,7 @@ def _text(record: Mapping[str, Any], field: str) -> str:
     """Return the text that a program is about. Raises ValueError if the text is empty."""
     text = _string(record, field)
     if not text:
-        raise ValueError(f"field {field!r}: is empty")
+        raise ValueError(f"field {field!r}: must not be empty")
     return text
 
 
@@ -96,7 +96,7 @@ def _records(record: Mapping[str, Any], field: str) -> Sequence[Mapping[str, Any
     if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
         raise ValueError(f"field {field!r}: must be a list of objects")
     if not value:
-        raise ValueError(f"field {field!r}: is empty")
+        raise ValueError(f"field {field!r}: must not be empty")
     return value
 
 
@@ -143,7 +143,9 @@ def _arena(record: Mapping[str, Any]) -> Texts:
         if (role, next_role) == ("user", "assistant")
     ]
     if not pairs:
-        raise ValueError(f"field {field!r}: no user message with an assistant message after it")
+        raise ValueError(
+            f"field {field!r}: must hold a user message that is followed by an assistant message"
+        )
     return Texts("", tuple(pairs))
 
 
@@ -151,11 +153,11 @@ def _video(record: Mapping[str, Any]) -> Texts:
     """Return a NExT-QA question with its choices; 30 frames count as 256 tokens [Preble code]."""
     text = _string(record, "frame_count")
     if not text.isdecimal() or not int(text):
-        raise ValueError(f"field 'frame_count': {text!r} is no number of frames")
+        raise ValueError(f"field 'frame_count': {text!r} must be a number of frames")
     choices = [_string(record, f"a{number}") for number in range(5)]
     answer = _string(record, "answer")
     if answer not in ("0", "1", "2", "3", "4"):
-        raise ValueError(f"field 'answer': {answer!r} is not the number of a choice")
+        raise ValueError(f"field 'answer': {answer!r} must be the number of a choice")
     asked = " ".join([_string(record, "question"), *choices])
     tokens = max(1, int(text) * 256 // 30)
     return Texts(_text(record, "video"), ((asked, choices[int(answer)]),), tokens)
@@ -182,7 +184,7 @@ def _trajectory(record: Mapping[str, Any]) -> Texts:
         else:
             before += said
     if not root or not exchanges:
-        raise ValueError("field 'traj': needs a message of the system and one of the assistant")
+        raise ValueError("field 'traj': must hold a system message and an assistant message")
     return Texts(root, tuple(exchanges))
 
 
@@ -190,7 +192,7 @@ def _react(record: Mapping[str, Any]) -> Texts:
     """Return a ReAct trajectory as one text: lines that begin with ``>`` are the agent's."""
     task, *acts = ("\n" + _text(record, "text")).split("\n>")
     if not acts or not task.strip():
-        raise ValueError("field 'text': needs a task, and lines that begin with >")
+        raise ValueError("field 'text': must hold a task, followed by lines that begin with >")
     exchanges, seen = [], ""
     for act in acts:
         said, _, after = act.partition("\n")

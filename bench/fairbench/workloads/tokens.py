@@ -71,8 +71,8 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
         from tokenizers import Tokenizer
     except ImportError:
         raise UsageError(
-            "a tokenizer file needs the tokenizers package: in a clone of fairbench, "
-            'pip install ".[tokenizers]"'
+            "a tokenizer file needs the package tokenizers: in a clone of fairbench, pip "
+            'install ".[tokenizers]"'
         ) from None
     with tokenizer_errors(tokenizer_path, "not a tokenizer.json"):
         tokenizer = Tokenizer.from_str(text)

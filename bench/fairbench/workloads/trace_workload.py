@@ -33,8 +33,9 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
     trace = read.trace
     if len(trace.clients) > MAX_CLIENTS:
         raise UsageError(
-            f"trace {params.file}: has {len(trace.clients):,} clients, at most {MAX_CLIENTS:,} are "
-            "allowed: `fairbench trace cut --largest N` keeps those with the most requests"
+            f"trace {params.file}: has {len(trace.clients):,} clients, and at most "
+            f"{MAX_CLIENTS:,} are allowed; `fairbench trace cut --largest N` keeps the "
+            "clients with the most requests"
         )
     params = replace(params, format=read.format, sha256=read.sha256)
     duration_s = floor(trace.span_s / params.time_scale) + 1.0

@@ -34,7 +34,9 @@ def read(tmp_path):
 def test_a_trace_longer_than_the_clock_is_refused_unless_a_part_is_played(tmp_path):
     path = tmp_path / "long.csv"
     path.write_text("t,isl,osl\n0,5,1\n8,6,1\n10000000,7,1\n")  # 115.7 days
-    with pytest.raises(UsageError, match="lasts 116 days at a time_scale of 1, at most 100 can be"):
+    with pytest.raises(
+        UsageError, match="lasts 116 days at time_scale = 1, and at most 100 days are"
+    ):
         experiment({"trace": str(path)}, {})
     with pytest.raises(UsageError, match="lasts 116 days"):
         experiment({"trace": str(path), "num_programs": 3}, {})

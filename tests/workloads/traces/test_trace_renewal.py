@@ -102,11 +102,11 @@ def test_the_shape_of_weibulls_law():
         ({"windows": [[0, -1, 1, "Gamma"]]}, r"line 1: windows: \[0, -1, 1, 'Gamma'\]: must be"),
         ({"windows": [[0, 1, 1, "Gauss"]]}, "line 1: windows: .*'Gamma' or 'Weibull'"),
         ({"windows": 3}, "line 1: windows = 3: wrong type"),
-        ({"windows": [[0, 1, 1, "Gamma"], [0, 1, 1, "Gamma"]]}, "must be in order of time"),
+        ({"windows": [[0, 1, 1, "Gamma"], [0, 1, 1, "Gamma"]]}, "windows: must be sorted by time"),
         ({"lens": {"x": LENS}}, "line 1: lens: 'x': must be a time"),
         ({"lens": {"0": {"input_tokens": [[1], [0]]}}}, "must be .*lengths.*parts"),
         ({"client": None}, "line 1: client = None: must be a number or a text"),
-        ({"windows": []}, "no client with windows and lengths"),
+        ({"windows": []}, "must hold at least one client with windows and lengths"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, change, complaint):
@@ -117,5 +117,5 @@ def test_what_is_wrong_is_named(tmp_path, change, complaint):
 
 
 def test_clients_of_its_own_are_kept(path):
-    with pytest.raises(UsageError, match="clients: a trace in the format servegen says that"):
+    with pytest.raises(UsageError, match="clients: cannot be given for the format servegen, whose"):
         experiment({"trace": path, "clients": 3}, {})

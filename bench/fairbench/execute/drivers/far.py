@@ -32,15 +32,15 @@ def address_facing(host: str) -> str:
     """
     if ":" in host:
         raise UsageError(
-            f"driver launcher: node {host}: drivers call back over IPv4 only; start its node "
-            "with an IPv4 address (ray start --node-ip-address)"
+            f"--driver-launcher: node {host} has no IPv4 address, which drivers need; "
+            "start the node with one (ray start --node-ip-address)"
         )
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
             toward.connect((host, 9))  # sends nothing
             address: str = toward.getsockname()[0]
     except OSError as error:
-        raise UsageError(f"driver launcher: no way to node {host}: {error}") from None
+        raise UsageError(f"--driver-launcher: node {host} cannot be reached: {error}") from None
     return address
 
 

@@ -46,7 +46,7 @@ def calls_of(program: Job, cache: EndlessCache) -> list[Call]:
         program.run(llm).send(None)
     except StopIteration:
         return llm.calls
-    raise AssertionError("a program waits for something that is no call")
+    raise AssertionError("a program awaits something that is not a call")
 
 
 class _DryLLM:

@@ -47,7 +47,7 @@ class RayCluster:
         Raises UsageError without Ray.
         """
         if find_spec("ray") is None:
-            raise UsageError("--executor ray needs ray: pip install '.[ray]'")
+            raise UsageError("--executor ray needs the package ray: pip install '.[ray]'")
         self._address = address
 
     def run(
@@ -84,7 +84,7 @@ class RayCluster:
                 _dismiss(child)
 
     def _gone(self) -> RunFailed:
-        return RunFailed(f"the Ray cluster at {self._address} was lost; what had ended is kept")
+        return RunFailed(f"the Ray cluster at {self._address} was lost; the finished runs are kept")
 
 
 def _outcomes(

@@ -36,13 +36,16 @@ class RayLauncher:
     def __init__(self, address: str = AUTO) -> None:
         """Use the cluster's head, as ``RayCluster`` does. Raises UsageError without Ray."""
         if find_spec("ray") is None:
-            raise UsageError("launcher ray: needs ray: pip install '.[ray]'")
+            raise UsageError("--launcher ray needs the package ray: pip install '.[ray]'")
         self._address = address
 
     def check(self, wanted: Wanted) -> None:
         """Reject shared GPUs; the cluster itself is asked when it is needed."""
         if wanted.share_gpus:
-            raise UsageError("--share-gpus: not with --launcher ray, which gives each its own")
+            raise UsageError(
+                "--share-gpus cannot be combined with --launcher ray, which gives each "
+                "server its own GPUs"
+            )
 
     @contextmanager
     def places(
@@ -108,7 +111,9 @@ def _fit_places(line: Line, placed: Placed, wanted: Wanted) -> list[FarPlace]:
         except (UsageError, ReplicaLost, TimeoutError) as error:
             raise UsageError(f"node {host}: {f'{error}' or 'does not answer'}") from None
         if wanted.gpus and not placed.gpus and not found.needs_no_gpu:
-            raise UsageError(f"node {host}: has no GPU for Ray to give; tp = {wanted.gpus}")
+            raise UsageError(
+                f"node {host}: Ray has no GPU on this node, and tp = {wanted.gpus} needs one"
+            )
         versions[f"node {host}, for {wanted.name}-{number}"] = found.versions
         places.append(FarPlace(line, number, found.python))
     probe.check_alike(versions, wanted)

@@ -50,8 +50,9 @@ class Luggage:
         for name in dict.fromkeys(names):
             if ".." in PurePath(name).parts:
                 raise UsageError(
-                    f"{name}: cannot be taken to the nodes of a cluster: name it from a folder "
-                    "above it, or by an absolute path that is the same on every node"
+                    f"{name}: cannot be copied to the nodes of the cluster; run fairbench "
+                    "in a folder above it, or give an absolute path that is the same on "
+                    "every node"
                 )
             for below, file in _files(name):
                 if PurePath(name).is_absolute():
@@ -70,14 +71,14 @@ class Luggage:
         for key, theirs in environment().items():
             if (ours := self.environment.get(key)) != theirs:
                 raise UsageError(
-                    f"node {node} has {key} {theirs}, here is {ours}: results would not be the "
-                    "same, so install there what is here"
+                    f"node {node} has {key} {theirs}, and this machine has {ours}: "
+                    "results would differ; install the same version on both"
                 )
         for name, expected in self.fixed.items():
             if not Path(name).is_file() or digest(Path(name), name) != expected:
                 raise UsageError(
-                    f"node {node} has no such file as {name} here: name it relative to the folder "
-                    "that fairbench is called in, so that it is taken along"
+                    f"node {node} does not have the file {name}; give a path relative to "
+                    "the folder in which you run fairbench, and the file is copied"
                 )
 
     @contextmanager

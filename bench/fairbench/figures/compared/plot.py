@@ -23,7 +23,7 @@ def read_own(folder: Path) -> list[SchedulerResults]:
     """Return the cells of a sweep's, a comparison's or any directory of runs, by place."""
     cells = cells_of(sides_of(runs_below(folder)))
     if not cells:
-        raise DataError(f"{folder}: no run is finished there")
+        raise DataError(f"{folder}: holds no finished run")
     return cells
 
 
@@ -46,7 +46,7 @@ def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
     if kind not in KINDS:
         raise unknown_name("kind of picture", kind, KINDS)
     if kind == "cdf" and not _have_latencies(cells):
-        raise UsageError("kind 'cdf': latencies are read from saved runs: give result_dir")
+        raise UsageError("kind 'cdf': needs result_dir, because latencies are read from saved runs")
     check_drawable()
     with paper_style():
         return KINDS[kind](cells)

@@ -115,7 +115,10 @@ def _clients_of(workers: Sequence[Server]) -> set[str]:
 
 def _check_program(name: str) -> None:
     if shutil.which(name) is None:
-        raise UsageError(f"router_command: {name}: no such program on this machine")
+        raise UsageError(
+            f"router_command: there is no program {name} on this machine; install it, or give "
+            "its path"
+        )
 
 
 BACKEND = EmulatorBackend

@@ -47,7 +47,10 @@ class RealServerBackend(WorkerBackend[R]):
         config, model = self.config, self.spec.model
         here = isinstance(options.launcher, LocalLauncher)
         if here and model.startswith(("/", ".")) and not Path(model).exists():
-            raise UsageError(f"model = {model!r}: there is no such folder")
+            raise UsageError(
+                f"model = {model!r}: there is no such folder; give an existing folder, or a "
+                "name on the Hugging Face hub"
+            )
         if config.schedule_policy is not None:
             python = replace(python, release="")  # no plugin has to fit
         return Wanted(

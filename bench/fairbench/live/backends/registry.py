@@ -36,13 +36,16 @@ def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
 def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
     """Raise UsageError, before anything is written or started, if the run is impossible here."""
     if options.headers and not obeys(spec.backend, "headers"):
-        raise UsageError("--header, --api-key-file: only with --base-url")
+        raise UsageError("--header and --api-key-file need --base-url")
     if options.server_python and not obeys(spec.backend, "server_python"):
         raise python_misplaced()
     if not isinstance(options.launcher, LocalLauncher) and not obeys(spec.backend, "launcher"):
-        raise UsageError(f"--launcher: only with --backend {' or '.join(kinds_with('launcher'))}")
+        raise UsageError(f"--launcher needs --backend {' or '.join(kinds_with('launcher'))}")
     if options.driver_launcher is not None and spec.backend is None:
-        raise UsageError("--driver-launcher: a simulation has no drivers")
+        raise UsageError(
+            "--driver-launcher needs real servers, because a simulation has no drivers; give "
+            "--backend or --base-url"
+        )
     _check_drivers(spec, options.drivers)
     if spec.backend is None:
         return
@@ -57,11 +60,16 @@ def _check_drivers(spec: ExperimentSpec, drivers: int) -> None:
     if drivers == 1:
         return
     if spec.backend is None:
-        raise UsageError(f"--drivers {drivers}: a simulation has none")
+        raise UsageError(
+            f"--drivers {drivers} needs real servers, because a simulation has no drivers; "
+            "give --backend or --base-url"
+        )
     if drivers > (clients := len(spec.client_plans())):
-        raise UsageError(f"--drivers {drivers}: at most one a client, and there are {clients}")
+        raise UsageError(f"--drivers {drivers}: must be at most the number of clients, {clients}")
     if spec.backend.max_concurrency is not None:
-        raise UsageError("--max-concurrency: not with --drivers, which do not count together")
+        raise UsageError(
+            "--max-concurrency cannot be combined with --drivers, which do not share a count"
+        )
 
 
 def obeys(backend: BackendConfig | None, option: str) -> bool:
@@ -71,6 +79,4 @@ def obeys(backend: BackendConfig | None, option: str) -> bool:
 
 def python_misplaced() -> UsageError:
     """Return the error for a ``--server-python`` with which no server would be started."""
-    return UsageError(
-        f"--server-python: only with --backend {' or '.join(kinds_with('server_python'))}"
-    )
+    return UsageError(f"--server-python needs --backend {' or '.join(kinds_with('server_python'))}")

@@ -77,7 +77,10 @@ class VLLMBackend(RealServerBackend[VLLM]):
             weights = sent_weights(spec)
             require_active(reports, local=spec.local, settings=spec.settings, weights=weights)
         elif told is not None:
-            raise RunFailed(f"the server runs fairbench's {told['local']}, not vLLM's own policy")
+            raise RunFailed(
+                f"the server runs fairbench's scheduler {told['local']} instead of vLLM's own "
+                "policy"
+            )
 
     def served(self, info: Mapping[str, Any]) -> Served:
         return Served(

@@ -31,7 +31,7 @@ class EventSplitter:
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_EVENT_BYTES:
-            raise ValueError(f"an event of more than {MAX_EVENT_BYTES} bytes")
+            raise ValueError(f"an event has more than {MAX_EVENT_BYTES} bytes")
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
 

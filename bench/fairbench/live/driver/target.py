@@ -68,11 +68,13 @@ def check_headers(headers: Mapping[str, str]) -> None:
     """Raise UsageError for a header that would break a request. Values may be secret: not shown."""
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
-            raise UsageError(f"header {name!r}: its name must be letters, digits and dashes")
+            raise UsageError(
+                f"header {name!r}: the name of a header must be letters, digits and dashes"
+            )
         if name.lower() in MANAGED_HEADERS:
-            raise UsageError(f"header {name}: is set by fairbench itself")
+            raise UsageError(f"header {name} is set by fairbench itself; leave it out")
         if not value.isprintable():
-            raise UsageError(f"header {name}: its value must be one line of text")
+            raise UsageError(f"header {name}: the value must be one line of text")
 
 
 def _check_url(url: str) -> None:

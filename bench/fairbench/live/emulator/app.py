@@ -135,7 +135,7 @@ def _render(emulator: EmulatedWorker, api: EmulatedCompletions | EmulatedChat) -
 
 def _refusal(api: EmulatedApi) -> web.Response:
     status = HTTPStatus.TOO_MANY_REQUESTS
-    response = _json(api.error("over the client's rate limit", status), status)
+    response = _json(api.error("the client has exceeded its rate limit", status), status)
     response.headers["Retry-After"] = str(RETRY_AFTER_S)
     return response
 

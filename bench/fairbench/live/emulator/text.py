@@ -88,7 +88,10 @@ class TokenizerText:
         with tokenizer_errors(path):
             self._words = dict(islice(_whole_words(self._tokenizer), OUTPUT_WORDS))
         if not self._words:
-            raise DataError(f"tokenizer {path}: has no whole word to make outputs of")
+            raise DataError(
+                f"tokenizer {path}: must have at least one token that is a whole word, to "
+                "make outputs"
+            )
         self.output_ids = np.array(list(self._words), np.int32)
 
     def encode(self, text: str) -> list[int]:

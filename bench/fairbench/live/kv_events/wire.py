@@ -126,7 +126,7 @@ def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
     events are unknown.
     """
     if len(frames) not in (2, 3) or len(frames[-2]) != SEQ_BYTES:
-        raise ValueError("a message has three frames: topic, sequence number, batch")
+        raise ValueError("a message must have three frames: topic, sequence number, batch")
     seq = int.from_bytes(frames[-2], "big", signed=True)
     if seq == END:
         return None
@@ -136,7 +136,7 @@ def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"message {seq}: {error}") from None
     if batch.events and not events:
-        raise ValueError(f"message {seq}: none of its events is of a kind that is known")
+        raise ValueError(f"message {seq}: has no event of a known kind")
     return NumberedBatch(seq, EventBatch(batch.ts, events, batch.attn_dp_rank))
 
 

@@ -58,7 +58,7 @@ class Reach:
         except (ValueError, RecursionError, IndexError):
             told = done.stderr.decode("utf-8", "replace").strip() or "said nothing"
             said = printable(told.splitlines()[-1])[:200]
-        raise UsageError(f"--hosts {self.host}: {python} cannot be asked there: {said}")
+        raise UsageError(f"--hosts {self.host}: {python} cannot be run on this host: {said}")
 
 
 def _asked(line: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
@@ -108,12 +108,14 @@ class CommandLauncher:
     def __init__(self, hosts: Sequence[str], command: Sequence[str]) -> None:
         """Check the flags. Raises UsageError without a host, or if the command does not name it."""
         if not hosts:
-            raise UsageError("--launcher command: needs --hosts A,B,...")
+            raise UsageError("--launcher command needs --hosts A,B,...")
         for host in hosts:
             if not _is_host(host):
-                raise UsageError(f"--hosts {host!r}: not the name or the address of a host")
+                raise UsageError(f"--hosts {host!r}: must be the name or the address of a host")
         if not any(HOST in word for word in command):
-            raise UsageError(f"--launch-command {shlex.join(command)}: has no {HOST}")
+            raise UsageError(
+                f"--launch-command {shlex.join(command)}: must contain {HOST}, the name of the host"
+            )
         self._reaches = [Reach(tuple(command), host) for host in dict.fromkeys(hosts)]
 
     def check(self, wanted: Wanted) -> None:

@@ -82,7 +82,10 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
     settings = _read(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
     for name in settings:
         if not name.startswith(f"{local}.") and name != LOAD_CAP:
-            raise UsageError(f"{SETTINGS}: {name!r} is not of {local}, which {LOCAL} names")
+            raise UsageError(
+                f"{SETTINGS}: {name!r} is not a parameter of {local}, the scheduler that "
+                f"{LOCAL} names"
+            )
     return plugin_config(local, settings, _read(environment, WEIGHTS, '{"CLIENT": WEIGHT}'))
 
 
@@ -93,5 +96,5 @@ def _read(environment: Mapping[str, str], variable: str, shape: str) -> dict[str
     except ValueError as error:
         raise UsageError(f"{variable} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{variable} is {text}: it has to be like {shape}")
+        raise UsageError(f"{variable} = {text}: must have the form {shape}")
     return found

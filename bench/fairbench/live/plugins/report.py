@@ -53,14 +53,19 @@ def require_active(
     Nor if it has other ``weights`` of clients.
     """
     if not reports:
-        raise RunFailed(f"the server does not run fairbench's {local}: its plugin is not active")
+        raise RunFailed(
+            f"the server does not run fairbench's scheduler {local}: fairbench's plugin is "
+            "not active in it"
+        )
     wanted = plugin_config(local, settings, weights)
     for report in reports:
         if report.local != local:
-            raise RunFailed(f"the server runs {report.local}, not {local}")
+            raise RunFailed(f"the server runs the scheduler {report.local} instead of {local}")
         for name in {**wanted.params, LOAD_CAP: None}:
             found, value = report.params.get(name), wanted.params.get(name)
             if found != value:
-                raise RunFailed(f"the server runs {local} with {name}={found}, not {value}")
+                raise RunFailed(f"the server runs {local} with {name} = {found} instead of {value}")
         if report.weights != wanted.weights:
-            raise RunFailed(f"the server has weights {report.weights}, not {wanted.weights}")
+            raise RunFailed(
+                f"the server has the weights {report.weights} instead of {wanted.weights}"
+            )

@@ -45,14 +45,17 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
         field, _, endpoint = part.partition("=")
         if field not in ("kv", "replay") or field in ports or not _is_endpoint(endpoint):
             raise UsageError(
-                f"{name} {text}: {part!r} is neither kv=tcp://HOST:PORT nor "
-                "replay=tcp://HOST:PORT (or ipc://NAME), each once"
+                f"{name} {text}: {part!r} must be kv=tcp://HOST:PORT or "
+                "replay=tcp://HOST:PORT (or ipc://NAME), each given once"
             )
         ports[field] = endpoint
     if not _is_address(url, ("http", "https")):
-        raise UsageError(f"{name} {text}: {url!r} is not an http://HOST[:PORT] address")
+        raise UsageError(f"{name} {text}: {url!r} must be an address http://HOST[:PORT]")
     if "replay" in ports and "kv" not in ports:
-        raise UsageError(f"{name} {text}: replay repeats what kv missed, so give kv too")
+        raise UsageError(
+            f"{name} {text}: replay needs kv, because it repeats the KV events that were "
+            "missed; give kv, too"
+        )
     return WorkerAddress(_canonical(url), ports.get("kv"), ports.get("replay"))
 
 

@@ -57,5 +57,5 @@ def get_json(
     except (OSError, HTTPException, ValueError) as error:
         raise RunFailed(f"{url}: {error}") from None
     if not isinstance(content, dict):
-        raise RunFailed(f"{url}: answered no JSON object")
+        raise RunFailed(f"{url}: the answer is not a JSON object")
     return content

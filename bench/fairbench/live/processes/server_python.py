@@ -59,9 +59,9 @@ class ServerPython:
             return python
         if missing := ask_python(python, MISSING, *self.modules).split():
             raise UsageError(
-                f"server_python {python}: has no {' and no '.join(missing)}; install "
-                f"{self.install} and fairbench-llm in one environment and name its Python "
-                f"(--server-python, {self.variable})"
+                f"server_python {python}: lacks {' and '.join(missing)}; install "
+                f"{self.install} and fairbench-llm in one environment, and give its "
+                f"Python with --server-python or {self.variable}"
             )
         if self.release and (refused := ask_python(python, REFUSED, self.release).strip()):
             raise UsageError(f"server_python {python}: {refused}")

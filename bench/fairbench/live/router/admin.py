@@ -99,12 +99,18 @@ def _check_caller(request: web.Request, key: str | None) -> None:
         return
     shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
     if not hmac.compare_digest(shown, f"Bearer {key}".encode()):
-        raise Problem(HTTPStatus.UNAUTHORIZED, "send Authorization: Bearer with the admin key")
+        raise Problem(
+            HTTPStatus.UNAUTHORIZED,
+            "the admin key is missing or wrong: send Authorization: Bearer KEY",
+        )
 
 
 async def _body(request: web.Request) -> Any:
     if request.content_type != "application/json":
-        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON, as application/json")
+        raise Problem(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "the body must be JSON: send it with Content-Type: application/json",
+        )
     check_plain(request)
     try:
         return msgspec.json.decode(await request.read())

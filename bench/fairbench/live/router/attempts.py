@@ -251,5 +251,5 @@ def _given_up(failure: WorkerFailed) -> web.Response:
     if failure.answer is not None:
         return failure.answer
     raise Problem(
-        HTTPStatus.BAD_GATEWAY, "the worker that was asked has failed", worker=failure.worker
+        HTTPStatus.BAD_GATEWAY, "the worker of this request has failed", worker=failure.worker
     )

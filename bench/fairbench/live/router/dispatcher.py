@@ -113,7 +113,9 @@ class Dispatcher:
         """
         if not self.up:
             raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE, "no worker is up", retry_after_s=RETRY_AFTER_S
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "no worker is available",
+                retry_after_s=RETRY_AFTER_S,
             )
         if self.ingress is not None and self.router.holds:
             self.over(request)

@@ -63,7 +63,10 @@ class Decoder:
 def check_plain(http: web.Request) -> None:
     """Raise Problem (415) for a body that is encoded at all."""
     if _named(http) not in PLAIN:
-        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the body without an encoding")
+        raise Problem(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "an encoded body is not supported here: send the body without Content-Encoding",
+        )
 
 
 def _named(http: web.Request) -> str:
@@ -75,7 +78,8 @@ def _encoding(http: web.Request) -> str:
     if encoding not in PLAIN and encoding not in WINDOWS:
         raise Problem(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-            f"Content-Encoding: {encoding[:40]!r} is none of gzip, deflate and identity",
+            f"Content-Encoding: {encoding[:40]!r} is not supported: choose from gzip, "
+            "deflate, identity",
         )
     return encoding
 

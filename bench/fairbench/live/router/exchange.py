@@ -134,12 +134,12 @@ class Exchange:
                 raise WorkerFailed(self._flight.worker, How.ANSWERED, refused)
             self._on_heard()
             if self._reader.is_junk and self._stream is None:
-                raise ClientPayloadError("a stream of junk")
+                raise ClientPayloadError("the stream contains data that is not an event")
             # Waits while the client is slow, and so stops reading from the worker.
             await self._write(stream, told)
         rest, failed = self._reader.rest(), self._reader.usage().failed
         if not (self._reader.is_complete or failed):
-            raise ClientPayloadError("a stream without an end")
+            raise ClientPayloadError("the stream ends without its final event")
         await self._write(stream, rest)
         self.outcome = ERROR if failed else OK
         return stream
@@ -152,7 +152,7 @@ class Exchange:
             if answer.ok and answer.content_type != EVENTS:
                 self._on_heard()
             if len(body) > MAX_BODY_BYTES:
-                raise ClientPayloadError(f"more than {MAX_BODY_BYTES} bytes")
+                raise ClientPayloadError(f"the body has more than {MAX_BODY_BYTES} bytes")
         return bytes(body)
 
     def _whole(self, body: bytes, status: int, returned: Mapping[str, str]) -> web.Response:
@@ -165,10 +165,10 @@ class Exchange:
         if status in REFUSED:
             raise WorkerFailed(self._flight.worker, How.ANSWERED, response)
         if status not in SERVED:  # nor goes the prompt where a worker says
-            odd = Problem(HTTPStatus.BAD_GATEWAY, f"the worker has answered with status {status}")
+            odd = Problem(HTTPStatus.BAD_GATEWAY, f"the worker answered with status {status}")
             raise WorkerFailed(self._flight.worker, How.ANSWERED, odd.response())
         if not is_object(body):
-            junk = Problem(HTTPStatus.BAD_GATEWAY, "what the worker has answered is no JSON")
+            junk = Problem(HTTPStatus.BAD_GATEWAY, "the answer of the worker is not JSON")
             raise WorkerFailed(self._flight.worker, How.ANSWERED, junk.response())
         self.usage = usage_of(body)
         if (problem := abort_of(body)) is not None:

@@ -53,4 +53,7 @@ def _is_address(host: str | None) -> bool:
 
 
 def _foreign(what: str) -> Problem:
-    return Problem(HTTPStatus.FORBIDDEN, f"{what} is none by which this server may be asked")
+    return Problem(
+        HTTPStatus.FORBIDDEN,
+        f"{what} is not a host name of this server; the operator can add it with --allow-host",
+    )

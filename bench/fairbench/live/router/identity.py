@@ -55,7 +55,7 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Owners | None) ->
     if not is_name(client):
         raise Problem(
             HTTPStatus.BAD_REQUEST,
-            f"a client's name has 1 to {MAX_LENGTH} printable ASCII characters",
+            f"the name of a client must have 1 to {MAX_LENGTH} printable ASCII characters",
         )
     return client
 
@@ -75,7 +75,8 @@ def _hashed_name(said: str) -> str:
         return said
     if len(said) > MAX_BODY_LENGTH:
         raise Problem(
-            HTTPStatus.BAD_REQUEST, f"whose a request is takes at most {MAX_BODY_LENGTH} characters"
+            HTTPStatus.BAD_REQUEST,
+            f"the field that names the client must have at most {MAX_BODY_LENGTH} characters",
         )
     return HASHED + blake2b(said.encode("utf-8"), digest_size=HASH_BYTES).hexdigest()
 

@@ -151,7 +151,7 @@ def _given_up(is_open: bool) -> Problem:
         return _too_many("the request has waited as long as it may, or others went before it")
     return Problem(
         HTTPStatus.SERVICE_UNAVAILABLE,
-        "no worker was up as long as the request may wait",
+        "no worker became available within the time that the request may wait",
         retry_after_s=RETRY_AFTER_S,
     )
 

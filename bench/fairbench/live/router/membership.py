@@ -76,7 +76,7 @@ class Membership:
             raise Problem(HTTPStatus.CONFLICT, f"{address.url} is this router itself")
         for worker in self._dispatcher.flights:
             if self._workers[worker].url == address.url:
-                raise Problem(HTTPStatus.CONFLICT, f"{address.url} is worker {worker} already")
+                raise Problem(HTTPStatus.CONFLICT, f"{address.url} is already worker {worker}")
         worker = self._dispatcher.add(followed=address.kv_events is not None)
         self._workers.append(address)
         assert self._workers[worker] is address
@@ -98,7 +98,10 @@ class Membership:
             return
         self._check_changeable()
         if self._dispatcher.up == {worker}:
-            raise Problem(HTTPStatus.CONFLICT, f"worker {worker} is the only one that is up")
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                f"worker {worker} is the only available worker, and cannot be drained",
+            )
         log.info("worker %d is being drained", worker)
         self._breakers.forget(worker)
 
@@ -112,5 +115,5 @@ class Membership:
         if not self._dispatcher.can_change:
             name = self._dispatcher.router.name
             raise Problem(
-                HTTPStatus.CONFLICT, f"the router {name} cannot change its set of workers"
+                HTTPStatus.CONFLICT, f"workers cannot be added or drained with the router {name}"
             )

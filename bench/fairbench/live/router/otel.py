@@ -25,7 +25,7 @@ def otel_traces() -> Traces:
     """
     for name in NAMES:
         if find_spec("opentelemetry") is None or find_spec(name) is None:
-            raise UsageError(f"--otel needs {name}: pip install '.[otel]'")
+            raise UsageError(f"--otel needs the package {name}: pip install '.[otel]'")
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider

@@ -110,7 +110,9 @@ class Peering:
         fits = all(parts.keys() == self.parts.keys() for parts in told.values())
         if message.fleet != self.fleet or not fits:
             raise Problem(
-                HTTPStatus.CONFLICT, "another router, gateway, setting of these, or list of workers"
+                HTTPStatus.CONFLICT,
+                "this peer has another router, gateway, list of workers, or other "
+                "settings; peers must be equal",
             )
         if message.origin == self.origin:
             return Answer(self.origin, {})
@@ -132,7 +134,10 @@ class Peering:
     def _check_caller(self, request: web.Request) -> None:
         shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(shown, f"Bearer {self.key}".encode()):
-            raise Problem(HTTPStatus.UNAUTHORIZED, "send Authorization: Bearer with the peers' key")
+            raise Problem(
+                HTTPStatus.UNAUTHORIZED,
+                "the key of the peers is missing or wrong: send Authorization: Bearer KEY",
+            )
 
 
 def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
@@ -163,10 +168,10 @@ def _before_what(config: RouterConfig) -> tuple[object, ...]:
 def check_peers(router: type, name: str, gateway: str | None) -> None:
     """Raise UsageError unless the router or the gateway has sums that peers can share."""
     if not hasattr(router, "export_totals") and not _gateway_shares(gateway):
-        before = f" nor the gateway {gateway}" if gateway else ""
+        before = f" or the gateway {gateway}" if gateway else ""
         raise UsageError(
-            f"--peer: neither the router {name}{before} has sums to share: choose the router "
-            "d2lpm, or the gateway vtc"
+            f"--peer: the router {name}{before} has no counters that peers can share; "
+            "choose the router d2lpm, or the gateway vtc"
         )
 
 

@@ -52,7 +52,7 @@ class PromptLimits:
     def _too_long(self) -> Problem:
         return Problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"the prompt has more than {self.most_tokens} tokens, which no worker can hold",
+            f"the prompt has more than {self.most_tokens} tokens, the limit of the largest worker",
         )
 
 

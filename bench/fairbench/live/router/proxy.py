@@ -100,7 +100,7 @@ class Proxy:
                     )
             except (ClientError, OSError):
                 self._health.suspect(worker)
-        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no worker is up")
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no worker is available")
 
     async def serve(self, http: web.Request, api: Api) -> web.StreamResponse:
         """Serve one request of an API that generates."""
@@ -180,7 +180,7 @@ class Proxy:
                     lease.grow(len(body))
         except TimeoutError:
             raise Problem(
-                HTTPStatus.REQUEST_TIMEOUT, f"the body was not complete within {BODY_S:g} s"
+                HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {BODY_S:g} s"
             ) from None
         except web.RequestPayloadError:
             raise bad_request("the body does not have the length that its headers say") from None

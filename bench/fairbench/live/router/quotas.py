@@ -97,6 +97,6 @@ class Quotas:
 def _over(quota: str, minutes: float) -> Problem:
     return Problem(
         HTTPStatus.TOO_MANY_REQUESTS,
-        f"over the quota of this client, {quota} a minute",
+        f"the client has used its quota of {quota} per minute; try again later",
         retry_after_s=max(1, ceil(min(minutes, 1.0) * MINUTE_S)),  # much may be given back soon
     )

@@ -35,12 +35,15 @@ class WorkerKeys:
 def worker_keys(key: str | None, path: Path | None) -> WorkerKeys:
     """Return the keys that flags name. Raises UsageError or DataError, which never show a key."""
     if key is not None and not is_key(key):
-        raise UsageError("--worker-key: must be printable ASCII, without spaces around")
+        raise UsageError("--worker-key: must be printable ASCII, without spaces at its ends")
     if path is None:
         return WorkerKeys(default=key)
     filed = _read(path)
     if key is not None and filed.default is not None:
-        raise UsageError(f'--worker-key: {path} has a key for "{OTHERS}" too: choose one')
+        raise UsageError(
+            f'--worker-key cannot be combined with {path}, which has a key for "{OTHERS}", '
+            "too; give only one of them"
+        )
     return replace(filed, default=key or filed.default)
 
 
@@ -50,10 +53,11 @@ def _read(path: Path) -> WorkerKeys:
     for number, key in enumerate(keys.values(), 1):
         if not isinstance(key, str) or not is_key(key):
             raise DataError(
-                f"{path}: key {number}: must be a text of printable ASCII, without spaces around"
+                f"{path}: key {number}: must be a text of printable ASCII, without spaces "
+                "at its ends"
             )
     if not keys:
-        raise DataError(f"{path}: holds no key")
+        raise DataError(f"{path}: must hold at least one key")
     default = keys.pop(OTHERS, None)
     return WorkerKeys(
         {_url(path, n, url): key for n, (url, key) in enumerate(keys.items(), 1)}, default

@@ -128,10 +128,13 @@ def _table(lines: Iterable[Line]) -> Table:
     for line in lines:
         runs = table.setdefault(line.scheduler, {})
         if (line.place, line.seed) in runs:
-            raise DataError(f"{line.place}, {line.scheduler}, seed {line.seed}: there twice")
+            raise DataError(
+                f"{line.place}, {line.scheduler}, seed {line.seed}: this run is there twice; "
+                "remove one"
+            )
         runs[line.place, line.seed] = line
     if not table:
-        raise DataError("no run is finished, so there is nothing to rank")
+        raise DataError("the leaderboard has no finished run to rank")
     return table
 
 
@@ -151,7 +154,9 @@ def _baseline(table: Table, incomplete: Mapping[str, str], wanted: str | None) -
     found = wanted or next((name for name in table if name not in incomplete), None)
     if found is None:
         name, lacks = next(iter(incomplete.items()))
-        raise DataError(f"no scheduler has a run at every place and seed: {name} lacks {lacks}")
+        raise DataError(
+            f"no scheduler has a run for every configuration and seed: {name} lacks {lacks}"
+        )
     return found
 
 

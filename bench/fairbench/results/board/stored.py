@@ -38,7 +38,10 @@ def read_stored(paths: Sequence[Path]) -> Stored:
     """
     files = [path for path in paths if path.suffix == ".csv"]
     if files and len(files) < len(paths):
-        raise DataError(f"{files[0]}: files of lines are not read with directories of sweeps")
+        raise DataError(
+            f"{files[0]}: CSV files cannot be combined with directories of sweeps; give only "
+            "one kind"
+        )
     if files:
         return Stored(_lines(files), [])
     for path in paths:
@@ -55,7 +58,10 @@ def read_stored(paths: Sequence[Path]) -> Stored:
         for identity, run in finished.items():
             check_summary(run.summary, run.path / SUMMARY)
             if identity in runs and runs[identity].summary != run.summary:
-                raise DataError(f"{runs[identity].path} and {run.path}: the same run, not alike")
+                raise DataError(
+                    f"{runs[identity].path} and {run.path}: the same run has different "
+                    "results; keep one of them"
+                )
             runs.setdefault(identity, run)
     lines = [
         Line(cell.place, cell.scheduler, run.summary["seed"], run.summary)
@@ -74,7 +80,10 @@ def _lines(files: Sequence[Path]) -> list[Line]:
         for line in read:
             if (other := seen.setdefault((line.place, line.seed), file)) != file:
                 what = f"seed {line.seed} of {line.place} is in {other} too"
-                raise DataError(f"{file}: {what}, and the best total of both is not known")
+                raise DataError(
+                    f"{file}: {what}; a seed of a configuration must be in a single file, "
+                    "because its best total is"
+                )
         lines += read
     return lines
 

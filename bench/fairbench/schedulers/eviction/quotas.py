@@ -28,7 +28,9 @@ class QuotaParams:
                 raise ValueError(f"percent.{client} = {one:g}: must be from 0 to {ALL}")
         total = sum(self.percent.values())
         if total > ALL:
-            raise ValueError(f"percent: quotas of {total:g}% together, at most {ALL}% are allowed")
+            raise ValueError(
+                f"percent: the quotas add up to {total:g}%, and at most {ALL}% are allowed"
+            )
 
 
 def quotas_in_tokens(owner: str, params: QuotaParams, setup: Setup) -> Mapping[str, float]:
@@ -40,8 +42,8 @@ def quotas_in_tokens(owner: str, params: QuotaParams, setup: Setup) -> Mapping[s
     rest = ALL - sum(params.percent.values())
     if others and not rest:
         raise UsageError(
-            f"{owner}.percent: leaves nothing for {next(iter(others))}: give it a quota, or less "
-            "to others"
+            f"{owner}.percent: the quotas leave nothing for {next(iter(others))}; give "
+            "this client a quota, or lower the others"
         )
     total = sum(others.values())
     percent = {**params.percent, **{one: rest * of / total for one, of in others.items()}}

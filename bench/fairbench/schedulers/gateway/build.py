@@ -90,7 +90,10 @@ def build_gateway(
     def queue() -> GatewayQueue:
         scheduler = kind(make_params(policy, kind.Params, settings))
         if scheduler.times_steps:
-            raise UsageError(f"{policy}.charge: a gateway is not told what iterations take")
+            raise UsageError(
+                f"{policy}.charge: GPU time is not supported in a gateway, which does not "
+                "know the time of iterations; leave charge out"
+            )
         scheduler.prepare(setup)
         shared = None
         if terms is not None and shares_counters(scheduler):

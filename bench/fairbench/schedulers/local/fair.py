@@ -141,5 +141,5 @@ def charging_of(
     if not by_time:
         return tokens(account, prices, sharing)
     if sharing is not None:
-        raise UsageError(f"{name}.charge = {GPU_TIME!r}: not with sharing")
+        raise UsageError(f"{name}.charge = {GPU_TIME!r}: cannot be combined with {name}.sharing")
     return TimeCharging(account)

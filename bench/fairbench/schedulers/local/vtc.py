@@ -122,6 +122,8 @@ class VTC(FairScheduler):
 def check_form(name: str, params: VTC.Params) -> None:
     """Raise UsageError for an artifact's form with what that code does not have."""
     if params.form != "paper" and params.tenants is not None:
-        raise UsageError(f"{name}.tenants: not with form = {params.form!r}")
+        raise UsageError(f"{name}.tenants: cannot be combined with form = {params.form!r}")
     if params.charge == GPU_TIME and (params.form != "paper" or params.sharing is not None):
-        raise UsageError(f"{name}.charge = {GPU_TIME!r}: not with a form or sharing")
+        raise UsageError(
+            f"{name}.charge = {GPU_TIME!r}: cannot be combined with {name}.form or {name}.sharing"
+        )

@@ -28,7 +28,9 @@ class CreditExchange:
         Raises UsageError with tenants, whose rounds differ by worker.
         """
         if isinstance(self.credits, TreeWorkerCredits):
-            raise UsageError(f"{self.name}.tenants: not where routers share sums")
+            raise UsageError(
+                f"{self.name}.tenants: cannot be combined with routers that share counters"
+            )
         self.credits.shared = SharedCredit()
 
     def export_totals(self, since: int = 0) -> Totals:

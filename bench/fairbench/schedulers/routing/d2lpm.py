@@ -88,7 +88,9 @@ class D2LPM(CreditExchange, Router):
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup.weighted(f"{self.name}.weights", self.params.weights))
         if self.wants_gpu_time and self.params.outputs is not None:
-            raise UsageError(f"{self.name}.outputs = 'ahead': not with charge = {GPU_TIME!r}")
+            raise UsageError(
+                f"{self.name}.outputs = 'ahead': cannot be combined with charge = {GPU_TIME!r}"
+            )
         self.credits.setup = self.setup
         self._charging.prepare(self.name, setup)
         self.credits.unit_of_time = self._charging.token_ps

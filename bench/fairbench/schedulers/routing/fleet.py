@@ -86,7 +86,7 @@ class Fleet:
         for number in sorted(self._with):
             if tied := self._with[number] & candidates:
                 return self.in_turn(tied)
-        raise RunFailed("no worker of these is live")
+        raise RunFailed("the router has no available worker")
 
     def cheapest(self, costs: Mapping[int, float]) -> int:
         """Return the worker of lowest cost; ``costs`` lists workers in ascending order.

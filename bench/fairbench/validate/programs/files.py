@@ -33,7 +33,7 @@ def read_programs(path: Path) -> tuple[list[ProgramRun], list[NotReplayed]]:
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
-            raise DataError(f"{path}: two runs are called {run.name!r}")
+            raise DataError(f"{path}: two runs have the name {run.name!r}; rename one")
     return runs, failed
 
 

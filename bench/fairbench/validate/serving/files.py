@@ -34,7 +34,7 @@ def load_serving(path: Path, *, predict: bool = False) -> list[ServingRun]:
             raise DataError(f"{where}: missing field 'run_id' or 'columns'")
         runs.append(serving_run(record, where, predict=predict))
         if sum(run.name == runs[-1].name for run in runs) > 1:
-            raise DataError(f"{where}: two runs are called {runs[-1].name!r}")
+            raise DataError(f"{where}: two runs have the name {runs[-1].name!r}; rename one")
     return runs
 
 
@@ -51,7 +51,7 @@ def read_serving(path: Path) -> tuple[list[ServingRun], list[NotReplayed]]:
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
-            raise DataError(f"{path}: two runs are called {run.name!r}")
+            raise DataError(f"{path}: two runs have the name {run.name!r}; rename one")
     return runs, failed
 
 

@@ -36,8 +36,8 @@ def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
         params = TokenBucket.Params(float(match[1]), float(match[2]))
         return GatewayQueue(TokenBucket(params), router, AlwaysRoom())
     raise DataError(
-        f"gateway {policy!r}: known are 'fifo', 'fifo, N at a time', 'drr', 'drr, N at a time' and "
-        "'token bucket N/min, burst N'"
+        f"gateway {policy!r}: must be one of 'fifo', 'fifo, N at a time', 'drr', 'drr, N "
+        "at a time' and 'token bucket N/min, burst N'"
     )
 
 

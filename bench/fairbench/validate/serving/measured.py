@@ -129,7 +129,7 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
     for what, allowed in (("engine", ("sglang", "vllm")), ("arrival", ("closed", "open"))):
         if given(what, str) not in allowed:
             raise DataError(
-                f"{where}: field {what!r} = {record[what]!r}: allowed are {' and '.join(allowed)}"
+                f"{where}: field {what!r} = {record[what]!r}: must be {' or '.join(allowed)}"
             )
     columns, closed = _columns(record["columns"], where, predict), record["arrival"] == "closed"
     n = len(columns["client"])
@@ -165,7 +165,7 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
         if not isinstance(given.get(name), list) or not given[name]:
             raise DataError(f"{where}: columns: field {name!r} must be a list of values")
         if len(given[name]) != len(given["client"]):
-            raise DataError(f"{where}: columns: field {name!r} is not as long as 'client'")
+            raise DataError(f"{where}: columns: field {name!r} must be as long as field 'client'")
     n, nan = len(given["client"]), float("nan")
     failed = {name: _failed_as_zero(given, name) for name in COUNTS}
     values = {**given, **failed}
@@ -188,7 +188,7 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
 def _kinds(given: Mapping[str, Any], n: int, where: str) -> tuple[str, ...]:
     kinds = given.get("kind", [])
     if not isinstance(kinds, list) or len(kinds) not in (0, n):
-        raise DataError(f"{where}: columns: field 'kind' is not as long as 'client'")
+        raise DataError(f"{where}: columns: field 'kind' must be as long as field 'client'")
     return tuple(map(str, kinds))
 
 

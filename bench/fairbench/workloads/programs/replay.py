@@ -48,7 +48,7 @@ class Replay(Calls):
     ) -> Self:
         """Build a program from its recording. Raises UsageError without a recording."""
         if not isinstance(item, Recorded):
-            raise UsageError("program replay: needs arrivals of kind replay, which name a trace")
+            raise UsageError("program replay: needs arrivals of kind replay, which name the trace")
         return cls(program_id, client, item.calls)
 
     @classmethod

@@ -97,7 +97,7 @@ def _sessions(file: str, least_tokens: int, most_tokens: int) -> tuple[Recorded,
     found = tuple(one for one in programs if least_tokens <= _longest(one) <= most_tokens)
     if not found:
         raise UsageError(
-            f"session.file = {file!r}: no session whose longest prompt has from "
+            f"session.file = {file!r}: must hold a session whose longest prompt has from "
             f"{least_tokens:,} (least_tokens) to {most_tokens:,} tokens (most_tokens)"
         )
     return found

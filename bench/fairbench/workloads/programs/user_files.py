@@ -33,7 +33,9 @@ def user_kinds(bundled: Mapping[str, type[Program]]) -> dict[str, type[Program]]
     for path in program_files():
         for program in _programs_in(path):
             if program.kind in bundled or program.kind in found:
-                raise UsageError(f"{path}: there is another program kind {program.kind!r}")
+                raise UsageError(
+                    f"{path}: the program kind {program.kind!r} exists already; choose another name"
+                )
             found[program.kind] = program
     return found
 

@@ -96,8 +96,9 @@ def check_fit(blocks: int, size: int, tokens: int, where: str) -> None:
     """Raise DataError for more blocks than a prompt of so many tokens has."""
     if blocks > -(-tokens // size):
         raise DataError(
-            f"{where}: hash_ids: {blocks} blocks of {size} tokens are more than its {tokens} input "
-            "tokens: --trace-block-size says how many tokens a block has"
+            f"{where}: hash_ids: {blocks} blocks of {size} tokens are more than the "
+            f"{tokens} input tokens of the request; give the number of tokens of a block "
+            "with --trace-block-size"
         )
 
 

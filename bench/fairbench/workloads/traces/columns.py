@@ -174,7 +174,10 @@ class Columns:
             self._dated = dated
         elif self._dated is not dated:
             kinds = "a date, unlike the times" if dated else "no date, unlike those"
-            raise DataError(f"{where}: {shown(column, value)}: is {kinds} before it")
+            raise DataError(
+                f"{where}: {shown(column, value)}: must be of the same kind as in the records "
+                f"before it, {kinds}"
+            )
         return at_ns
 
     def _think(self, value: Any, column: Column | None, where: str) -> int | None:
@@ -193,7 +196,7 @@ class Columns:
         if before_ns is None:
             return think_ns or 0
         if think_ns is None:
-            raise DataError(f"{where}: has neither a time nor a delay after the step before it")
+            raise DataError(f"{where}: must have a time, or a delay after the previous step")
         return before_ns + think_ns
 
     def _said(self, value: Any, column: Column) -> str:
@@ -219,13 +222,17 @@ class Columns:
             unit = column.unit or self._unit_of(columns["time"])
             if field == "latency" and not column.unit and self._guessed not in (None, "s"):
                 raise DataError(
-                    f"{where}: {shown(column, value)}: in what unit? Its times seem to be in "
-                    f"{self._guessed}: say it with --map latency_{self._guessed}={column.name}"
+                    f"{where}: {shown(column, value)}: the unit is unknown, probably "
+                    f"{self._guessed}; give it with --map "
+                    f"latency_{self._guessed}={column.name}"
                 )
             end_ns = time_ns(value, unit, column, where)
             end_ns += at_ns if field == "latency" else 0
             if end_ns < at_ns:
-                raise DataError(f"{where}: {shown(column, value)}: before its time")
+                raise DataError(
+                    f"{where}: {shown(column, value)}: must not be before the arrival of the "
+                    "request"
+                )
             return end_ns
         return None
 
@@ -236,8 +243,8 @@ class Columns:
         if given(value) is None:
             if not self._block_size:
                 raise DataError(
-                    f"{where}: hash_ids, but no block_size: say with --trace-block-size how many "
-                    "tokens a block has"
+                    f"{where}: hash_ids needs block_size: give the number of tokens of a "
+                    "block with --trace-block-size"
                 )
             return self._block_size
         return token_count(value, Column("block_size", None), where, MAX_INPUT) or 1

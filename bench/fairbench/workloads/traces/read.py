@@ -99,8 +99,8 @@ def _found(params: TraceParams) -> ReadTrace:
     )
     if params.sha256 not in ("", found.sha256):
         raise DataError(
-            f"trace {params.file}: is another file than then: its SHA-256 is {found.sha256}, not "
-            f"{params.sha256}"
+            f"trace {params.file}: the file has changed since the experiment was stored: "
+            f"its SHA-256 is {found.sha256} instead of {params.sha256}"
         )
     return found
 
@@ -120,11 +120,17 @@ def _read(
     chosen, records = format_of(format_name, records_of(path))
     asked = Asked(columns_of(columns), line, block_size=block_size)
     if line and not isinstance(chosen, Columnwise):
-        raise UsageError(f"--trace-line {line}: a file in the format {chosen.name} is one run")
+        raise UsageError(
+            f"--trace-line {line}: cannot be given for the format {chosen.name}, whose files "
+            "hold a single run"
+        )
     if isinstance(chosen, Measured):
         if clients or spread:
             field = "clients" if clients else "spread"
-            raise UsageError(f"{field}: a trace in the format {chosen.name} says that itself")
+            raise UsageError(
+                f"{field}: cannot be given for the format {chosen.name}, whose files contain "
+                "it; leave it out"
+            )
         trace, sha256 = chosen.trace(records, asked), digest(path, f"{path}")
         return ReadTrace(trace, chosen.name, sha256, asked.notes.get("unit", ""))
     builder = TableBuilder(f"{path}")
@@ -146,7 +152,7 @@ def joined_columns(names: Mapping[str, str]) -> str:
     """Return the text form of ``columns``. Raises UsageError for a name with a comma."""
     for field, name in names.items():
         if "," in name:
-            raise UsageError(f"--map {field}={name}: a column with a comma in its name")
+            raise UsageError(f"--map {field}={name}: the name of a column must not contain a comma")
     return ",".join(f"{field}={name}" for field, name in names.items())
 
 

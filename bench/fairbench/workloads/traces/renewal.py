@@ -96,8 +96,8 @@ class WindowedTrace:
         except DataError:
             count = sum(self.count(client, until_s) for client in range(len(self.clients)))
             raise DataError(
-                f"{self._shown}: {count:,.0f} requests are too many for memory: "
-                "take the first seconds of it, with --to"
+                f"{self._shown}: {count:,.0f} requests do not fit into memory; read only "
+                "the first seconds, with --to"
             ) from None
         return builder.table()
 

@@ -23,7 +23,9 @@ def find(name: str) -> Path:
             return path
     if "\0" not in name and Path(name).exists():
         raise DataError(f"trace {name}: is not a file")
-    raise DataError(f"trace {name} is not here: name its folder in the variable {FOLDERS}")
+    raise DataError(
+        f"trace {name} is not found: name its folder in the environment variable {FOLDERS}"
+    )
 
 
 def records_of(path: Path) -> Iterator[Place]:
@@ -35,7 +37,7 @@ def records_of(path: Path) -> Iterator[Place]:
     found = _records(path, shown)
     first = next(found, None)
     if first is None:
-        raise DataError(f"{shown}: no records")
+        raise DataError(f"{shown}: holds no records")
     return chain([first], found)
 
 

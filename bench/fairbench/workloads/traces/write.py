@@ -89,7 +89,7 @@ def write_trace(table: Table, path: Path) -> None:
     part = path.with_name(f".{path.name}.part")  # a file of the name itself is always whole
     try:
         if path.exists():
-            raise UsageError(f"--output-file {path}: is there already")
+            raise UsageError(f"--output-file {path}: the file exists already; choose another name")
         with part.open("w", encoding="utf-8") as file:
             for line in lines_of(table):
                 file.write(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n")

@@ -61,7 +61,10 @@ class Azure:
 
     def _of(self, load: Load, like: GammaArrivals) -> AzureArrivals:
         if load.burstiness != 1:
-            raise UsageError(f"burstiness = {load.burstiness}: arrivals azure have the trace's own")
+            raise UsageError(
+                f"burstiness = {load.burstiness}: not supported for arrivals of kind azure, "
+                "whose trace sets it; leave burstiness out"
+            )
         trace_gaps(self.params.path)  # whatever is wrong with the file is said before the run
         return AzureArrivals(like.rates, 1.0, like.num_programs, like.until_s, self.params.path)
 
@@ -83,8 +86,11 @@ def trace_gaps(path: str) -> tuple[float, ...]:
         except ValueError:
             raise DataError(f"{path}, line {number}: {text!r} is not a time") from None
         if len(times) > 1 and times[-1] < times[-2]:
-            raise DataError(f"{path}, line {number}: {text!r} is before the line above")
+            raise DataError(
+                f"{path}, line {number}: time {text!r} must not be before the time of the "
+                "previous line"
+            )
     if len(times) < 2 or times[0] == times[-1]:
-        raise DataError(f"{path}: needs requests at two times at least")
+        raise DataError(f"{path}: must have requests at two or more different times")
     mean = (times[-1] - times[0]).total_seconds() / (len(times) - 1)
     return tuple((later - before).total_seconds() / mean for before, later in pairwise(times))

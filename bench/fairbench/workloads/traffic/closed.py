@@ -71,14 +71,19 @@ class Closed:
         """Return the arrivals of ``rate_multiple`` times as many users."""
         if until_fraction is not None:
             raise UsageError(
-                f"misbehaving client {load.client}: until_fraction = {until_fraction:g}: not with "
-                "arrivals of kind closed"
+                f"misbehaving client {load.client}: until_fraction = {until_fraction:g}: "
+                "not supported for arrivals of kind closed; leave until_fraction out"
             )
         return self._of(load, max(1, round(self.params.users * rate_multiple)))
 
     def _of(self, load: Load, users: int) -> ClosedArrivals:
         if load.until_s == inf:
-            raise UsageError("num_programs: arrivals of kind closed need a duration instead")
+            raise UsageError(
+                "num_programs: not supported for arrivals of kind closed; give duration instead"
+            )
         if load.burstiness != 1:
-            raise UsageError(f"burstiness = {load.burstiness:g}: users of kind closed wait")
+            raise UsageError(
+                f"burstiness = {load.burstiness:g}: not supported for arrivals of kind "
+                "closed, whose users wait for answers; leave burstiness out"
+            )
         return ClosedArrivals(users, self.params.think_s, load.until_s)

@@ -91,11 +91,12 @@ class PacedArrivals:
 def paced(load: Load, plan: Plan) -> PacedArrivals:
     """Return a client's arrivals by a plan. Raises UsageError for an impossible plan."""
     if load.programs_per_s == inf:
-        raise UsageError(
-            f"request_rate = inf: arrivals of kind {plan.kind} come one after the other"
-        )
+        raise UsageError(f"request_rate = inf: must be finite for arrivals of kind {plan.kind}")
     if plan.gaps == "even" and load.burstiness != 1:
-        raise UsageError(f"burstiness = {load.burstiness:g}: gaps of kind {plan.kind} are even")
+        raise UsageError(
+            f"burstiness = {load.burstiness:g}: not supported for arrivals of kind "
+            f"{plan.kind}, which are evenly spaced; leave burstiness out"
+        )
     return PacedArrivals(
         load.programs_per_s,
         plan.phases,
@@ -115,8 +116,9 @@ def paced_multiple(
     """
     if until_fraction is not None:
         raise UsageError(
-            f"misbehaving client {load.client}: until_fraction = {until_fraction:g}: not with "
-            f"arrivals of kind {plan.kind}; give the client arrivals of kind phases"
+            f"misbehaving client {load.client}: until_fraction = {until_fraction:g}: not "
+            f"supported for arrivals of kind {plan.kind}; give the client arrivals of "
+            "kind phases"
         )
     wanted = load.num_programs
     count = None if wanted is None else max(1, round(wanted * rate_multiple))

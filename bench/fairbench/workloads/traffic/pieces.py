@@ -27,9 +27,11 @@ class Phase:
 
     def __post_init__(self) -> None:
         if bool(self.on_s) != bool(self.off_s):
-            raise ValueError(f"on_s = {self.on_s:g}: goes with off_s, both above 0 or neither")
+            raise ValueError(
+                f"on_s = {self.on_s:g}: on_s and off_s must both be above 0, or both be left out"
+            )
         if self.on_s and self.to_multiple is not None:
-            raise ValueError("to_multiple: not with on_s and off_s")
+            raise ValueError("to_multiple cannot be combined with on_s and off_s")
 
 
 class Piece(NamedTuple):

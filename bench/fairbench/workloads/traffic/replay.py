@@ -56,12 +56,20 @@ class Replay:
 
     def usual(self, load: Load) -> Replayed:
         if load.burstiness != 1:
-            raise UsageError(f"burstiness = {load.burstiness:g}: the times of a trace are given")
+            raise UsageError(
+                f"burstiness = {load.burstiness:g}: not supported for a trace, which sets the "
+                "arrival times; leave burstiness out"
+            )
         if load.rate_given:
-            raise UsageError("request_rate: the times of a trace are given; give time_scale")
+            raise UsageError(
+                "request_rate: not supported for a trace, which sets the arrival times; give "
+                "time_scale instead"
+            )
         trace = read_trace(self.params).trace
         if load.client >= len(trace.clients):
-            raise UsageError(f"clients: the trace has {len(trace.clients)}, and no others")
+            raise UsageError(
+                f"clients: must be {len(trace.clients)}, the number of clients of the trace"
+            )
         speed = self.params.time_scale
         source = Replayed(trace, load.client, speed, load.num_programs, load.until_s)
         self._check_length(source)
@@ -74,14 +82,18 @@ class Replay:
             played_s = min(played_s, source.last_arrival_s(random.Random(0)))
         if played_s > MAX_PLAYED_S:
             raise UsageError(
-                f"trace {self.params.file}: lasts {played_s / DAY_S:,.0f} days at a time_scale of "
-                f"{source.speed:g}, at most {MAX_PLAYED_S / DAY_S:.0f} can be played: give "
-                "--duration or a larger --time-scale, or a part of it by `fairbench trace cut --to`"
+                f"trace {self.params.file}: lasts {played_s / DAY_S:,.0f} days at "
+                f"time_scale = {source.speed:g}, and at most {MAX_PLAYED_S / DAY_S:.0f} "
+                "days are allowed; give --duration or a larger --time-scale, or cut the "
+                "trace with `fairbench trace cut --to`"
             )
 
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> Replayed:
         if rate_multiple != 1 or until_fraction is not None:
-            raise UsageError("misbehaving: the times of a trace are given, so nobody sends more")
+            raise UsageError(
+                "misbehaving: not supported for a trace, which sets the arrival times of all "
+                "clients"
+            )
         return self.usual(load)

@@ -68,9 +68,12 @@ class Trace:
 
     def usual(self, load: Load) -> TraceArrivals:
         if load.programs_per_s == inf:
-            raise UsageError("request_rate = inf: the times of a trace can be no faster than that")
+            raise UsageError("request_rate = inf: must be finite for a trace")
         if load.burstiness != 1:
-            raise UsageError(f"burstiness = {load.burstiness:g}: the times of a trace are given")
+            raise UsageError(
+                f"burstiness = {load.burstiness:g}: not supported for a trace, which sets the "
+                "arrival times; leave burstiness out"
+            )
         by_client = list(_read(find(self._file)).values())
         mine = by_client[load.client] if load.client < len(by_client) else ()
         return TraceArrivals(mine, load.programs_per_s, load.num_programs, load.until_s)
@@ -78,7 +81,9 @@ class Trace:
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> TraceArrivals:
-        raise UsageError("misbehaving: the times of a trace are given, so nobody sends more")
+        raise UsageError(
+            "misbehaving: not supported for a trace, which sets the arrival times of all clients"
+        )
 
 
 @lru_cache(maxsize=4)
@@ -89,18 +94,18 @@ def _read(path: Path) -> Mapping[Any, tuple[Arrival, ...]]:
     for number, (where, record) in enumerate(json_lines(path, f"{path}"), start=1):
         at_s, client, prompt, output = _values(record, where)
         if at_s < last_s:
-            raise DataError(f"{where}: t = {at_s:g} is before the line above")
+            raise DataError(f"{where}: t = {at_s:g}: must not be before t of the previous line")
         last_s = at_s
         item = Item(f"trace/{number}", prompt, ((0, output),), turn=number)
         found.setdefault(client, []).append(Arrival(at_s, item))
     if not found:
-        raise DataError(f"{path}: no records")
+        raise DataError(f"{path}: holds no records")
     return {client: tuple(found[client]) for client in sorted(found)}
 
 
 def _values(record: Any, where: str) -> tuple[float, int, int, int]:
     if not isinstance(record, dict):
-        raise DataError(f"{where}: not a JSON object")
+        raise DataError(f"{where}: must be a JSON object")
     for field in FIELDS:
         if field not in record:
             raise DataError(f"{where}: missing field {field!r}")

@@ -66,7 +66,7 @@ class Retraction:
         wanted = scheduler.retraction_order(self._waiting.running, self._clock.now_ps / PS_PER_S)
         if len(wanted) != len(of_request) or set(wanted) != set(of_request):
             raise RunFailed(
-                f"{scheduler.name}: its retraction order must have every running request once"
+                f"{scheduler.name}: retraction_order must return every running request exactly once"
             )
         return [of_request[request] for request in reversed(wanted)]
 

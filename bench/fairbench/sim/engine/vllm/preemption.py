@@ -57,7 +57,8 @@ class Preemption:
         )
         if len(order) != len(of_request) or set(order) != set(of_request):
             raise RunFailed(
-                f"{self._scheduler.name}: its retraction order must have every running request once"
+                f"{self._scheduler.name}: retraction_order must return every running "
+                "request exactly once"
             )
         return of_request[order[0]]
 
