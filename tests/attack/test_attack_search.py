@@ -196,7 +196,7 @@ def test_of_behaviours_that_come_to_the_same_the_first_is_among_the_worst():
 
 def test_latency_needs_a_twin_beside_whom_programs_end(tmp_path):
     stuck = search(tmp_path, replace(PLAN, objective="latency", multiple=30.0), request_rate=20.0)
-    with pytest.raises(UsageError, match=r"latency: beside the honest twin .* at seed 0 for a P95"):
+    with pytest.raises(UsageError, match=r"latency: at seed 0, in the run with the honest client"):
         stuck.run()
 
 
@@ -432,7 +432,7 @@ def test_trials_are_written_and_read(tmp_path):
             "trials.json: trials[0] must have the field harms or the field error",
         ),
         ("honest.json", {"0": {"a": 1}}, "honest.json: 0: "),
-        ("honest.json", {"x": {}}, "honest.json: 'x' is no seed"),
+        ("honest.json", {"x": {}}, "honest.json: 'x' is not a seed"),
         ("cpu.json", {"cpu_s": "x"}, "cpu.json: cpu_s = 'x': must be a valid number"),
         ("cpu.json", {"cpu": 1}, "cpu.json: cpu = 1: Unexpected keyword argument"),
     ],

@@ -50,7 +50,7 @@ def test_a_clause_that_fails_is_exit_code_1(tiny):
     assert result.exit_code == 1
     assert "refused:+2 0 3 +3 FAIL" in " ".join(result.stdout.split())
     assert result.stderr == (
-        "fairbench: the gate is red: 1 point, 2 checks: 1 pass, 1 FAIL, 0 cannot tell\n"
+        "fairbench: the check failed: 1 point, 2 checks: 1 pass, 1 FAIL, 0 cannot tell\n"
     )
     assert invoke("check", *tiny, "--fail-if", "refused:+3").exit_code == 0
     assert invoke("check", *tiny).exit_code == 1

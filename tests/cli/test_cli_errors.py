@@ -163,7 +163,7 @@ def test_wrong_workload_files(refused, tmp_path, change, expected):
         ("bad.jsonl", b'{"question": "a"}\n{"question"\n', "bad.jsonl, line 2: not JSON"),
         ("bad.jsonl", b'{"question": "a"}\n{"query": "b"}\n', "line 2: missing field 'question'"),
         ("bad.jsonl.gz", b"not gzip", "bad.jsonl.gz: "),
-        ("bad.jsonl.gz", gzip.compress(b"", mtime=0), "bad.jsonl.gz: no records"),
+        ("bad.jsonl.gz", gzip.compress(b"", mtime=0), "bad.jsonl.gz: holds no records"),
     ],
 )
 def test_wrong_datasets(refused, tmp_path, name, content, expected):

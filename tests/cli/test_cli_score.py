@@ -161,7 +161,7 @@ def test_score_adds_such_a_line_too(records, tmp_path):
         (["--line", "1"], "--line 1: cannot be given for this file, in which each"),
         (
             ["--window-start", "3", "--window-end", "2"],
-            "--window-end 2: must be above 0",
+            "--window-end 2: must be above --window-start",
         ),
         (["--window-start", "nan"], "--window-start nan: must be greater"),
         (["--misbehaving", "b"], "unknown client in --misbehaving 'b': choose from a"),

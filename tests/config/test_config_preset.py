@@ -80,7 +80,7 @@ def test_a_sweep_may_have_one():
     ("flags", "message"),
     [
         ({"preset": "dlpm-papre"}, "unknown preset 'dlpm-papre'.* Did you mean 'dlpm-paper'"),
-        ({**PAPER, "engine": "vllm"}, "engine = 'vllm': preset dlpm-paper describes .*'sglang'"),
+        ({**PAPER, "engine": "vllm"}, "engine = 'vllm': preset dlpm-paper is for engine 'sglang'"),
         (
             {**PAPER, "workload": "vtc-overload", "engine": "lightllm"},
             "preset dlpm-paper is for engine",

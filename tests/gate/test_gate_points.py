@@ -96,7 +96,7 @@ def test_one_simulated_experiment_twice_is_refused(tmp_path):
     store(tmp_path / "a" / "one")
     store(tmp_path / "a" / "two", jain_index=0.5)
     store(tmp_path / "b")
-    with pytest.raises(DataError, match=r"one and .*two: the same simulated experiment twice"):
+    with pytest.raises(DataError, match=r"one and .*two are the same simulated experiment"):
         read_pairs(tmp_path / "a", tmp_path / "b")
 
 

@@ -141,7 +141,7 @@ def test_one_whose_machine_lacks_a_file_is_told(tmp_path):
     fixed = Luggage.with_files([])
     absent = f"{tmp_path}/trace.jsonl"
     luggage = Luggage(fixed.environment, {}, {}, {absent: "0"}, fixed.code)
-    with pytest.raises(UsageError, match=r"node .* has no such file as .*trace.jsonl here"):
+    with pytest.raises(UsageError, match=r"node .* does not have the file .*trace.jsonl"):
         drive_far(small_spec(), tmp_path, crew(LocalPlace(), luggage=luggage))
 
 
@@ -218,7 +218,7 @@ def test_the_address_that_a_host_reaches_is_one_of_ours():
 
 @pytest.mark.parametrize("host", ["::1", "no.such.host.invalid"])
 def test_a_node_that_cannot_be_reached_over_ipv4_is_one_line(host):
-    with pytest.raises(UsageError, match=f"^driver launcher: .*node {host}: "):
+    with pytest.raises(UsageError, match=f"^--driver-launcher: .*node {host}: "):
         address_facing(host)
 
 

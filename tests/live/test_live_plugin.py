@@ -35,7 +35,7 @@ def test_without_configuration_nothing_happens(monkeypatch):
         ("dlpm", "[1]", "FAIRBENCH_SETTINGS is [1]"),
         ("dlpm", '{"dlpm.quantums": 1}', "Did you mean 'quantum'?"),
         ("dlpm", '{"dlpm.quantum": -1}', "dlpm.quantum"),
-        ("dlpm", '{"vtc.lift": "none"}', "'vtc.lift' is not of dlpm"),
+        ("dlpm", '{"vtc.lift": "none"}', "'vtc.lift' is not a parameter of dlpm"),
     ],
 )
 def test_a_wrong_configuration_ends_the_process(local, settings, message, monkeypatch, capsys):
@@ -99,7 +99,7 @@ def test_a_plain_server_is_fine_and_ranks_are_if_all_decide_alike():
         ({"tp_size": 2}, "rpm", "--tp-size 2"),
         ({"tp_size": 2}, "edf", "--tp-size 2: must be 1 for edf"),
         ({"dp_size": 2}, "fcfs", "--dp-size 2 is refused .* deficits would be a rank's"),
-        ({"enable_dp_attention": True}, "dlpm", "--enable-dp-attention True is refused"),
+        ({"enable_dp_attention": True}, "dlpm", "--enable-dp-attention True is not supported"),
     ],
 )
 def test_what_the_schedulers_do_not_account_for_is_refused(changed, local, flag):
@@ -109,7 +109,7 @@ def test_what_the_schedulers_do_not_account_for_is_refused(changed, local, flag)
 
 def test_ranks_that_measure_their_own_steps_would_not_decide_alike():
     check_server(server_args(), build_local("dlpm-hold", {}), measures=True)
-    with pytest.raises(UsageError, match=r"--tp-size 2: each rank measures .* dlpm-hold"):
+    with pytest.raises(UsageError, match=r"--tp-size 2: must be 1, because dlpm-hold"):
         check_server(server_args(tp_size=2), build_local("dlpm-hold", {}), measures=True)
 
 

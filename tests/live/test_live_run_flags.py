@@ -67,7 +67,7 @@ def refused(tmp_path, monkeypatch):
         ([*EXTERNAL, "r {prot} {worker_urls}"], "unknown placeholder 'prot': choose from"),
         ([*EXTERNAL, "r {prot} {worker_urls}"], "Did you mean 'port'?"),
         ([*EXTERNAL, "r {worker_urls}"], "has no {port}"),
-        ([*EXTERNAL, "r {port}"], "has neither {worker_urls} nor {worker_url_list}"),
+        ([*EXTERNAL, "r {port}"], "must contain {worker_urls} or {worker_url_list}"),
         ([*EXTERNAL, ""], "--router-command '': must not be empty"),
         ([*EXTERNAL, "'"], "--router-command: No closing quotation"),
         (

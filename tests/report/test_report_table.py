@@ -115,9 +115,9 @@ def test_over_seeds_a_weight_stands_beside_the_name():
     runs = [weighted() | {"seed": seed, "complete": True} for seed in (0, 1)]
     rows = combine(runs)["clients"]
     named = [described(row["client"], row) for row in rows]
-    assert named == ["client-0 (misbehaves, weight 2.50)", "client-1 (weight 1.00)"]
+    assert named == ["client-0 (heavy, weight 2.50)", "client-1 (weight 1.00)"]
     plain = combine([SUMMARY | {"complete": True}])["clients"]
-    assert [described("x", row) for row in plain] == ["x (misbehaves)", "x"]
+    assert [described("x", row) for row in plain] == ["x (heavy)", "x"]
 
 
 def with_nulls(summary):
@@ -303,7 +303,7 @@ def test_a_percentile_of_too_few_latencies_is_marked(n, shown):
 
 def test_a_run_too_short_for_a_p99_says_how_long_would_do():
     # 1.1 x 300 / 120 times the 300 s at whose end the window ends.
-    assert "for a P99: --duration 900, 3 times as long" in text(SUMMARY)
+    assert "for a reliable P99: --duration 900, 3 times as long" in text(SUMMARY)
     assert "for a P99:" not in text(SUMMARY | {"victim_n": 300})
     assert "for a P99:" not in text(SUMMARY | {"trace": "t.csv"})
 

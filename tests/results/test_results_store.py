@@ -161,7 +161,7 @@ def test_another_schema_version_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("manifest.json", None, r"manifest\.json: no such file, so .* is not a run directory"),
+        ("manifest.json", None, r"manifest\.json: no such file; .* must be the directory of a run"),
         ("manifest.json", "{\n,}", r"manifest\.json, line 2: "),
         ("summary.json", "[" * 99_999, r"summary\.json: nested too deeply"),
         ("summary.json", '{"a": NaN}', r"summary\.json: cannot be read: NaN is not JSON"),

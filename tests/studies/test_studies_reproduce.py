@@ -54,7 +54,7 @@ def test_plot_draws_from_a_store_and_changes_nothing_in_it(swept, tmp_path):
 def test_runs_of_something_else_are_not_drawn_as_the_figure(swept, tmp_path):
     result = invoke("plot", "fig9", "--from", swept, "--output-dir", tmp_path)
     assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])
-    assert result.stderr.endswith("on chat s1 dp 2 is no run of fig9\n")
+    assert result.stderr.endswith("on chat s1 dp 2 does not belong to fig9\n")
 
 
 def test_plot_draws_a_directory_of_ones_own(swept, tmp_path):

@@ -59,7 +59,7 @@ def test_the_command_lines_are_read():
             {"server": SERVER.replace("Llama-3.1-8B", "Falcon-7B")},
             "field 'server' must name a known model: choose from",
         ),
-        ({"flags": "--Q 5"}, "no option --schedule-policy"),
+        ({"flags": "--Q 5"}, "must contain the option --schedule-policy"),
         ({"client": CLIENT.replace("2 4", "2 x")}, "option --intervals: must be numbers"),
         ({"client": CLIENT.replace("4 2 ", "4 2 2 ")}, "must name the 2 users"),
         ({"client": CLIENT.replace("programs a user", "each")}, "must say 'N programs a user'"),

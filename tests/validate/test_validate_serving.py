@@ -64,8 +64,8 @@ def write(folder, *records):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"engine": "tgi"}, "field 'engine' = 'tgi': allowed are sglang and vllm"),
-        ({"arrival": "burst"}, "field 'arrival' = 'burst': allowed are closed and open"),
+        ({"engine": "tgi"}, "field 'engine' = 'tgi': must be sglang or vllm"),
+        ({"arrival": "burst"}, "field 'arrival' = 'burst': must be closed or open"),
         ({"concurrency": "8"}, "field 'concurrency' = '8': must be int"),
         ({"columns": {"client": ["a"]}}, "columns: field 'submit_s' must be a list of values"),
         (
@@ -86,7 +86,7 @@ def test_a_bad_line_is_named(tmp_path, changes, message):
 
 
 def test_two_runs_of_a_name_are_refused(tmp_path):
-    with pytest.raises(DataError, match="line 2: two runs are called 'sglang-a100-fixed-c1-run1'"):
+    with pytest.raises(DataError, match="line 2: two runs have the name 'sglang-a100-fixed-c1-run1'"):
         load_serving(write(tmp_path, record(), record()))
 
 

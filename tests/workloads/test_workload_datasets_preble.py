@@ -101,7 +101,7 @@ def test_agents_with_one_policy_share_it(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "text", "name", "complaint"),
     [
-        ("long-qa", HEADER + "7,many,why,2,a,b,c,d,e\n", "x.csv", "line 2: .*no number of frames"),
+        ("long-qa", HEADER + "7,many,why,2,a,b,c,d,e\n", "x.csv", "line 2: .*must be a number of frames"),
         ("long-qa", HEADER + "7,30,why,9,a,b,c,d,e\n", "x.csv", "line 2: .*number of a choice"),
         (
             "agent",
@@ -115,15 +115,15 @@ def test_agents_with_one_policy_share_it(tmp_path):
             "tool-use",
             '{"query": "q", "tools": [], "final": ""}',
             "x.jsonl",
-            "'tools': the file is empty",
+            "'tools': must not be empty",
         ),
         (
             "samples",
             '{"prompt": "", "canonical_solution": ""}',
             "x.jsonl",
-            "'prompt': the file is empty",
+            "'prompt': must not be empty",
         ),
-        ("samples", '{"question": "q"}', "x.jsonl", "fit tree-of-thought programs"),
+        ("samples", '{"question": "q"}', "x.jsonl", "for programs of kind tree-of-thought"),
         ("agent", "a", "x.txt", r"must end in \.jsonl, \.csv"),
     ],
 )

@@ -50,6 +50,13 @@ Goodput = Annotated[
         "latency on an idle replica); may be repeated. [default: the workload's]",
     ),
 ]
+Explain = Annotated[
+    bool,
+    Option(
+        "--explain",
+        help="Print, below the summary, sentences that say what each number means for this run.",
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     Option(

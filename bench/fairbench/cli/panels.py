@@ -43,7 +43,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {
     ),
     "Output": (
         *("goodput", "percentiles", "window", "result_dir", "resume", "tag", "output_file"),
-        *("output_details", "as_json", "disable_tqdm"),
+        *("output_details", "explain", "as_json", "disable_tqdm"),
     ),
 }
 OTHER = "Other options"

@@ -12,6 +12,7 @@ from fairbench.cli.bench_file import OutputDetails, OutputFile
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
     Eviction,
+    Explain,
     Gateway,
     Goodput,
     MemoryRecords,
@@ -365,6 +366,7 @@ def run(
     tag: Annotated[str | None, Option(help="Label that is stored with the result.")] = None,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
+    explain: Explain = False,
     as_json: Annotated[
         bool, Option("--json", help="Print the summary as one JSON object, and nothing else.")
     ] = False,
@@ -378,6 +380,7 @@ def run(
     works without any.
     """
     from fairbench.cli.bench_file import run_lines
+    from fairbench.cli.output import check_explain
     from fairbench.cli.progress import shown_progress
     from fairbench.cli.run_endings import run_once, run_repeatedly
     from fairbench.config.weights import parse_weights
@@ -387,6 +390,7 @@ def run(
     from fairbench.live.backends.registry import check_live
     from fairbench.workloads.traces.columns import parse_names
 
+    check_explain(explain, single=num_runs == 1, as_json=as_json)
     named = locals()  # flags by name, as fairbench.run takes them too
     flags: dict[str, Any] = {name: named.get(name) for name in FLAGS}
     flags |= {"server_args": split_args(server_arg), "weights": parse_weights(weights)}
@@ -411,4 +415,4 @@ def run(
         if num_runs > 1:
             run_repeatedly(spec, num_runs, options, result_dir, on_saved, context, as_json=as_json)
         else:
-            run_once(spec, options, result_dir, on_saved, context, as_json=as_json)
+            run_once(spec, options, result_dir, on_saved, context, as_json=as_json, explain=explain)

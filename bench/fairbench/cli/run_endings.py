@@ -26,6 +26,7 @@ def run_once(
     context: RunContext,
     *,
     as_json: bool,
+    explain: bool,
 ) -> None:
     """Run, save, print. Raises, after that, if the run did not come to its end."""
     from fairbench.cli.output import print_json, print_summary
@@ -38,7 +39,7 @@ def run_once(
         print_json(result.summary)
         typer.echo(f"fairbench: saved to {path}", err=True)
     else:
-        print_summary(result.summary, path, complete=result.complete)
+        print_summary(result.summary, path, complete=result.complete, explain=explain)
     if result.complete:
         return
     if context.interrupted():

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fairbench.cli.bench_file import OutputDetails, OutputFile
+from fairbench.cli.flags import Explain
 from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import MissingFile
 from fairbench.live.run_folder import FOLDER
@@ -20,16 +21,19 @@ def show(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as one JSON object, and nothing else.")
     ] = False,
+    explain: Explain = False,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
 ) -> None:
     """Print the summary of a stored run, or the comparison of a sweep, again."""
     from fairbench.cli.bench_file import add_run_line
-    from fairbench.cli.output import print_json, print_summary
+    from fairbench.cli.output import check_explain, print_json, print_summary
     from fairbench.results.store import SUMMARY, read_run
     from fairbench.results.summary_schema import check_summary
 
-    if _is_sweep(run_dir):
+    is_sweep = _is_sweep(run_dir)
+    check_explain(explain, single=not is_sweep, as_json=as_json)
+    if is_sweep:
         if output_file is not None:
             raise UsageError(
                 f"--output-file {output_file} needs a single run, and this is the directory "
@@ -50,7 +54,8 @@ def show(
     if as_json:
         print_json(stored.summary)
     else:
-        print_summary(stored.summary, run_dir, complete=bool(stored.manifest.get("complete")))
+        complete = bool(stored.manifest.get("complete"))
+        print_summary(stored.summary, run_dir, complete=complete, explain=explain)
 
 
 def _is_sweep(folder: Path) -> bool:

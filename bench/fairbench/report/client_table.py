@@ -39,7 +39,7 @@ def is_weighted(summary: Summary) -> bool:
 
 def described(name: str, client: Mapping[str, Any]) -> str:
     """Return a client's name with its special properties, over several runs."""
-    special = ["misbehaves"] if client["misbehaving"] else []
+    special = ["heavy"] if client["misbehaving"] else []
     if weight := client.get("weight"):
         special.append(f"weight {number(weight['mean'])}")
     return f"{name} ({', '.join(special)})" if special else name
@@ -73,7 +73,7 @@ def _table(summary: Summary, columns: Sequence[Column], rows: Sequence[Mapping[s
     censored = set(summary.get("censored", ()))
     names = cut_apart((str(row["client"]) for row in rows), NAME_WIDTH)
     for row in rows:
-        behaviour = Text("misbehaves", "yellow") if row["misbehaving"] else Text("well")
+        behaviour = Text("heavy", "yellow") if row["misbehaving"] else Text("well-behaved")
         values = (
             Text(client_value(row, column, censored) + _mark(row, column)) for column in columns
         )

@@ -28,7 +28,7 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     if is_hidden_burst(summary):
         yield (
             "burst",
-            "some clients waited long and were served later: the share of the whole run hides that",
+            "some clients waited long and were served later; the share of the whole run hides this",
         )
 
 
@@ -42,4 +42,4 @@ def is_hidden_burst(summary: Summary) -> bool:
 
 def _cause(row: dict[str, object]) -> str:
     heavy = row["heavy_client"]
-    return f"; {heavy} had most beyond its own" if heavy else ""
+    return f"; {heavy} had the most above its own share" if heavy else ""

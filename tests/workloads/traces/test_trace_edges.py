@@ -84,7 +84,7 @@ def test_an_end_is_in_the_unit_of_its_time(read, text, end_s):
 
 
 def test_a_latency_beside_times_whose_unit_is_guessed_has_to_say_its_own(read):
-    with pytest.raises(DataError, match=r"line 2: latency = '1500': in what unit.*latency_ms=lat"):
+    with pytest.raises(DataError, match=r"line 2: latency = '1500': the unit is unknown.*latency_ms=lat"):
         read("time,latency,isl,osl\n1714564800000,1500,1,1\n")
 
 
@@ -100,7 +100,7 @@ def test_a_request_of_which_nothing_is_known_is_left_out(read):
 def test_a_window_of_too_many_requests_is_refused(read):
     lens = {"0": {"input_tokens": [[5], [1]], "output_tokens": [[5], [1]]}}
     for window in ([0, 99999, 1, "Gamma"], [9.9e11, 1, 1, "Gamma"]):
-        with pytest.raises(DataError, match=r"line 1: windows: .* the rate at most 5,000/s"):
+        with pytest.raises(DataError, match=r"line 1: windows: .* with a rate of at most 5,000/s"):
             read([{"client": 1, "windows": [window], "lens": lens}])
 
 

@@ -147,7 +147,7 @@ def changed(number, **more):
             changed(1, t=0.5),
             r"session one, turn 2: begins at 0\.5 s, but must not begin before the",
         ),
-        (changed(1, think_time=-3.0), r"session one, turn 2: think_time = -3\.0: must be seconds"),
+        (changed(1, think_time=-3.0), r"session one, turn 2: think_time = -3\.0: must be a number of seconds"),
         (
             changed(0, hash_ids=[1, 2, 3, 4, 5]),
             (
@@ -157,7 +157,7 @@ def changed(number, **more):
         ),
         (
             session("one", turn(0, 256), subagent(3, turn(0, 128), status="running")),
-            "session one, turn 2, sub-agent agent_001: never returns: status = 'running'",
+            "session one, turn 2, sub-agent agent_001: status = 'running': only sub-agents",
         ),
         (
             session("one", turn(0, 256), subagent(3)),
@@ -165,9 +165,9 @@ def changed(number, **more):
         ),
         (
             session("one", turn(0, 256), subagent(3, turn(0, 128), turn(0.1, 128, took="x"))),
-            "sub-agent agent_001, turn 2: overlaps",
+            "sub-agent agent_001, turn 2: begins at",
         ),
-        (changed(0, **{"in": -5}), "turn 1: in = -5: must be a whole number of at least 1, or"),
+        (changed(0, **{"in": -5}), "turn 1: in = -5: must be a whole number from 1"),
         (changed(0, t="soon"), "turn 1: t = 'soon': must be a number of seconds of at least 0"),
         (changed(0, hash_ids="x"), "turn 1: hash_ids: must be a list of integers"),
     ],

@@ -9,7 +9,7 @@ from fairbench.metrics.tail import TAILS
 METRICS = (
     Metric(
         key="best_service_rate_tok_s",
-        heading="most service under any scheduler",
+        heading="highest service of any scheduler",
         unit="tok/s",
         better=Better.MORE,
         of_comparison=True,
@@ -29,7 +29,7 @@ METRICS = (
     *(
         Metric(
             key=f"sharing_incentive_p{rank}",
-            heading=f"sharing P{rank}",
+            heading=f"sharing incentive P{rank}",
             column=f"sharing\nP{rank}",
             better=Better.LESS,
             of=Of.BOTH,

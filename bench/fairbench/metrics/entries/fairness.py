@@ -27,8 +27,8 @@ METRICS = (
     ),
     Metric(
         key="jain_index_actual",
-        heading="Jain index, actual service",
-        column="Jain,\nactual",
+        heading="Jain index, computed service",
+        column="Jain,\ncomputed",
         better=Better.MORE,
         form=Form.INDEX,
         digits=3,
@@ -37,7 +37,7 @@ METRICS = (
         needs=frozenset({Needs.CACHED}),
         presence=Presence.ALWAYS,
         shown=(
-            Shown(Display.HEADLINES, 3, heading="Jain index", note="of actual service"),
+            Shown(Display.HEADLINES, 3, heading="Jain index", note="of computed service"),
             Shown(Display.COMPARISON, 5, dropped=2),
             Shown(Display.REPEATS, 6),
             Shown(Display.SEEDS, 3),
@@ -56,7 +56,7 @@ METRICS = (
     ),
     Metric(
         key="jain_index_entitlement",
-        heading="Jain index per entitlement",
+        heading="Jain index of service over fair share",
         better=Better.MORE,
         form=Form.INDEX,
         digits=3,

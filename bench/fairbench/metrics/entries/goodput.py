@@ -36,7 +36,7 @@ METRICS = (
     ),
     Metric(
         key="goodput_ratio",
-        heading="requests asked for that kept their targets",
+        heading="requests within their targets",
         column="on\ntime",
         better=Better.MORE,
         of=Of.BOTH,

@@ -102,7 +102,7 @@ METRICS = (
     ),
     Metric(
         key="victim_n",
-        heading="smallest cohort of a well-behaved client",
+        heading="fewest latencies of a well-behaved client",
         kind=Kind.COUNT,
         presence=Presence.IN_REPORTS,
     ),
@@ -149,5 +149,5 @@ METRICS = (
         )
         for statistic in ("p50", "p99", "max")
     ),
-    Metric(key="held", heading="requests held back by a cap on concurrency", kind=Kind.COUNT),
+    Metric(key="held", heading="requests queued by a limit on concurrency", kind=Kind.COUNT),
 )

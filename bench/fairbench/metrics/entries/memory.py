@@ -15,7 +15,7 @@ METRICS = (
     ),
     Metric(
         key="residency_ratio",
-        heading="of its share of the KV memory held",
+        heading="KV memory held, relative to its share",
         column="of memory\nshare",
         of=Of.CLIENT,
         form=Form.PERCENT,
@@ -55,7 +55,7 @@ METRICS = (
     ),
     Metric(
         key="cache_sharing_incentive",
-        heading="cache hit rate over the one alone",
+        heading="cache hit rate relative to the client alone",
         better=Better.MORE,
         of=Of.CLIENT,
         form=Form.PERCENT,

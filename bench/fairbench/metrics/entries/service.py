@@ -57,8 +57,8 @@ METRICS = (
     ),
     Metric(
         key="actual_service_tok_s",
-        heading="actual service",
-        column="actual\ntok/s",
+        heading="computed service",
+        column="computed\ntok/s",
         unit="tok/s",
         better=Better.MORE,
         of=Of.BOTH,
@@ -121,8 +121,8 @@ METRICS = (
     ),
     Metric(
         key="gpu_s",
-        heading="busy time",
-        column="busy\ns",
+        heading="GPU time",
+        column="GPU\ns",
         unit="s",
         of=Of.BOTH,
         digits=1,

@@ -18,7 +18,7 @@ METRICS = (
     ),
     Metric(
         key="demoted",
-        heading="requests put behind the others by admission control",
+        heading="requests demoted by admission control",
         better=Better.LESS,
         of=Of.BOTH,
         kind=Kind.COUNT,
@@ -70,7 +70,7 @@ METRICS = (
     *(
         Metric(
             key=f"time_to_{part}pct_s",
-            heading=f"{part}% of the programs done",
+            heading=f"time to {part}% completion",
             column=f"{part}% done\ns",
             unit="s",
             better=Better.LESS,
