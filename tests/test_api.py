@@ -144,7 +144,7 @@ def test_an_interrupted_run_is_a_keyboard_interrupt_and_is_saved(tmp_path, monke
         return simulate(spec, interrupted=interrupted, **options)
 
     monkeypatch.setattr(one_run, "simulate", interrupted_at_once)
-    with pytest.raises(KeyboardInterrupt, match="interrupted; what had finished is saved to"):
+    with pytest.raises(KeyboardInterrupt, match="interrupted; the finished requests are saved to"):
         fairbench.run(**TINY, result_dir=tmp_path)
     (path,) = tmp_path.iterdir()
     assert fairbench.load(path).summary["complete"] is False

@@ -110,7 +110,7 @@ def test_wrong_usage_is_exit_code_2_and_one_line(compared, tmp_path):
     (tmp_path / "empty").mkdir()
     broken = store(tmp_path / "broken", complete=False)
     for arguments, said in (
-        ([], "must hold runs of two or more schedulers in the same configuration"),
+        ([], "nothing to compare"),
         (["vtc"], "vtc: a comparison needs two arguments; give another"),
         (["vtc", "d2lmp"], "'d2lmp': must be a scheduler"),
         (["vtc", "d2lmp"], "Did you mean 'd2lpm'?"),

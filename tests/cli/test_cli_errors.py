@@ -78,7 +78,7 @@ def summary(whole_summary):
             ["--num-programs", "1000000"],
             "this gives about 3,000,000 programs in total, and at most",
         ),
-        (["--duration", "1e9"], "duration_s = 1000000000.0, dp = 1, clients = 3: about"),
+        (["--duration", "1e9"], "duration_s = 1000000000.0, dp = 1, clients = 3: this gives about"),
         (["--dp", "100000000"], "dp = 100000000: must be less than or equal to 4096"),
         (["--clients", "10001"], "clients = 10001: must be less than or equal to 10000"),
         (["--tag", "t" * 65], "must have at most 64 characters"),

@@ -18,7 +18,7 @@ EMULATOR = ["serve", "--dp", "1", "--backend", "emulator", "--port", "0"]
         ),
         (["--worker-url", "http://u:p@a"], "must be an address http://HOST[:PORT]"),
         (["--worker-url", f"{WORKER},kv=tcp://a"], "'kv=tcp://a' must be kv=tcp://HOST:PORT or"),
-        (["--worker-url", f"{WORKER},kv=tcp://a:1,kv=tcp://a:2"], "each once"),
+        (["--worker-url", f"{WORKER},kv=tcp://a:1,kv=tcp://a:2"], "each given once"),
         (
             ["--worker-url", f"{WORKER},replay=tcp://a:1"],
             "replay needs kv, because it repeats the KV events that were missed; give kv, too",

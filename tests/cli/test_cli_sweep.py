@@ -196,7 +196,7 @@ def test_a_failing_point_is_reported_and_stops_no_other(tmp_path, in_this_proces
     assert result.exit_code == 1
     path = tmp_path / "sweep"
     name = "chat s1 dp 1 engine.max_total_tokens=5, vtc, seed 0"
-    assert f"fairbench: {name}: workload chat: no request fits" in result.stderr
+    assert f"fairbench: {name}: workload chat: every request is larger" in result.stderr
     assert result.stderr.endswith(f"fairbench: runs failed: 1; see {path / 'failed'}\n")
     (failure,) = (path / "failed").iterdir()
     stored = json.loads(failure.read_text())
@@ -270,7 +270,7 @@ def test_a_killed_sweep_loses_only_what_was_under_way(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "sweep: missing; give a FILE.toml, one of fig1, fig10, or"),
+        ([], "sweep: missing; give a FILE.toml, one of fig1, fig10"),
         (["fig8x"], "unknown sweep 'fig8x'"),
         (["nowhere.toml"], "nowhere.toml: cannot be read"),
         (["--dp", "1,two"], "--dp 1,two: must be whole numbers"),

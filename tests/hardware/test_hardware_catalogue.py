@@ -77,7 +77,7 @@ def test_every_full_id_picks_itself():
         (
             "a100-80gb/llama-2-7b",
             "llama-3.1-8b",
-            "gpu 'a100-80gb/llama-2-7b' has no profile for model 'llama-3.1-8b': choose from llama-2-7b",
+            "has no profile for model 'llama-3.1-8b': choose from llama-2-7b",
         ),
         (
             "h100-80gb/llama-3.1-8b/tp",

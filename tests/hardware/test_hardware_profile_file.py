@@ -47,7 +47,9 @@ def test_a_file_is_a_gpu(file):
 def test_a_changed_file_is_noticed(file):
     gpu = resolve({"gpu": "mine.toml"}).gpu
     file.write_text(file.read_text().replace("c_w = 10.62", "c_w = 20.62"))
-    with pytest.raises(UsageError, match=r"gpu mine.toml: has changed since .* --gpu mine.toml"):
+    with pytest.raises(
+        UsageError, match=r"gpu mine.toml: the file has changed since .* --gpu mine.toml"
+    ):
         resolve({"gpu": gpu})
     assert not is_known(gpu)
     assert resolve({"gpu": "mine.toml"}).gpu != gpu
@@ -57,7 +59,7 @@ def test_another_model_than_the_files_is_refused(file):
     assert resolve({"gpu": "mine.toml", "model": "Qwen/Qwen3-14B"}).model == "qwen3-14b"
     with pytest.raises(
         UsageError,
-        match=r"model = 'qwen3-8b': must be 'qwen, the model of timing profile mine\.toml",
+        match=r"model = 'qwen3-8b': must be 'qwen3-14b', the model of",
     ):
         resolve({"gpu": "mine.toml", "model": "qwen3-8b"})
 

@@ -39,7 +39,11 @@ def by_command(hosts="localhost", command=STAND_IN):
         ("command", {}, "--launcher command needs --hosts A,B,..."),
         ("command", {"hosts": "a,b c"}, "--hosts 'b c': must be the name or the address of a host"),
         ("command", {"hosts": "a,,b"}, "--hosts '': must be the name or the address of a host"),
-        ("command", {"hosts": "-oProxyCommand=id"}, "--hosts '-oProxyCommand=id': must be the name"),
+        (
+            "command",
+            {"hosts": "-oProxyCommand=id"},
+            "--hosts '-oProxyCommand=id': must be the name",
+        ),
         ("command", {"hosts": "a", "launch_command": "ssh n1"}, "has no {host}"),
         ("command", {"hosts": "a", "launch_command": "ssh 'n1"}, "--launch-command ssh 'n1: No"),
     ],

@@ -310,7 +310,7 @@ WRONG = [
     ((*WORKER, "--keys", "no-such.toml"), "no-such.toml: cannot be read"),
     (
         (*WORKER, "--tokenizer", "no-such.json"),
-        "give a path relative to the folder in which you run",
+        "no such file",
     ),
     ((*WORKER, "--max-queue", "0"), "--max-queue"),
     ((*WORKER, "--host", "256.0.0.1"), "--host 256.0.0.1"),

@@ -145,7 +145,9 @@ def test_seeds_of_one_side_only_are_named_as_left_out(tmp_path):
     assert (found.seeds, found.left_out) == ((0, 1), (2, 5))
     assert "only one of them has seeds 2, 5: left out" in contrast_text([found])
     (other,) = sides(tmp_path / "c", seeds=(7, 8), lpm={P99: (2.0, 3.5)})
-    with pytest.raises(UsageError, match="vtc has seeds 0, 1, 5 and lpm has seeds 7 to 8: a comparison needs seeds"):
+    with pytest.raises(
+        UsageError, match="vtc has seeds 0, 1, 5 and lpm has seeds 7 to 8: a comparison needs seeds"
+    ):
         contrast(vtc, other, [P99])
 
 

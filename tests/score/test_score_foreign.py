@@ -139,7 +139,10 @@ def test_sessions_of_aiperf_last_until_their_last_answer(tmp_path):
     [
         ({"metadata": {"request_start_ns": "now"}}, "request_start_ns = 'now': must be an integer"),
         ({"metrics": [1]}, "metrics must be a JSON object"),
-        ({"metrics": {"request_latency": {"value": 1, "unit": "h"}}}, "the unit of request_latency is 'h'"),
+        (
+            {"metrics": {"request_latency": {"value": 1, "unit": "h"}}},
+            "the unit of request_latency is 'h'",
+        ),
         ({"metrics": {"request_latency": {"value": "one", "unit": "ms"}}}, "must be a number"),
         ({"metadata": {}}, "not a record of aiperf: the field metadata."),
         ({"metadata": None}, "not a record of aiperf: the field metadata."),

@@ -178,7 +178,9 @@ def test_d2lpm_routers_know_all_credits_where_there_is_a_ledger():
 @pytest.mark.parametrize("form", ["exchange", "ledger"])
 def test_who_has_no_sums_cannot_share_any(form):
     flags = {"router": "least-loaded", "gateway": "drr", "saturation": "concurrency"}
-    with pytest.raises(UsageError, match="the router least-loaded or the gateway drr has no counters"):
+    with pytest.raises(
+        UsageError, match="the router least-loaded or the gateway drr has no counters"
+    ):
         simulate(several(flags=flags, routers__form=form))
     tenants = {"d2lpm__tenants": "tree"}
     with pytest.raises(

@@ -280,7 +280,9 @@ def test_the_calibration_finds_what_made_up_servers_have(monkeypatch):
 
 def test_only_the_named_scenarios_are_fitted_to():
     run = MeasuredRun("FCFS", "real", None)
-    with pytest.raises(DataError, match="the fit needs a run of the scenarios overload and proportional"):
+    with pytest.raises(
+        DataError, match="the fit needs a run of the scenarios overload and proportional"
+    ):
         calibrate.fitted_runs([run])
 
 

@@ -86,7 +86,9 @@ def test_a_bad_line_is_named(tmp_path, changes, message):
 
 
 def test_two_runs_of_a_name_are_refused(tmp_path):
-    with pytest.raises(DataError, match="line 2: two runs have the name 'sglang-a100-fixed-c1-run1'"):
+    with pytest.raises(
+        DataError, match="line 2: two runs have the name 'sglang-a100-fixed-c1-run1'"
+    ):
         load_serving(write(tmp_path, record(), record()))
 
 

@@ -101,7 +101,12 @@ def test_agents_with_one_policy_share_it(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "text", "name", "complaint"),
     [
-        ("long-qa", HEADER + "7,many,why,2,a,b,c,d,e\n", "x.csv", "line 2: .*must be a number of frames"),
+        (
+            "long-qa",
+            HEADER + "7,many,why,2,a,b,c,d,e\n",
+            "x.csv",
+            "line 2: .*must be a number of frames",
+        ),
         ("long-qa", HEADER + "7,30,why,9,a,b,c,d,e\n", "x.csv", "line 2: .*number of a choice"),
         (
             "agent",

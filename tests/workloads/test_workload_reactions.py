@@ -68,7 +68,7 @@ def test_what_only_simulated_clients_do_is_refused_before_any_server_is_started(
     flags = {"workload": str(file), "scenario": "x", "scheduler": "d2lpm"}
     plan = experiment(flags, {}).client_plans()[0]
     assert plan.reaction or plan.disguise.output_multiple > 1
-    with pytest.raises(UsageError, match=f"{key.split()[0]}: backend emulator"):
+    with pytest.raises(UsageError, match=f"{key.split()[0]}: not supported by backend emulator"):
         experiment(flags | {"backend": "emulator"}, {})
 
 

@@ -43,7 +43,7 @@ def run_once(
     if result.complete:
         return
     if context.interrupted():
-        raise context.interrupted.ended("interrupted; what had finished is saved")
+        raise context.interrupted.ended("interrupted; the finished requests are saved")
     raise RunFailed(f"{result.summary['notes']['complete']}; the finished requests are saved")
 
 

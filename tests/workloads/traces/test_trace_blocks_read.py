@@ -68,7 +68,7 @@ def test_more_blocks_than_a_prompt_has_are_refused(read, blocks, tokens):
     second = first | {"input_length": tokens, "hash_ids": list(range(blocks))}
     with pytest.raises(DataError) as caught:
         read([first, second])
-    said = f"line 2: hash_ids: {blocks} blocks of 512 tokens are more than the {tokens} input tokens of"
+    said = f"line 2: hash_ids: {blocks} blocks of 512 tokens are more than the {tokens} input"
     assert said in str(caught.value)
     assert "--trace-block-size" in str(caught.value)
 

@@ -84,7 +84,9 @@ def test_an_end_is_in_the_unit_of_its_time(read, text, end_s):
 
 
 def test_a_latency_beside_times_whose_unit_is_guessed_has_to_say_its_own(read):
-    with pytest.raises(DataError, match=r"line 2: latency = '1500': the unit is unknown.*latency_ms=lat"):
+    with pytest.raises(
+        DataError, match=r"line 2: latency = '1500': the unit is unknown.*latency_ms=lat"
+    ):
         read("time,latency,isl,osl\n1714564800000,1500,1,1\n")
 
 
@@ -245,8 +247,14 @@ def test_a_client_without_requests_has_no_facts(read):
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
-        (("2026-01-01T00:00:00Z", "5"), "line 3: t = '5': is no date, unlike those before it"),
-        (("5", "1767225600"), "line 3: t = '1767225600': is a date, unlike the times before it"),
+        (
+            ("2026-01-01T00:00:00Z", "5"),
+            "line 3: t = '5': is not a date, and those of the records before it",
+        ),
+        (
+            ("5", "1767225600"),
+            "line 3: t = '1767225600': is a date, and the times of the records before it",
+        ),
     ],
 )
 def test_a_date_beside_seconds_from_a_start_is_refused(read, rows, problem):

@@ -212,7 +212,10 @@ def test_a_recorded_end_leaves_what_was_thinking(tmp_path):
 def test_what_does_not_go_with_a_trace_is_refused(trace):
     for flags, complaint in (
         ({"workload": "tot"}, "workload = tot: cannot be combined with --trace, which"),
-        ({"request_rate": 3.0}, "request_rate = 3.0: cannot be combined with --trace, which sets it: give --time-scale"),
+        (
+            {"request_rate": 3.0},
+            "request_rate = 3.0: cannot be combined with --trace, which sets it: give --time-scale",
+        ),
         (
             {"burstiness": 0.5},
             (

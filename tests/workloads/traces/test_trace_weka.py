@@ -147,7 +147,10 @@ def changed(number, **more):
             changed(1, t=0.5),
             r"session one, turn 2: begins at 0\.5 s, but must not begin before the",
         ),
-        (changed(1, think_time=-3.0), r"session one, turn 2: think_time = -3\.0: must be a number of seconds"),
+        (
+            changed(1, think_time=-3.0),
+            r"session one, turn 2: think_time = -3\.0: must be a number of seconds",
+        ),
         (
             changed(0, hash_ids=[1, 2, 3, 4, 5]),
             (

@@ -96,7 +96,7 @@ def test_a_run_has_the_times_and_lengths_of_the_trace(trace, tmp_path):
         (lines([RECORDS[0] | {"t": 1e300}]), "'t' must be at most 10000000000"),
         (
             lines(reversed(RECORDS)),
-            "line 2: time t = 1.5 must not be before the time of the previous line",
+            "line 2: t = 1.5: must not be before t of the previous line",
         ),
     ],
 )

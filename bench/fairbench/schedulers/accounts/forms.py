@@ -1,4 +1,4 @@
-"""The account that a scheduler's parameters ask for, flat or by a tree of tenants."""
+"""The account that a scheduler's parameters select, flat or with a tree of tenants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.tenants import Tenants
 def credits_of(
     quantum: float, output_weight: int, *, rejoin: Rejoin = "keep", tenants: Tenants | None = None
 ) -> Credits:
-    """Return credits with this quantum, for which idle clients leave by the rule ``rejoin``."""
+    """Return credits with this quantum, whose idle clients leave by the rule ``rejoin``."""
     form = Credits if tenants is None else TreeCredits
     return form(quantum, output_weight, RULES[rejoin]())
 
@@ -23,13 +23,13 @@ def credits_of(
 def counters_of(
     output_weight: int, *, lifts: bool = True, lifts_alone: bool = True, tenants: Tenants | None
 ) -> Counters:
-    """Return counters whose clients are lifted as ``Counters`` says."""
+    """Return counters whose clients are lifted as ``Counters`` describes."""
     form = Counters if tenants is None else TreeCounters
     return form(output_weight, lifts=lifts, lifts_alone=lifts_alone)
 
 
 def turns_of(*, relaxed: bool, tenants: Tenants | None) -> type[Turns]:
-    """Return the rule by which credits give turns in a pass."""
+    """Return the rule by which credits give turns in an admission pass."""
     if tenants is None:
         return RelaxedTurns if relaxed else Turns
     return RelaxedTreeTurns if relaxed else TreeTurns

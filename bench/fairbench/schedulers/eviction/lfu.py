@@ -8,7 +8,7 @@ from fairbench.schedulers.eviction.policy import EvictionPolicy, Leaf, Rank
 
 
 class LFU(EvictionPolicy):
-    """Drops the leaf that the fewest requests have used, the least recently used of equal ones."""
+    """A policy that drops the leaf used by the fewest requests; ties: least recently used."""
 
     name = "lfu"
 

@@ -8,7 +8,7 @@ from fairbench.schedulers.eviction.policy import EvictionPolicy
 
 
 class LRU(EvictionPolicy):
-    """Drops the least recently used leaf, whoever uses it."""
+    """A policy that drops the least recently used leaf, regardless of its clients."""
 
     name = "lru"
 

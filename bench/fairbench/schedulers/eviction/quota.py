@@ -1,4 +1,4 @@
-"""Static quotas: each client has a part of the pool of its own."""
+"""Static quotas: each client has its own part of the pool."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.schedulers.setup import Setup
 
 
 class Quota(ClientEviction):
-    """Keeps each client within a quota of its own, even where memory of others is free.
+    """A policy that keeps each client within its own quota, even if other memory is free.
 
     Running requests are never limited: a client whose requests need more than the quota takes
     memory from others, from the client that exceeds its own quota most first.

@@ -1,4 +1,4 @@
-"""Quotas whose unused part is lent."""
+"""Quotas that lend their unused part to other clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fairbench.schedulers.eviction.quota import Quota
 
 
 class QuotaLending(Quota):
-    """Lends what a client leaves unused, and takes it back from the largest borrower first."""
+    """A policy that lends unused quota, and takes it back from the largest borrower first."""
 
     name = "quota-lending"
 

@@ -1,4 +1,4 @@
-"""Quotas: the part of the KV pool that each client is given."""
+"""Quotas: the part of the KV pool that each client gets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALL = 100  # percent
 
 @dataclass(frozen=True)
 class QuotaParams:
-    """``percent`` is the quota of a client by name, in percent of the pool.
+    """Parameters of quotas. ``percent`` maps a client's name to its quota in percent of the pool.
 
     Clients that are not named divide the rest by weight.
     """
@@ -22,7 +22,7 @@ class QuotaParams:
     percent: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a quota that is no percentage, or for more than 100% together."""
+        """Raise ValueError for a quota outside 0 to 100%, or for a sum above 100%."""
         for client, one in self.percent.items():
             if not (isfinite(one) and 0 <= one <= ALL):
                 raise ValueError(f"percent.{client} = {one:g}: must be from 0 to {ALL}")
@@ -34,7 +34,7 @@ class QuotaParams:
 
 
 def quotas_in_tokens(owner: str, params: QuotaParams, setup: Setup) -> Mapping[str, float]:
-    """Return each client's quota in tokens. Raises UsageError for a client that is not there."""
+    """Return each client's quota in tokens. Raises UsageError for an unknown client."""
     for client in params.percent:
         if client not in setup.clients:
             raise unknown_name(f"client in {owner}.percent", client, setup.clients)

@@ -13,7 +13,7 @@ from fairbench.schedulers.eviction.policy import EvictionPolicy, Leaf, Rank
 
 
 class Retention(EvictionPolicy):
-    """Keeps what a session has cached until its expected return, then drops in order of that time.
+    """A policy that keeps a session's tokens until its expected return, then drops by that time.
 
     The expected return is the end of the session's last call plus the mean time that sessions of
     its client have taken between calls. Where a client's calls are known to have ended, nothing is
@@ -25,10 +25,11 @@ class Retention(EvictionPolicy):
 
     @dataclass(frozen=True)
     class Params:
-        """``first_s`` is the expected gap before a client's first was seen, in seconds.
+        """Parameters of retention.
 
-        ``most_s`` is the longest time that anything is kept, ``factor`` multiplies the mean gap,
-        and ``newest`` is the weight of the newest gap in the running mean.
+        ``first_s`` is the gap that is assumed before one was seen, in seconds. ``most_s`` is the
+        longest time that anything is kept, ``factor`` multiplies the mean gap, and ``newest`` is
+        the weight of the newest gap in the running mean.
         """
 
         first_s: Annotated[float, Ge(0)] = 10.0

@@ -46,7 +46,7 @@ def with_admission(
     setup: Setup,
     matched: Matched = lambda request: 0,
 ) -> AdmissionControl:
-    """Admission control before a queue, or before a ``router`` that has none.
+    """Return admission control before a queue, or before a ``router`` if there is no queue.
 
     A ``rerouting`` router is told where to send what. ``setup`` has the costs and the fleet.
     """
@@ -71,7 +71,7 @@ def build_gateway(
     matched: Matched = lambda request: 0,
     terms: Terms | None = None,
 ) -> Gateway:
-    """Build a gateway before ``router``. ``settings`` are by ``NAME.PARAM``.
+    """Build a gateway before ``router``. ``settings`` maps ``NAME.PARAM`` to values.
 
     ``setup.fleet`` is required. ``matched`` returns how much of a request's prompt is cached at
     some worker; without it, caches are unknown. ``terms`` are given if the gateway is one of

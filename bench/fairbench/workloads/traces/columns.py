@@ -173,10 +173,10 @@ class Columns:
         if self._dated is None:
             self._dated = dated
         elif self._dated is not dated:
-            kinds = "a date, unlike the times" if dated else "no date, unlike those"
+            kinds = "a date, and the times" if dated else "not a date, and those"
             raise DataError(
-                f"{where}: {shown(column, value)}: must be of the same kind as in the records "
-                f"before it, {kinds}"
+                f"{where}: {shown(column, value)}: is {kinds} of the records before it are of the "
+                "other kind; all must be of one kind"
             )
         return at_ns
 

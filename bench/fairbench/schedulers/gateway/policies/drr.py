@@ -17,7 +17,7 @@ from fairbench.schedulers.gateway.price import PriceParams
 
 
 class DRR(FlowPolicy):
-    """Clients in rotation; a turn grants a quantum, and requests go while it lasts.
+    """Clients in rotation: a turn grants a quantum, and requests are sent while the credit lasts.
 
     A client that has nothing left to send gives up what is left of its credit, and keeps a debt.
     Nobody starves: while two clients wait, what they have paid differs, over their weights, by less
@@ -66,7 +66,7 @@ class DRR(FlowPolicy):
         return self._turn
 
     def _next_turn(self, view: WaitingView) -> str:
-        """Go round until somebody can pay, in one go: a quantum may be small.
+        """Give quanta in rotation until a client can pay, computed in one step.
 
         Until then each turn has been granted a quantum, and has passed.
         """

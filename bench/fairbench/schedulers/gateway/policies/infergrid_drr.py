@@ -1,4 +1,4 @@
-"""InferGrid's rule of the name deficit round robin, as measured by its authors."""
+"""InferGrid's rule that is named deficit round robin, as its authors measured it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 
 
 class InfergridDRR(FlowPolicy):
-    """First who had the fewest requests here and under way when the request arrived.
+    """An order by the number of requests that the client had queued and in flight at arrival.
 
     What coconut-labs/infergrid calls DRR (@a8d3ea8, tenant/manager.py, priority_score): no quantum
     and no deficit, a count of requests that is frozen at arrival; ties in order of arrival. A

@@ -1,4 +1,4 @@
-"""llm-d's virtual token counter, which guesses outputs and never looks at them."""
+"""llm-d's virtual token counter, which assumes output lengths and never measures them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fairbench.schedulers.gateway.price import PriceParams
 
 
 class LlmdVTC(FlowPolicy):
-    """The lowest counter first; each request is charged as if it had 128 output tokens.
+    """The lowest counter first; each request is charged for 128 output tokens.
 
     As proposed for llm-d (llm-d-router PR 1222 @abb3e5b, closed; issue 1182): every output counts
     as 128 tokens, and that is never put right, so a client of long outputs pays for a part of them.
-    A client without a counter starts at the lowest of those that wait; one that has gone idle
-    keeps its counter, which is not lifted when it comes back, until its flow is forgotten. So a
-    client may save up for as long as that, and nothing bounds how far it is then ahead. Of a fixed
-    set of clients nobody starves; newcomers that follow each other without a gap can starve one.
+    A client without a counter starts at the lowest of those that wait; one that has gone idle keeps
+    its counter, which is not lifted when it comes back, until its flow is forgotten. So a client
+    may save up for as long as that, and nothing bounds how far it is then ahead. Of a fixed set of
+    clients nobody starves; newcomers that follow each other without a gap can starve one.
     """
 
     name = "llm-d-vtc"

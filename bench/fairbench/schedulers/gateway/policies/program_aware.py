@@ -1,4 +1,4 @@
-"""llm-d's program-aware policy: least attained service, with something for who waits."""
+"""llm-d's program-aware policy: least attained service, combined with waiting time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.schedulers.gateway.policy import FlowPolicy, earliest
 
 
 class ProgramAware(FlowPolicy):
-    """Little service attained scores most, a long wait of the next request the rest.
+    """A score that is high for little attained service and, to a lesser part, for a long wait.
 
     llm-d's program-aware-fairness with its ``las`` strategy (llm-d-router @06aa34b); what it calls
     a program is a fairness id, a client here. Attained service is input + 2 x output, counted when

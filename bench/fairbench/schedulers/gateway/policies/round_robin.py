@@ -1,4 +1,4 @@
-"""Round robin over flows: one request a turn, whatever its size."""
+"""Round robin over flows: one request per turn, regardless of its size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.schedulers.gateway.policy import FlowPolicy
 
 
 class RoundRobinFlows(FlowPolicy):
-    """The waiting clients in order of their names, each in its turn.
+    """A rotation over the waiting clients in order of their names.
 
     llm-d's round-robin-fairness-policy (llm-d-router @7c6ba75). Between two requests of a waiting
     client each other client gets one at most. Tokens are not counted, so who sends larger requests

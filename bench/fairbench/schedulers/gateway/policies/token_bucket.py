@@ -1,4 +1,4 @@
-"""A token bucket a client before the cluster: what is over its rate is refused at once."""
+"""A token bucket for each client: requests above its rate are refused at once."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from fairbench.tenants import Tenants
 
 
 class TokenBucket(LocalScheduler):
-    """A token a request: ``rate_per_min`` for each client, ``burst`` at most. Refuses.
+    """A bucket with ``rate_per_min`` tokens for each client, at most ``burst``.
 
-    A request takes one, or is refused. The rest goes in order of arrival. InferGrid's gateway does
-    so (coconut-labs/infergrid @a8d3ea8).
+    A request takes one. A request takes one, or is refused. The rest goes in order of arrival.
+    InferGrid's gateway does so (coconut-labs/infergrid @a8d3ea8).
     """
 
     name = "token-bucket"
 
     @dataclass(frozen=True)
     class Params:
-        """``rate_per_min`` and ``burst`` are requests of one client.
+        """Parameters of the bucket: ``rate_per_min`` and ``burst`` are requests of a client.
 
         ``tenants``: with ``tree`` of one outermost tenant, whatever names its clients have.
         """

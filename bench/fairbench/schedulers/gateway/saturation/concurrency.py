@@ -1,4 +1,4 @@
-"""Concurrency: what the gateway has sent and not heard the end of, against a capacity."""
+"""Concurrency: the unfinished requests that the gateway has sent, compared with a capacity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _Load(NamedTuple):
 
 
 class Concurrency(Detector):
-    """Lets go while the requests, or prompt tokens, under way are below a capacity.
+    """A detector that compares unfinished requests, or their prompt tokens, with a capacity.
 
     llm-d's concurrency-detector (llm-d-router @3fdd2e6): ``requests`` and ``tokens`` are totals of
     the pool over its total capacity, ``larger`` (its ``hybrid``) is the mean over the workers of
@@ -30,7 +30,7 @@ class Concurrency(Detector):
 
     @dataclass(frozen=True)
     class Params:
-        """``requests`` and ``tokens`` are the capacity of one worker, ``by`` what counts.
+        """Parameters: ``requests`` and ``tokens`` are a worker's capacity, ``by`` the unit.
 
         ``headroom``: so many requests more may be at a worker, in its own queue, so that no place
         stays empty from the end of an answer until the gateway has heard of it and the next request

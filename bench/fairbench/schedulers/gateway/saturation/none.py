@@ -8,7 +8,7 @@ from fairbench.schedulers.gateway.saturation.detector import Detector
 
 
 class AlwaysRoom(Detector):
-    """Always lets go, so that the engines' own queues order everything."""
+    """A detector that always has room, so that the engines' own queues order all requests."""
 
     name = "none"
 

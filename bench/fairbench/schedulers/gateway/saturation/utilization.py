@@ -1,4 +1,4 @@
-"""Utilization: how full the workers were when they were last asked, which is some time ago."""
+"""Utilization: how full the workers were when they were last polled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairbench.schedulers.views import WorkerLoad
 
 
 class Utilization(Detector):
-    """Lets go while the workers have room, as they were when last polled.
+    """A detector that has room while the workers had room at the last poll.
 
     llm-d's utilization-detector, its default (llm-d-router @96391d1): lets go while the workers'
     mean score is below 1. A score is the larger of the waiting requests over ``waiting`` and the KV
@@ -30,7 +30,7 @@ class Utilization(Detector):
 
     @dataclass(frozen=True)
     class Params:
-        """``waiting`` requests and ``kv_usage`` (a share of the pool) are what is full.
+        """Parameters: a worker is full at ``waiting`` requests or a ``kv_usage`` of the pool.
 
         ``poll_s`` is the time between two polls of all workers (llm-d's default: 50 ms).
         """
