@@ -1,4 +1,4 @@
-"""Parameters of named parts: ``NAME.PARAM=VALUE`` settings to a part's ``Params`` and back.
+"""Parameters of named parts: conversion between ``NAME.PARAM=VALUE`` settings and ``Params``.
 
 A part is anything with a frozen dataclass of parameters: a local scheduler, a router, the engine.
 """
@@ -25,7 +25,7 @@ def param_names(params_class: type) -> list[str]:
 
 
 def own_settings(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one part's ``PARAM -> value``, out of ``NAME.PARAM -> value`` for all parts."""
+    """Return ``PARAM -> value`` of one part, from ``NAME.PARAM -> value`` of all parts."""
     split = {tuple(key.split(".", 1)): value for key, value in settings.items()}
     return {key[1]: value for key, value in split.items() if key[0] == owner and len(key) == 2}
 
@@ -60,7 +60,7 @@ def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> No
 
 
 def as_settings(owner: str, params: Any) -> dict[str, Any]:
-    """Return the inverse of ``make_params``: the settings of all parameters but None.
+    """Return all parameters except None as settings; the inverse of ``make_params``.
 
     TOML has no null, so None is only ever a default.
     """

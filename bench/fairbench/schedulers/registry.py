@@ -84,7 +84,7 @@ ROUTER_GROUP = "fairbench.routers"
 
 
 def locals_by_name() -> Mapping[str, str]:
-    """Local schedulers, name -> ``module:class``, the user's own included."""
+    """Return the local schedulers, name -> ``module:class``, including the user's own."""
     return _with_plugins(LOCAL_GROUP)
 
 

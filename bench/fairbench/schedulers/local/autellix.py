@@ -1,4 +1,4 @@
-"""Autellix: calls of programs that have had the least service first, in discrete queues."""
+"""Autellix: calls of the programs with the least service go first, in discrete queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairbench.schedulers.local.programs import Programs
 
 @dataclass(slots=True)
 class _Program:
-    """A row of the process table: its service and its waiting time, of calls that are over."""
+    """A row of the process table: service and waiting time of the program's finished calls."""
 
     service_s: float = 0.0
     waited_s: float = 0.0
@@ -28,7 +28,7 @@ class _Program:
 
 @dataclass(slots=True)
 class _Call:
-    """A call that is not over. ``since_s``: waiting from then on; None while it runs.
+    """A call that is not over. ``since_s`` is the start of its wait; None while the call runs.
 
     ``waited_s`` and ``busy_s`` begin again when it is promoted, the totals do not.
     """
@@ -46,7 +46,7 @@ class _Call:
 
 
 class Autellix(LocalScheduler):
-    """Least attained service of the program first, in queues; calls are demoted, and promoted.
+    """Least attained service of the program first, in queues. Calls are demoted and promoted.
 
     [Autellix] Alg. 1. A call enters the queue of its program's service: all that its calls had
     (``plas``), or the longest chain of them (``atlas``). Inside a queue the order is arrival. A
@@ -67,7 +67,7 @@ class Autellix(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``beta`` 0 never promotes: long programs may starve."""
+        """Parameters of Autellix. ``beta`` = 0 never promotes, so that long programs may starve."""
 
         policy: Literal["atlas", "plas"] = "atlas"
         queues: Annotated[int, Gt(0)] = 8
@@ -139,7 +139,7 @@ class Autellix(LocalScheduler):
         return sorted(running, key=self._place, reverse=True)
 
     def _promote(self, now_s: float) -> None:
-        """Promote the requests that have waited long enough, in the order in which they had."""
+        """Promote the requests that have waited long enough, in the order of their deadlines."""
         while self._promotions and self._promotions[0][0] <= now_s:
             at_s, *_, request = heappop(self._promotions)
             call = self._calls.get(request)
@@ -164,7 +164,7 @@ class Autellix(LocalScheduler):
         return call.since_s + wanted_s - program.waited_s - call.waited_s
 
     def _expect_promotion(self, request: Request, call: _Call) -> None:
-        """Update the heap entry if it would be too late; earlier entries are corrected later."""
+        """Update the heap entry if it would be too late; an early entry is corrected later."""
         at_s = self._promotion_s(request, call)
         if at_s < call.promoted_at_s:
             call.promoted_at_s = at_s

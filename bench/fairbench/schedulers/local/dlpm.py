@@ -1,4 +1,4 @@
-"""Deficit Longest Prefix Match ([DLPM] Alg. 1), with its gaps closed."""
+"""Deficit Longest Prefix Match ([DLPM] Alg. 1), with rules for the cases the paper leaves open."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from fairbench.tenants import Tenants
 
 
 class DLPM(FairScheduler):
-    """LPM order, but only clients in credit; when no waiting client is, all get a quantum.
+    """LPM order among clients in credit; when no waiting client is in credit, all get a quantum.
 
-    Where Algorithm 1 is silent or never ends: a full pass without progress ends the selection
-    (line 17), and refills that leave everybody in debt are summed in closed form (line 7).
+    Where Algorithm 1 is silent or never ends: a full pass without progress ends the selection (line
+    17), and refills that leave everybody in debt are summed in closed form (line 7).
     """
 
     name = "dlpm"
@@ -117,7 +117,7 @@ class DLPM(FairScheduler):
         return view.match_order(refresh=refresh)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:
-        """Tell whether quanta are granted now that nobody who waits is in credit."""
+        """Return whether to grant quanta now that no waiting client is in credit."""
         return True
 
     def service_bound(self) -> ServiceBound | NoBound:

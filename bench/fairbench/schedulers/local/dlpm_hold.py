@@ -1,4 +1,4 @@
-"""DLPM that leaves room for a client in credit that has nothing waiting at the moment."""
+"""DLPM that keeps room free for a client in credit that has no request waiting right now."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUANTUM = 5_000
 
 
 class HoldingDLPM(DLPM):
-    """DLPM with credits that count clients which only run (the local half of ``fair-finish``).
+    """DLPM whose credits also count clients that only run (the local half of ``fair-finish``).
 
     DLPM grants quanta as soon as no *waiting* client is in credit. A client whose calls come one
     after the other, as in a tree, rarely waits, so others get quanta over and over while it is in

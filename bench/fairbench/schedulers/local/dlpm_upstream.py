@@ -1,4 +1,4 @@
-"""DLPM that serves calls first on which many others of their program wait ([DLPM] §9)."""
+"""DLPM that prefers calls on which many other calls of their program wait ([DLPM] §9)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.schedulers.local.dlpm_reordered import ReorderedDLPM
 
 
 class UpstreamDLPM(ReorderedDLPM):
-    """Among clients in credit the most upstream call first, then the longest cached prefix.
+    """DLPM order in which the most upstream call goes first, then the longest cached prefix.
 
     [DLPM] §9 leaves it as future work: a call may produce the input of many others, so it had
     better go first, even if that breaks prefix sharing or strict fairness. Here it breaks the

@@ -1,4 +1,4 @@
-"""DLPM that knows what is urgent."""
+"""DLPM combined with deadlines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.schedulers.local.urgency import Urgency
 
 
 class UrgentDLPM(DLPM):
-    """DLPM, and beside it ``Urgency``, which hears of every request; subclasses join the two."""
+    """DLPM with an ``Urgency`` that sees every request; subclasses combine the two."""
 
     wants_costs = True
     per_request_tokens = True

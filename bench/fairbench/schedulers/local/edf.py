@@ -1,4 +1,4 @@
-"""Earliest deadline first, of those that can still be in time, with preemption."""
+"""Earliest deadline first among requests that can still be in time, with preemption."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AGED, IN_TIME, LATE = range(3)  # whose turn comes first
 
 
 class EDF(LocalScheduler):
-    """The request that has to be in first goes first; those that are late already go last.
+    """The request that must be admitted first goes first; requests that are late go last.
 
     A request has to be in when its first token is due, and early enough for the tokens that are to
     be expected after it to come in time at the pace of the batch as it is (``Slack``). It is late
@@ -54,10 +54,10 @@ class EDF(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``default_s``: the deadline of requests without one; ``aging_s``: the longest wait.
+        """Parameters: ``default_s`` is a deadline for requests without one.
 
-        Nobody ages where that is inf, and whoever would be late is rescued at once where
-        ``rescue_s`` is.
+        ``aging_s`` the longest wait. Nobody ages where that is inf, and whoever would be late is
+        rescued at once where ``rescue_s`` is.
 
         ``preempt``: by recomputing, by swapping (else recomputing, where the host has no room), by
         whichever is quicker, or not at all. ``chunks`` (in engines whose steps mix prompts and
@@ -129,7 +129,7 @@ class EDF(LocalScheduler):
                 return
 
     def places(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """Return a function for each request's rank in this pass: its group, and the time in it."""
+        """Return a function that gives a request's rank in this pass: its group, then a time."""
         slack = self._slack
         if self.setup.costs is not None:
             slack.look(view.running, self.setup.costs)
@@ -148,7 +148,7 @@ class EDF(LocalScheduler):
     def _victims(
         self, request: Request, place: tuple[int, float], running: RunningView
     ) -> list[Running]:
-        """Return the requests to preempt for this request, in order; none if all are not enough."""
+        """Return the requests to preempt for this request, in order; none if all do not suffice."""
         group, due_s = place
         spare_s = due_s - self._now_s - self._slack.states[request].prefill_s
         if not self.preempts or group != IN_TIME or spare_s > self.params.rescue_s:
@@ -174,12 +174,15 @@ class EDF(LocalScheduler):
         return state.produced >= state.spared and not aged
 
     def _spare_s(self, one: Running) -> float:
-        """Return how long a request can be out and still be in time; infinite if it is late."""
+        """Return how long a request can lose its memory and still be in time; inf if it is late."""
         left_s = self._slack.due_s(one.request) - self._now_s
         return inf if left_s < self._slack.step_s else left_s - self._return_s(one.held_tokens)
 
     def _return_s(self, tokens: int) -> float:
-        """Return the time to restore tokens and make the next; copies count both ways."""
+        """Return the time to restore tokens and make the next one.
+
+        Copies count in both directions.
+        """
         again_s = self._slack.prefill_s(tokens)
         copied_s = self._copied_s(tokens)
         if self.params.preempt == "swap" and copied_s < inf:
@@ -193,11 +196,14 @@ class EDF(LocalScheduler):
         return self._slack.swap_s(tokens) + self._back_s(tokens)
 
     def _back_s(self, tokens: int) -> float:
-        """Return the time from the return of copied tokens until the request continues."""
+        """Return the time from the return of the copied tokens until the request continues."""
         return self._slack.swap_s(tokens) + self._slack.prefill_s(1)
 
     def _taken(self, one: Running) -> Generator[Preempt, bool, bool]:
-        """Take its memory, in the way that costs least. Whether that was done."""
+        """Take the memory of a running request in the cheapest way.
+
+        Return whether that was possible.
+        """
         tokens = one.held_tokens
         swap = self._copied_s(tokens) < inf and self._copied_s(tokens) == self._return_s(tokens)
         if swap:
@@ -211,7 +217,7 @@ class EDF(LocalScheduler):
         return step_tokens(self._slack, self.setup, running, now_s)
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Return the order: most spare time first; aged or just returned requests last."""
+        """Return the requests by spare time, most first; aged or just returned requests go last."""
         self._now_s = now_s
         if self.setup.costs is not None:
             self._slack.look(running, self.setup.costs)

@@ -1,4 +1,4 @@
-"""Shares inside deadlines: EDF first, and DLPM where deadlines have nothing to say."""
+"""Fair shares within deadlines: EDF first, then DLPM for requests that deadlines do not rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.schedulers.local.edf import AGED, LATE
 
 
 class EDFThenDLPM(UrgentDLPM):
-    """A scheduler that runs requests which can still be in time by deadline, others by DLPM.
+    """A scheduler that orders requests that can still be in time by deadline, others by DLPM.
 
     All requests are charged in full, so a client that received much through its deadlines waits
     longer once it is late. On equal deadlines, clients in credit go first, then the longest cached

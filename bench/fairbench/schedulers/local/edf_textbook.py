@@ -1,4 +1,4 @@
-"""The textbook's SLO-aware scheduler: earliest deadline first with preemption, as printed."""
+"""The SLO-aware scheduler of a textbook: earliest deadline first with preemption, as printed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SPARED = 100  # whoever has no more tokens to go than this is not preempted
 
 
 class TextbookEDF(LocalScheduler):
-    """A textbook EDF: by deadline, then by length; starvation preempts the longest running ones.
+    """Requests by deadline, then by length; starving ones preempt the longest running ones.
 
-    The source is Code 24.6.1 of a textbook on distributed LLM serving. Its flaws are kept, and
-    its own numbers show each of them:
+    The source is Code 24.6.1 of a textbook on distributed LLM serving. Its flaws are kept, and its
+    own numbers show each of them:
 
     - A request counts as starving if it has fewer steps until its deadline than tokens in
     prompt *and* answer, as if a prompt token took a step. That includes requests that are
@@ -32,8 +32,8 @@ class TextbookEDF(LocalScheduler):
     own budget; an engine here retracts then.
 
     Steps are ``step_s``; a request without a deadline is due ``default_s`` after its arrival.
-    Preempted requests keep their tokens here and are computed again; in the listing their
-    tokens are lost.
+    Preempted requests keep their tokens here and are computed again; in the listing their tokens
+    are lost.
     """
 
     name = "edf-textbook"
@@ -42,7 +42,7 @@ class TextbookEDF(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``step_s``: a decode step, in which the listing counts."""
+        """Parameters: ``step_s`` is the duration of a decode step, the unit of the listing."""
 
         step_s: Annotated[FiniteFloat, Gt(0)] = 0.03
         default_s: Annotated[FiniteFloat, Gt(0)] = 30.0

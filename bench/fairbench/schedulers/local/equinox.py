@@ -1,4 +1,4 @@
-"""Equinox: the client with the least of a user's and the operator's counter, both predicted."""
+"""Equinox: the client with the least sum of a user's and the operator's predicted counter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.schedulers.local.least_counter import LeastCounter
 
 
 class _Charge(NamedTuple):
-    """The facts known of a request at its admission."""
+    """The known facts of a request at its admission."""
 
     outputs: int
     extend_tokens: int
@@ -24,7 +24,7 @@ class _Charge(NamedTuple):
 
 
 class Equinox(LeastCounter):
-    """Least weighted sum of both counters, each over the largest any client has.
+    """Least weighted sum of both counters, each divided by the largest counter of any client.
 
     [Equinox]: the User Fairness Counter measures weighted tokens and latency, the Resource Fairness
     Counter throughput and GPU utilization; both are predicted at admission and combined by tunable
@@ -44,7 +44,10 @@ class Equinox(LeastCounter):
 
     @dataclass(frozen=True)
     class Params:
-        """``user_share`` is the weight of the first counter, 1 less it that of the second."""
+        """Parameters: ``user_share`` is the weight of the first counter.
+
+        The second has the rest.
+        """
 
         user_share: Annotated[float, Ge(0), Le(1)] = 0.7
         output_weight: Annotated[FiniteFloat, Ge(0)] = 2.0

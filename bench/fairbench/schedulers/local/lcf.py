@@ -1,4 +1,4 @@
-"""Least counter first: VTC without the lift ([VTC] §5.1)."""
+"""Least counter first: VTC without lifting the counters of returning clients ([VTC] §5.1)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.schedulers.local.vtc import VTC
 
 
 class LCF(VTC):
-    """Serves the client with the least service ever; one that was away is owed all it missed."""
+    """Serves the client with the least service ever; a returning client is owed all it missed."""
 
     name = "lcf"
 

@@ -1,4 +1,4 @@
-"""Deficit round robin on credit: [VTC] §3 says why DRR itself cannot be, its code what can."""
+"""Deficit round robin on credit, because DRR itself needs output lengths in advance ([VTC] §3)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairbench.schedulers.sharing import Sharing
 
 
 class MDRR(FairScheduler):
-    """Clients take turns; in its turn a client sends requests as long as it is in credit.
+    """Clients take turns; a client in its turn sends requests while it is in credit.
 
     DRR asks before each packet whether the quantum covers it. An output's length is not known
     before, so here a request may overdraw: its input is charged at admission, each output token
@@ -32,7 +32,7 @@ class MDRR(FairScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``quantum`` in tokens of service, of a client of weight 1; 0 is a 20th of the KV pool.
+        """Parameters: ``quantum`` is in tokens of service for weight 1; 0 is a 20th of the KV pool.
 
         ``charge`` as in VTC: ``extend`` charges uncached input tokens, ``input`` the whole input,
         ``gpu-time`` the time of iterations. ``sharing`` and ``weights`` as in VTC.

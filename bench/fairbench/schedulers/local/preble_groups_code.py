@@ -1,4 +1,4 @@
-"""Preble's priority groups as its code has them ([Preble code]): one group a pass."""
+"""Preble's priority groups in the form of its code ([Preble code]): one group per pass."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fairbench.schedulers.local.preble_groups import PrebleGroups
 
 
 class PrebleGroupsCode(PrebleGroups):
-    """A pass draws from a single group, the next pass from the next lower one that is not empty.
+    """A pass takes from one group; the next pass takes from the next lower non-empty group.
 
-    Of group g (from 0) at most (g + 1) x ``per_group`` requests are tried, in order of arrival;
-    one without room is skipped. Where the paper rounds a hit share down to its group, the code
-    rounds up: of ten groups a share of 0.70 is in 6, not 7, and all of (0, 0.1] is with 0.
+    Of group g (from 0) at most (g + 1) x ``per_group`` requests are tried, in order of arrival; one
+    without room is skipped. Where the paper rounds a hit share down to its group, the code rounds
+    up: of ten groups a share of 0.70 is in 6, not 7, and all of (0, 0.1] is with 0.
     """
 
     name = "preble-groups-code"

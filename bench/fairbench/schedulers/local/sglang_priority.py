@@ -23,7 +23,7 @@ CLIP_NEW_TOKENS = 4096  # no more are reserved for one request
 
 
 class SGLangPriority(LocalScheduler):
-    """The highest number first, then by queue order; it may take the memory of lower ones.
+    """The highest number first, then queue order; a request may preempt requests of lower numbers.
 
     SGLang 0.5.23, schedule_policy.py. A request that does not fit preempts running ones whose
     number is lower by more than ``threshold``, lowest number and latest arrival first, if together
@@ -36,7 +36,7 @@ class SGLangPriority(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``of``: client -> its number, in place of the one that comes with the request (or 0).
+        """Parameters: ``of`` maps a client to its number, in place of the request's own (or 0).
 
         ``low_first`` is ``--schedule-low-priority-values-first``; ``preempt=false`` is
         ``--disable-priority-preemption``.

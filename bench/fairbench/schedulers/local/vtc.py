@@ -23,7 +23,7 @@ from fairbench.tenants import Tenants
 
 
 class VTC(FairScheduler):
-    """The waiting client with the least counted service goes next, its oldest request first.
+    """The waiting client with the least counted service goes next, with its oldest request.
 
     A client that comes back is lifted: to the counter of the client that left the queue last if
     nobody waits (lines 8-10), else to the least counter among those waiting (lines 11-13).
@@ -97,7 +97,10 @@ class VTC(FairScheduler):
 
     @property
     def counters(self) -> dict[str, float]:
-        """The service of each client over its weight; peers put their own mapping here."""
+        """The service of each client over its weight.
+
+        Peers replace this mapping by a shared one.
+        """
         return self.account.balances()
 
     @counters.setter
@@ -120,7 +123,7 @@ class VTC(FairScheduler):
 
 
 def check_form(name: str, params: VTC.Params) -> None:
-    """Raise UsageError for an artifact's form with what that code does not have."""
+    """Raise UsageError for a form together with a setting that the artifact's code lacks."""
     if params.form != "paper" and params.tenants is not None:
         raise UsageError(f"{name}.tenants: cannot be combined with form = {params.form!r}")
     if params.charge == GPU_TIME and (params.form != "paper" or params.sharing is not None):

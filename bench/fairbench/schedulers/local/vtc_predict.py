@@ -18,7 +18,7 @@ GOLDEN = 0.6180339887498949  # multiples of it modulo 1 are spread evenly
 
 
 class PredictiveVTC(VTC):
-    """Charges the predicted outputs at once, tokens only beyond them, and refunds the rest.
+    """VTC that charges the predicted output at admission, and corrects the charge afterwards.
 
     ``oracle`` takes the allowed output for the true length, as runs with ``ignore_eos`` have it,
     off by up to ``error`` of it either way; ``average`` is a moving average of the client's last

@@ -1,4 +1,4 @@
-"""The windows of all GPUs, kept so that no decision has to look at each of a thousand."""
+"""The windows of all GPUs, kept so that no decision has to look at every GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDING = 1e-12  # of a ratio: what is nearer is computed exactly
 
 
 class Loads:
-    """L by worker, and which workers have how much of it. Sets of workers are bits."""
+    """The load L by worker, and the workers by load. Sets of workers are bits."""
 
     def __init__(self) -> None:
         self._of: dict[int, int] = {}
@@ -60,7 +60,7 @@ class Loads:
         return most
 
     def ascending(self, among: int) -> Iterator[tuple[int, int]]:
-        """Yield the loads of a set of workers, the least first, with the workers of each load."""
+        """Yield the loads of a set of workers, least first, with the workers of each load."""
         if among.bit_count() <= FEW:
             found: dict[int, int] = {}
             for worker in members(among):
@@ -111,7 +111,7 @@ class Windows:
         self._ratios.pop(worker, None)
 
     def assign(self, worker: int, now_s: float, prefill_us: int, end: PrebleNode) -> None:
-        """Record a request that goes to the worker."""
+        """Record a request that is sent to the worker."""
         self._of[worker].assign(now_s, prefill_us, end)
         self._due.append((now_s, worker))
         self._changed(worker)
@@ -123,7 +123,7 @@ class Windows:
         self._changed(worker)
 
     def expire(self, now_s: float) -> Iterator[tuple[int, PrebleNode]]:
-        """Drop what is a window old or older; the workers and ends of the requests dropped."""
+        """Drop requests that are a window old or older; return their workers and prompt ends."""
         start_s = now_s - self._window_s
         due = set()
         while self._due and self._due[0][0] <= start_s:
@@ -134,7 +134,7 @@ class Windows:
             self._changed(worker)
 
     def decode_heavy(self, imbalance_ratio: float) -> int:
-        """Return the GPUs (bits) with the most decoding per prefill, if unusually much, else 0.
+        """Return the GPUs (bits) with unusually much decoding per prefill, else 0.
 
         A GPU qualifies if its decoding time over its prefill time, relative to the ratio of all
         GPUs together, is the highest and above ``imbalance_ratio``. Tied GPUs are all returned. A

@@ -1,4 +1,4 @@
-"""AIBrix's ``vtc-basic``, which is not VTC: it picks a worker, and lets nobody wait for another."""
+"""AIBrix's ``vtc-basic``, which shares only its name with VTC: it picks a worker, never a turn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairbench.schedulers.routing.counting import CountingRouter
 
 
 class VtcBasic(CountingRouter):
-    """Heavier users to higher-numbered workers; with VTC it shares a counter, and nothing else.
+    """Heavier users go to higher-numbered workers; only the counter is VTC's.
 
     vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/vtc/vtc_basic.go. Least score wins:
     |worker's position - min(user's tokens / bucket, workers - 1)| + min(running / 100, 1) + a draw
@@ -25,8 +25,8 @@ class VtcBasic(CountingRouter):
     shares a worker with it, and no service difference is bounded. Its README has another formula.
 
     Known defects, kept: outputs are taken for 1.5 times the input, and never corrected
-    (``true_outputs``); tokens out of the window are dropped only when the same user comes again,
-    so that least and most are out of date (``drop_all``). A user who is alone is its own bucket, so
+    (``true_outputs``); tokens out of the window are dropped only when the same user comes again, so
+    that least and most are out of date (``drop_all``). A user who is alone is its own bucket, so
     that it uses workers 0 and 1 only, however many there are, until about 90 requests run there.
     """
 
@@ -34,7 +34,7 @@ class VtcBasic(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Weights of the two scores and of tokens, and the window in seconds."""
+        """Parameters: weights of the two scores and of tokens, and the window in seconds."""
 
         fairness_weight: Annotated[FiniteFloat, Ge(0)] = 1.0
         utilization_weight: Annotated[FiniteFloat, Ge(0)] = 1.0
