@@ -1,7 +1,7 @@
-"""Transport of a request's deadlines from router to worker, appended to the client's name.
+"""The deadlines of a request, appended to the client's name on the way from router to worker.
 
-No other field of a request reaches SGLang's scheduler process by every API. Times are sent as
-the time that is left, since the clocks of machines differ.
+No other field of a request reaches SGLang's scheduler process by every API. Times are sent as the
+time that is left, since the clocks of machines differ.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOT
 
 
 def tagged(client: str, due: Due, now_s: float) -> str:
-    """Return the name with the time left to each deadline and the promised pace, in ms.
+    """Return the name with the time left to each deadline and the target pace, in ms.
 
     Without any of them the name is returned unchanged.
     """

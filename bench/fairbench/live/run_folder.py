@@ -1,4 +1,4 @@
-"""The run folder: where logs and records are kept while a run is under way."""
+"""The run folder: logs and records while a run is in progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS of a server of ours: its certificate and key, checked before anything is started."""
+"""TLS of fairbench's servers: certificate and key, checked before anything is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Emulated workers: ``fairbench emulate`` processes of this very Python."""
+"""Emulated workers: processes of ``fairbench emulate`` with the Python that runs fairbench."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fairbench.schedulers.params import make_params
 
 
 class EmulatorBackend(WorkerBackend[Emulator]):
-    """The emulator, which takes an answer's true length from a header of ours."""
+    """The emulator, which reads an answer's true length from a header of fairbench."""
 
     def wanted(self, options: LiveOptions) -> Wanted:
         check_given(self.config.server_args)

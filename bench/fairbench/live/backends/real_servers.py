@@ -21,7 +21,7 @@ R = TypeVar("R", bound=RealServers)
 
 
 class RealServerBackend(WorkerBackend[R]):
-    """An engine on GPUs or a CPU, with our plugin inside it or a policy of its own."""
+    """An engine on GPUs or a CPU, with fairbench's plugin inside it or with its own policy."""
 
     def target(self, url: str, options: LiveOptions) -> Target:
         return Target(

@@ -1,4 +1,4 @@
-"""The registry of backends: from an experiment to what serves it, and what is checked first.
+"""The registry of backends: the backend of an experiment, and the checks before a run.
 
 ``BACKEND`` in ``live/backends/KIND.py`` (or ``KIND/__init__.py``) is the class for that kind's
 config.
@@ -34,7 +34,7 @@ def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
 
 
 def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
-    """Raise UsageError, before anything is written or started, if the run is impossible here."""
+    """Raise UsageError, before anything starts or is written, if the run is impossible here."""
     if options.headers and not obeys(spec.backend, "headers"):
         raise UsageError("--header and --api-key-file need --base-url")
     if options.server_python and not obeys(spec.backend, "server_python"):
@@ -78,5 +78,5 @@ def obeys(backend: BackendConfig | None, option: str) -> bool:
 
 
 def python_misplaced() -> UsageError:
-    """Return the error for a ``--server-python`` with which no server would be started."""
+    """Return the error for ``--server-python`` if no server would be started with it."""
     return UsageError(f"--server-python needs --backend {' or '.join(kinds_with('server_python'))}")

@@ -1,4 +1,4 @@
-"""SGLang servers, scheduled by our plugin inside them or by a policy of their own."""
+"""SGLang servers, scheduled by fairbench's plugin inside them or by their own policy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENGINE_FLAGS = (
 
 
 class SGLangBackend(RealServerBackend[SGLang]):
-    """SGLang, told the exact length of each answer."""
+    """SGLang servers that are told the exact length of each answer."""
 
     def wanted(self, options: LiveOptions) -> Wanted:
         check_given(self.config.server_args)

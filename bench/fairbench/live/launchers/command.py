@@ -1,4 +1,4 @@
-"""Servers on hosts that a command of the user's reaches, such as ``ssh {host}``."""
+"""Servers on hosts that a user's command reaches, such as ``ssh {host}``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ class Reach:
         return [*(word.replace(HOST, self.host) for word in self.words), inner]
 
     def ask(self, kind: type[T], python: str, *words: str) -> T:
-        """Return the probe's answer from the host. Raises UsageError if it is not of that kind."""
+        """Return the probe's answer from the host.
+
+        Raises UsageError for an answer of another kind.
+        """
         import msgspec  # of the extra `live`, which the flags alone do not need
 
         line = self.line([python, "-m", probe.__name__, *words], {})
@@ -62,7 +65,7 @@ class Reach:
 
 
 def _asked(line: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-    """Run a command in its own session, so that Ctrl-C at the terminal only reaches the harness."""
+    """Run a command in its own session, so that Ctrl-C reaches only fairbench."""
     return subprocess.run(
         line, stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_S, start_new_session=True
     )
@@ -103,10 +106,10 @@ class ReachedPlace:
 
 
 class CommandLauncher:
-    """Spreads replicas over hosts in turn; one of several on a host gets GPUs by their numbers."""
+    """Distributes replicas over hosts in turn; several on one host get different GPUs."""
 
     def __init__(self, hosts: Sequence[str], command: Sequence[str]) -> None:
-        """Check the flags. Raises UsageError without a host, or if the command does not name it."""
+        """Check the flags. Raises UsageError without a host, or if the command lacks ``{host}``."""
         if not hosts:
             raise UsageError("--launcher command needs --hosts A,B,...")
         for host in hosts:
@@ -119,7 +122,7 @@ class CommandLauncher:
         self._reaches = [Reach(tuple(command), host) for host in dict.fromkeys(hosts)]
 
     def check(self, wanted: Wanted) -> None:
-        """Do nothing: hosts are checked when they are needed."""
+        """Do nothing: hosts are checked when they are used."""
 
     @contextmanager
     def places(
@@ -129,7 +132,7 @@ class CommandLauncher:
         timeout_s: float = PATIENCE_S,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Sequence[Place]]:
-        """Yield places on hosts that have the same software installed."""
+        """Yield places on hosts that have equal software installed."""
         python = wanted.python.named(wanted.chosen)
         used = self._reaches[: wanted.replicas]
         modules = probe.engine_modules(wanted)

@@ -1,4 +1,4 @@
-"""A plugin's configuration as environment variables: they reach every process of a server."""
+"""A plugin's configuration as environment variables, which reach every process of a server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOAD_CAP = "engine.load_cap"  # the one setting of engines that a plugin obeys
 
 @dataclass(frozen=True)
 class PluginConfig:
-    """A local scheduler and all its parameters, defaults included, as ``NAME.PARAM``.
+    """A local scheduler with all its parameters, including defaults, as ``NAME.PARAM``.
 
     Among them is ``LOAD_CAP`` if there is one, which no server has of its own. ``weights`` are what
     clients are entitled to, 1 where there is none.
@@ -51,7 +51,7 @@ class PluginConfig:
 def plugin_config(
     local: str, settings: Mapping[str, Any], weights: Mapping[str, float] | None = None
 ) -> PluginConfig:
-    """Return the configuration of one scheduler, taken from a run's settings.
+    """Return the configuration of one scheduler from a run's settings.
 
     Raises UsageError for an unknown scheduler, an unknown parameter or a value not allowed.
     """

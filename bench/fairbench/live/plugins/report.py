@@ -1,4 +1,4 @@
-"""The plugin's report: what it says of itself, and what it has to say before a run."""
+"""The plugin's report of its state, and the checks of it before a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.live.processes.http import get_json
 
 @dataclass(frozen=True, slots=True)
 class PluginReport:
-    """The report of one scheduler process. ``hooks`` counts calls of our hooks by SGLang method."""
+    """The report of one scheduler process. ``hooks`` counts hook calls by SGLang method."""
 
     local: str
     params: Mapping[str, Any]  # every parameter, as NAME.PARAM

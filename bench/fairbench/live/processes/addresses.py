@@ -1,4 +1,4 @@
-"""Addresses: where a worker listens, how that is written, and ports where one could."""
+"""Addresses: where a worker listens, the format of an address, and free ports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class WorkerAddress:
-    """A worker's HTTP root and, if it publishes them, its KV events (PUB) and their replay.
+    """A worker's HTTP root and, if published, the addresses of its KV events and their replay.
 
     ``key`` is what it wants to see with every request, and is shown nowhere.
     """
@@ -27,7 +27,7 @@ class WorkerAddress:
 
     @property
     def authorization(self) -> Mapping[str, str]:
-        """The header with its key, none if it wants none."""
+        """The header with the worker's key; empty if the worker needs none."""
         return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
 
     def as_option(self) -> str:

@@ -1,4 +1,4 @@
-"""GPUs of AMD, as the kernel lists them: no tool of ROCm is needed, which containers often lack."""
+"""AMD's GPUs as the kernel lists them, without ROCm's tools, which containers often lack."""
 
 from __future__ import annotations
 

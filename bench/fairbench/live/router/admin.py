@@ -1,4 +1,4 @@
-"""The admin endpoint: workers that are looked at, added and drained, on a port of its own."""
+"""The admin endpoint on its own port: lists, adds and drains workers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def admin_app(
     membership: Membership, worker_keys: WorkerKeys, key: str | None = None
 ) -> web.Application:
-    """Return the admin application. With ``key``, callers must present it.
+    """Return the admin application. With ``key``, callers must send this key.
 
     ``worker_keys`` are the keys of workers to be added. Web pages in a browser on this machine can
     reach the endpoint but have no effect: another site cannot send JSON, nor use a name of this
@@ -93,7 +93,7 @@ def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
 
 
 def _check_caller(request: web.Request, key: str | None) -> None:
-    """Raise Problem for a page of another site, and for who does not show the key."""
+    """Raise Problem for a page of another site, and for a caller without the key."""
     check_host(request, LOOPBACK_HOSTS, addresses=False)
     if key is None:
         return

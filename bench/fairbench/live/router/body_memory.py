@@ -1,4 +1,4 @@
-"""Body memory: what long bodies may take while they are read, held and under way."""
+"""Body memory: a limit on the memory of long request bodies."""
 
 from __future__ import annotations
 

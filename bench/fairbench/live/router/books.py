@@ -1,4 +1,4 @@
-"""Books: what each client has had, for a bounded number of clients."""
+"""Books: the totals of each client, for a bounded number of clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Book:
     held_seconds: float = 0.0
 
     def add(self, other: Book) -> None:
-        """Take over what another one had."""
+        """Add the totals of another book."""
         self.requests += other.requests
         self.input_tokens += other.input_tokens
         self.cached_tokens += other.cached_tokens
@@ -48,7 +48,7 @@ class Book:
 
 
 class Books(Collector):
-    """The clients that were served last have a book each, all others share one."""
+    """A book for each of the clients served most recently; all other clients share one book."""
 
     def __init__(self) -> None:
         self._books: dict[str, Book] = {}  # the longest unused first

@@ -1,4 +1,4 @@
-"""Identity: whose a request is."""
+"""Identity: the client of a request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Owners(Protocol):
 
 
 class Keyring:
-    """API keys by a keyed hash: how long a look-up takes says nothing of how near a guess is."""
+    """API keys by a keyed hash, so that the time of a look-up reveals nothing about keys."""
 
     def __init__(self, keys: Mapping[str, str]) -> None:
         self._secret = token_bytes(32)
@@ -40,7 +40,7 @@ class Keyring:
 
 
 def client_of(sent: Mapping[str, str], said: str | None, keys: Owners | None) -> str:
-    """Return the client of a request, by its headers and the body's field ``said``.
+    """Return the client of a request, from its headers and the body field ``said``.
 
     With ``keys``, only the key decides, so that no client can impersonate another. Raises Problem
     for an unknown key and for an invalid name.

@@ -1,4 +1,4 @@
-"""The keys file: whose each API key is, and what each client is entitled to."""
+"""The keys file: the client of each API key, and the weights and quotas of clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST = 10**12  # a minute
 
 @dataclass(frozen=True, slots=True)
 class KeysFile:
-    """API key -> client; and by client, where they are given, weights and quotas."""
+    """Clients by API key; weights and quotas by client, if they are given."""
 
     keys: Mapping[str, str]
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -70,7 +70,7 @@ def read_keys(path: Path) -> KeysFile:
 def admin_key_of(
     port: int | None, file: Path | None, clients: KeysFile | None, of_workers: WorkerKeys
 ) -> str | None:
-    """Return the admin endpoint's key, None for none. Raises UsageError or DataError.
+    """Return the admin endpoint's key, or None. Raises UsageError or DataError.
 
     If clients have keys, the endpoint needs a key of its own that no client has. The endpoint also
     needs a key if workers have keys, since an added worker is shown its key.

@@ -1,4 +1,4 @@
-"""Membership: which workers there are, and how one is added or drained while requests go on."""
+"""Membership: the present workers, and how workers are added or drained while requests go on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Membership:
-    """Adds and drains workers. A number is never given twice, so that ``workers`` only grows.
+    """Adds and drains workers. A number is never used twice, so that ``workers`` only grows.
 
     ``follow(worker)`` is called for one that was added, ``unfollow(worker)`` for one that is gone.
     Those who change it raise Problem if it cannot be.
@@ -45,7 +45,7 @@ class Membership:
         return [self.row(worker) for worker in self._dispatcher.flights]
 
     def row(self, worker: int) -> dict[str, Any]:
-        """Return a worker's number, address, state and requests, but never its key."""
+        """Return a worker's number, address, state and requests, without its key."""
         address = self._workers[worker]
         return {
             "worker": worker,
@@ -66,7 +66,7 @@ class Membership:
         return "ejected" if self._breakers.is_open(worker) else "down"
 
     async def add(self, address: WorkerAddress, patience_s: float) -> int:
-        """Add a worker and return its number. It joins once healthy, possibly after ``patience_s``.
+        """Add a worker and return its number. The worker joins once it is healthy.
 
         Fails with 409 if it is known already, is this router itself, or the router cannot have
         more.

@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry: a span a request, part of its client's trace, its worker's parent."""
+"""Traces by OpenTelemetry: a span for each request, between the client's and the worker's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLUSH_MS = 2_000
 
 
 def otel_traces() -> Traces:
-    """Told to whom OpenTelemetry's variables say, such as ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+    """Return traces that are exported as OpenTelemetry's environment variables say.
 
     Raises UsageError, with the command that installs it, if it is not there.
     """

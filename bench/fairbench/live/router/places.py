@@ -1,4 +1,4 @@
-"""Places: who is under way, and who has to go when there is no room for a client with fewer."""
+"""Places: the requests in flight, and which one is evicted if a client with fewer needs room."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RETRY_AFTER_S = 5
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """The place of one request. ``begun`` once the answer has started: then it cannot be evicted.
+    """The place of one request. A request with ``begun`` cannot be evicted.
 
     ``on_evicted`` is called once on eviction.
     """
@@ -46,7 +46,7 @@ class Places:
 
     @contextmanager
     def take(self, client: str) -> Iterator[Place]:
-        """Take a place until the block ends. Raises Problem (429) if there is none."""
+        """Take a place until the block ends. Raises Problem (429) if no place is free."""
         own = len(self._taken.get(client, ()))
         if own >= self._most_each:
             raise _full(f"{self._most_each} requests of this client are under way already")
@@ -62,7 +62,7 @@ class Places:
                 self._leave(place)
 
     def _evict_for(self, client: str, own: int) -> bool:
-        """Evict a request of another client for this one; return whether that succeeded."""
+        """Evict a request of another client for this client; return whether that succeeded."""
         wanted = (own + 1) / self._weight(client)
         by_share = sorted(
             ((len(taken) / self._weight(name), name) for name, taken in self._taken.items()),

@@ -1,4 +1,4 @@
-"""The proxy: a request is read, attributed, routed, passed on, and accounted for."""
+"""The proxy: a request is read, attributed to a client, routed, passed on, and charged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "traceparent
 
 
 class Proxy:
-    """Answers requests with a worker's help. Raises Problem where there is no such answer."""
+    """Answers requests with the help of a worker. Raises Problem if no answer is possible."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Proxy:
 
     @property
     def under_way(self) -> int:
-        """Requests at the workers, or held until one may go there."""
+        """Requests at the workers, and queued requests."""
         return self.dispatcher.under_way
 
     async def models(self, http: web.Request) -> web.StreamResponse:
