@@ -230,11 +230,11 @@ def test_schedulers_are_run_and_compared(empty, in_this_process):
 @pytest.mark.parametrize(
     ("sides", "flags", "complaint"),
     [
-        ([], {}, "must hold runs of two or more schedulers in the same configuration"),
+        ([], {}, "nothing to compare"),
         (["vtc"], {}, "vtc: a comparison needs two arguments; give another"),
         (["vtc", "d2lmp"], {}, "Did you mean 'd2lpm'"),
         (["vtc", "lpm"], {"tp": 2}, "unknown flag 'tp'"),
-        (["vtc", 3], {}, "not both"),
+        (["vtc", 3], {}, "cannot be mixed"),
         ([3], {}, "3: must be a Result, a list of Results, the name of a"),
     ],
 )
@@ -325,7 +325,7 @@ def test_a_script_that_sweeps_needs_no_guard(tmp_path):
 
 # What a command says beside its experiment, and what the interface says by other means.
 OF_THE_COMMAND = {
-    *("as_json", "disable_tqdm", "output_file", "output_details", "dry_run", "num_runs"),
+    *("as_json", "disable_tqdm", "output_file", "output_details", "explain", "dry_run", "num_runs"),
     *("executor", "ray_address", "reuse", "launcher", "hosts", "launch_command", "drivers"),
     "driver_launcher",
 }

@@ -178,7 +178,8 @@ def test_a_simulated_run_is_not_compared_with_itself(tmp_path):
     result = invoke(path)
     assert (result.exit_code, result.stderr) == (
         2,
-        f"fairbench: {path}: this run is a simulation; give the directory of a run on real servers\n",
+        f"fairbench: {path}: this run is a simulation; "
+        "give the directory of a run on real servers\n",
     )
 
 

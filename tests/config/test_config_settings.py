@@ -41,7 +41,7 @@ def test_settings_hold_exactly_the_parts_in_use():
             5,
             (
                 "preble is a pair of router and local scheduler: set the parameters of "
-                "preble-e2 or of preble-gr instead"
+                "preble-e2 or of preble-gr"
             ),
         ),
         ("tot.branch", 3, "unknown parameter of tot 'branch'"),

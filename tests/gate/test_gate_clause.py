@@ -45,7 +45,7 @@ def test_another_shape_is_refused(text):
 
 @pytest.mark.parametrize("text", ["jain_index:+0.02", "jain_index:0.02"])
 def test_a_sign_that_would_allow_a_gain_is_refused(text):
-    with pytest.raises(UsageError, match=r"less jain_index is worse.*jain_index:-0\.02$"):
+    with pytest.raises(UsageError, match=r"a lower jain_index is worse.*jain_index:-0\.02$"):
         parse_clause(text, KNOWN)
 
 

@@ -44,7 +44,7 @@ def by_command(hosts="localhost", command=STAND_IN):
             {"hosts": "-oProxyCommand=id"},
             "--hosts '-oProxyCommand=id': must be the name",
         ),
-        ("command", {"hosts": "a", "launch_command": "ssh n1"}, "has no {host}"),
+        ("command", {"hosts": "a", "launch_command": "ssh n1"}, "must contain {host}"),
         ("command", {"hosts": "a", "launch_command": "ssh 'n1"}, "--launch-command ssh 'n1: No"),
     ],
 )
@@ -89,7 +89,7 @@ def test_what_a_command_says_of_a_host_that_it_cannot_reach(tmp_path):
         ("true {host}", "said nothing"),
         ("sh -c 'echo 7' {host}", "said nothing"),
         ("sh -c 'echo [[[' {host}", "said nothing"),
-        (r"sh -c 'printf \\344\\n; printf \\344h >&2' {host}", "there: \ufffdh"),
+        (r"sh -c 'printf \\344\\n; printf \\344h >&2' {host}", "host: \ufffdh"),
     ):
         with pytest.raises(UsageError, match=says), by_command("n1", command).places(wanted):
             pass
@@ -117,11 +117,11 @@ def test_hosts_with_something_else_installed_are_refused(monkeypatch):
     alike = {"host a": here | {"sglang": "1"}, "host b": here | {"sglang": "1"}}
     probe.check_alike(alike, engine)
     other = {"host a": here | {"sglang": "1"}, "host b": here | {"sglang": "2"}}
-    with pytest.raises(UsageError, match=r"host b has sglang 2, on host a it is 1: they"):
+    with pytest.raises(UsageError, match=r"host b has sglang 2, and on host a it is 1: servers"):
         probe.check_alike(other, engine)
     foreign = {"host a": here | {"Python": "2.7"}}
     probe.check_alike(foreign, engine)  # an engine has a Python of its own
-    with pytest.raises(UsageError, match=r"host a has Python 2\.7, here it is 3"):
+    with pytest.raises(UsageError, match=r"host a has Python 2\.7, and here it is 3"):
         probe.check_alike(foreign, Wanted(1))
     with pytest.raises(UsageError, match=r"host a has fairbench 0, here it is"):
         probe.check_alike({"host a": {**here, "fairbench": "0"}}, engine)

@@ -328,20 +328,24 @@ JSON = {"Content-Type": "application/json"}
         (
             {"data": b"{", "headers": {"Content-Type": "application/json"}},
             400,
-            "the answer of the worker is not JSON",
+            "the body must be JSON",
         ),
-        ({"data": b"[" * 9_999, "headers": {"Content-Type": "application/json"}}, 400, "no JSON"),
+        (
+            {"data": b"[" * 9_999, "headers": {"Content-Type": "application/json"}},
+            400,
+            "must be JSON",
+        ),
         (
             {"data": b'{"url": "\xff"}', "headers": JSON},
             400,
-            "the answer of the worker is not JSON",
+            "the body must be JSON",
         ),
         (
             {"data": b"{}", "headers": {**JSON, "Content-Encoding": "gzip"}},
             415,
             "an encoded body is not supported here: send the body without Content-Encoding",
         ),
-        ({"data": b'{"url": "http://h"}'}, 415, "send JSON"),
+        ({"data": b'{"url": "http://h"}'}, 415, "send it with Content-Type"),
         ({"data": b"x" * 70_000, "headers": {"Content-Type": "application/json"}}, 413, ""),
         ({"json": ["http://h"]}, 400, 'send {"url"'),
         ({"json": {"url": 7}}, 400, 'send {"url"'),

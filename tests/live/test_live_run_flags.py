@@ -66,7 +66,7 @@ def refused(tmp_path, monkeypatch):
         (["--router-command", "r {port} {worker_urls}"], "only for backend emulator, not sim"),
         ([*EXTERNAL, "r {prot} {worker_urls}"], "unknown placeholder 'prot': choose from"),
         ([*EXTERNAL, "r {prot} {worker_urls}"], "Did you mean 'port'?"),
-        ([*EXTERNAL, "r {worker_urls}"], "has no {port}"),
+        ([*EXTERNAL, "r {worker_urls}"], "must contain {port}"),
         ([*EXTERNAL, "r {port}"], "must contain {worker_urls} or {worker_url_list}"),
         ([*EXTERNAL, ""], "--router-command '': must not be empty"),
         ([*EXTERNAL, "'"], "--router-command: No closing quotation"),

@@ -287,7 +287,7 @@ WRONG = [
     ((*WORKER, "--server-arg", "--x"), "--server-arg needs --dp"),
     ((*WORKER, "--backend", "emulator"), "--backend needs --dp"),
     ((*WORKER, "--server-python", "python"), "--server-python needs --dp"),
-    ((*WORKER, "--ready-check-timeout-sec", "9"), "--ready-check-timeout-sec: only with --dp"),
+    ((*WORKER, "--ready-check-timeout-sec", "9"), "--ready-check-timeout-sec needs --dp"),
     ((*WORKER, "--log-dir", "logs"), "--log-dir needs --dp"),
     ((*WORKER, "--set", "dlpm.quantum=1"), "only d2lpm.PARAM can be set here"),
     (("--dp", "2", "--backend", "sim"), "choose from emulator, sglang"),

@@ -104,8 +104,8 @@ WORKER = ("--worker-url", "http://127.0.0.1:9")
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--tls-cert", "cert.pem"), "--tls-cert: needs --tls-key too"),
-        (("--tls-key", "key.pem"), "--tls-key: needs --tls-cert too"),
+        (("--tls-cert", "cert.pem"), "--tls-cert needs --tls-key, too"),
+        (("--tls-key", "key.pem"), "--tls-key needs --tls-cert, too"),
         (
             ("--tls-cert", "none.pem", "--tls-key", "none.pem"),
             "--tls-cert none.pem: cannot be read",

@@ -154,7 +154,7 @@ def test_checking_a_result_dir_leaves_nothing_behind(tmp_path):
 
 def test_another_schema_version_is_refused(tmp_path):
     path = save(tmp_path, schema_version=99)
-    with pytest.raises(DataError, match=r"manifest\.json: schema_version = 99: .* reads 1$"):
+    with pytest.raises(DataError, match=r"manifest\.json: schema_version = 99: must be 1 for"):
         store.read_run(path)
 
 

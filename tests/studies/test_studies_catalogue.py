@@ -57,7 +57,7 @@ def test_figure_7_at_its_authors_settings_has_pools_of_20000_tokens():
 
 
 def test_a_preset_has_only_the_figures_of_its_machine():
-    with pytest.raises(UsageError, match=r"--preset dlpm-paper: is for .* fig7, not for fig9"):
+    with pytest.raises(UsageError, match=r"--preset dlpm-paper: is for .*fig7, not for fig9"):
         figure_named("fig9", "dlpm-paper")
     with pytest.raises(UsageError, match=r"unknown preset 'dlpm'.*Did you mean 'dlpm-paper'"):
         figure_named("fig7", "dlpm")
@@ -107,5 +107,7 @@ def test_timings_of_another_shape_are_an_error(tmp_path):
 
 def test_without_seaborn_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr("fairbench.figures.style.find_spec", lambda name: name != "seaborn" or None)
-    with pytest.raises(UsageError, match=r"figures need seaborn: pip install '.\[plot\]'"):
+    with pytest.raises(
+        UsageError, match=r"figures need the package seaborn: pip install '.\[plot\]'"
+    ):
         FIGURES["fig4"].plot(tmp_path, tmp_path, ["svg"])

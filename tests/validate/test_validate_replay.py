@@ -79,7 +79,7 @@ def test_reading_runs(tmp_path, name):
         ({"recorded": "2024"}, "line 1: unknown date in field 'recorded' '2024'"),
         ({"weights": [1, 0]}, "line 1: field 'weights' must be a list of positive numbers"),
         ({"weights": {"a": 1}}, "line 1: field 'weights' must be a list of positive numbers"),
-        ({"weights": [1, 2]}, "line 1: field 'weights': scheduler FCFS has none"),
+        ({"weights": [1, 2]}, "line 1: field 'weights': scheduler FCFS does not support weights"),
         ({"client": [0, 0.5, 1]}, "field 'client' must hold whole numbers from 0"),
         ({"output_len": [1, 0, 1]}, "field 'output_len' must hold whole numbers from 1"),
     ],

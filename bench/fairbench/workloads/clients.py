@@ -1,4 +1,4 @@
-"""The clients of a run, from a workload and the command line: what each sends, and when."""
+"""The clients of a run, from a workload and the command line: their programs and arrivals."""
 
 from __future__ import annotations
 

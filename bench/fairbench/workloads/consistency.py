@@ -1,4 +1,4 @@
-"""Consistency of a workload file: what must fit together, though each value is allowed."""
+"""Consistency of a workload file: checks of values that are valid alone but not together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALM = "none"
 
 
 def check_workload(spec: WorkloadSpec) -> None:
-    """Raise ValueError, one line that names the key, unless all of it fits together."""
+    """Raise ValueError, one line that names the key, if values do not fit together."""
     if spec.warmup_s >= spec.duration_s:
         raise ValueError(f"warmup_s = {spec.warmup_s}: must be below duration_s")
     try:

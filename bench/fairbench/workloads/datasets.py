@@ -50,7 +50,7 @@ class Source:
         return len(self._texts)
 
     def item(self, seed: int, number: int) -> Item:
-        """Return the ``number``-th item handed out under a seed.
+        """Return the ``number``-th item that is handed out under a seed.
 
         The order is shuffled anew on each pass. From the second pass on, items are fresh copies
         with keys of their own: a program is new content, and nine documents used repeatedly would

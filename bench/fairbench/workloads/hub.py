@@ -1,4 +1,4 @@
-"""Datasets from the Hugging Face hub, by way of the optional ``datasets`` package."""
+"""Datasets from the Hugging Face hub, through the optional package ``datasets``."""
 
 from __future__ import annotations
 

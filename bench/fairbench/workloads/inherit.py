@@ -1,4 +1,4 @@
-"""Workload files that build on others: what ``workload = "judge"`` in one of their tables brings.
+"""Workload files that build on others: the effect of ``workload = "judge"`` in a table.
 
 What is said beside it is laid over what comes from there. All of it is put in when a file is read,
 so that a stored experiment has everything.

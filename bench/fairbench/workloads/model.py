@@ -1,4 +1,4 @@
-"""The shape of a workload file: who the clients are, what each runs, how often (frozen models)."""
+"""The model of a workload file: clients, their programs, and their rates (frozen models)."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _whole(data: Any, inherit: Callable[[Mapping[str, Any]], dict[str, Any]]) ->
 
 
 class Arrivals(FileTable):
-    """An arrival process: a ``kind`` of ``traffic`` and its parameters."""
+    """An arrival process: a ``kind`` of ``traffic`` with its parameters."""
 
     kind: str
     params: dict[str, Value | list[dict[str, Value]]] = Field(default_factory=dict)
@@ -85,14 +85,14 @@ class Machine(FileTable):
 
 
 class ServiceClass(FileTable):
-    """Clients that were promised the same: ``targets`` as in ``fairbench.targets``, by latency."""
+    """Clients with the same latency ``targets``, in the format of ``fairbench.targets``."""
 
     clients: ClientList
     targets: dict[str, str] = Field(default_factory=dict)
 
 
 class Misbehaving(Group):
-    """Misbehaving clients: what each does differently from the well-behaved ones.
+    """Heavy clients, and how each differs from the well-behaved clients.
 
     ``rate_multiple`` multiplies its program rate, up to ``until_fraction`` of the run if given.
     ``arrivals`` and ``presence`` are instead of the workload's and the scenario's.
@@ -121,7 +121,7 @@ class Misbehaving(Group):
 
 
 class Other(Group):
-    """Well-behaved clients that run another kind of program, ``params`` being all of its own.
+    """Well-behaved clients that run another kind of program with its own ``params``.
 
     ``rate`` is in programs/s of each per GPU, the mean of clients of several ``sizes``.
     ``arrivals`` and ``presence`` are instead of the workload's and the scenario's. What another
@@ -143,7 +143,7 @@ class Other(Group):
 
 
 class Scenario(FileTable):
-    """``rate`` is in programs/s of each well-behaved client, per GPU.
+    """A scenario. ``rate`` is in programs/s of each well-behaved client, per GPU.
 
     ``rates`` replace it on other machines, by what their timing profile's id begins with.
     ``params`` and ``settings`` override the workload's own. ``clients`` are the first so many of
@@ -172,7 +172,7 @@ class Scenario(FileTable):
 
 
 class WorkloadSpec(FileTable):
-    """A whole workload file. ``params`` are those of a well-behaved client.
+    """A whole workload file. ``params`` are the parameters of a well-behaved client.
 
     What another ``workload`` says is put in when the file is read. ``settings`` are the scheduler
     parameters that suit this workload (``"dlpm.quantum" = 10000``). ``latency`` is what its latency
@@ -217,7 +217,7 @@ class WorkloadSpec(FileTable):
         return self
 
     def traffic(self, own: Arrivals | None = None) -> TrafficKind:
-        """Return the arrival process of the workload or of a client, ``gamma`` where none is named.
+        """Return the arrival process of the workload or of a client, by default ``gamma``.
 
         Raises UsageError.
         """
@@ -225,7 +225,7 @@ class WorkloadSpec(FileTable):
         return traffic_kind(chosen.kind, chosen.params)
 
     def name_clients(self, count: int) -> tuple[str, ...]:
-        """Return the names of ``count`` clients in order: their own names, else ``client-N``."""
+        """Return the names of ``count`` clients in order: given names, else ``client-N``."""
         named = (self.client_names or ())[:count]
         return (*named, *(f"client-{index}" for index in range(len(named), count)))
 
@@ -235,11 +235,11 @@ class WorkloadSpec(FileTable):
 
     @property
     def scenario_names(self) -> list[str]:
-        """Names that ``scenario`` takes, in alphabetical order."""
+        """The names of the scenarios, in alphabetical order."""
         return sorted({CALM, *self.scenarios})
 
     def scenario(self, name: str) -> Scenario:
-        """Return a scenario by name; ``none`` is s1 (else the first) without its heavy clients.
+        """Return a scenario by name; ``none`` is s1 (or the first) without heavy clients.
 
         Raises UsageError for an unknown name.
         """

@@ -1,4 +1,4 @@
-"""Churn: clients that join, leave and come back. Who is away starts no program."""
+"""Churn: clients that join, leave and return. An absent client starts no program."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ class Presence(FileTable):
 
     @property
     def _share(self) -> float:
-        """The part of the time that it is there by chance."""
+        """The fraction of time in which a client with random presence is present."""
         stay_s, away_s = self.stay_s or 1.0, self.away_s or 0.0
         return stay_s / (stay_s + away_s)

@@ -1,7 +1,7 @@
-"""Record layouts of the datasets that programs can be fed with, and how each is read.
+"""Layouts of dataset records that programs can use, and how each layout is read.
 
-The readers take one decoded JSON record and return its texts, or raise ValueError naming the
-field. They are the same for local files and for the hub.
+The readers take one decoded JSON record and return its texts, or raise ValueError naming the field.
+They are the same for local files and for the hub.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_LITERAL = 2**20  # characters of a Python literal: its tree takes a hundred 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The texts of one piece of real input: a text, and (question, answer) pairs.
+    """The texts of a record of real input: a text, and (question, answer) pairs.
 
     See ``programs.base.Item``. ``text_tokens`` is the length of content that cannot be counted as
     text, such as a video; ``text`` then only distinguishes it from other content.
@@ -41,7 +41,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A layout: the kind of program it feeds, how it looks, the fields that tell it apart."""
+    """A layout: its kind of program, its form, and the fields that identify it."""
 
     kind: str
     shape: str
@@ -50,7 +50,7 @@ class Schema:
 
 
 def schema_of(record: Mapping[str, Any]) -> Schema | None:
-    """Return the layout of a record, found by its fields; None if no layout fits."""
+    """Return the layout of a record, found by its fields; None if none fits."""
     return next((s for s in SCHEMAS if all(mark in record for mark in s.marks)), None)
 
 
@@ -119,7 +119,7 @@ def _document_row(record: Mapping[str, Any]) -> Texts:
 
 
 def _document_qa_pairs(record: Mapping[str, Any]) -> Texts:
-    """Return the texts of the hub's first LooGLE layout, whose list is a Python literal."""
+    """Return the texts of LooGLE's first layout on the hub, whose list is a Python literal."""
     listed = record["qa_pairs"]
     if isinstance(listed, str):
         try:

@@ -1,4 +1,4 @@
-"""The sizes of a group's clients: relative rates whose sum stays as requested."""
+"""The sizes of a group's clients: relative rates whose sum stays as configured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.workloads.table import FileTable
 
 
 class Sizes(FileTable):
-    """Either ``zipf``, or the ``heavy`` first clients with ``heavy_share`` of all that is sent.
+    """Either ``zipf``, or the first ``heavy`` clients with ``heavy_share`` of the load.
 
     By Zipf's law the client of rank r, in the order of their numbers, sends in proportion to r to
     the minus ``zipf``; 0 makes them equal.

@@ -82,8 +82,8 @@ def test_whatever_is_predicted_and_however_tokens_come_everyone_pays_the_cost(
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        ("price = 1\n", "must define a function cost(input_tokens"),
-        ("cost = 7\n", "must define a function cost(input_tokens"),
+        ("price = 1\n", "must define a function cost"),
+        ("cost = 7\n", "must define a function cost"),
         ("def cost(input_tokens):\n    return 1\n", "raises TypeError"),
         ("import nothing_of_that_name\n", "ModuleNotFoundError"),
         (MINE.format("-1"), r"cost\(0, 0\) is -1"),

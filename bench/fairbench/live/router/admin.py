@@ -115,4 +115,4 @@ async def _body(request: web.Request) -> Any:
     try:
         return msgspec.json.decode(await request.read())
     except (ValueError, RecursionError, web.RequestPayloadError):
-        raise bad_request("the body is no JSON") from None
+        raise bad_request("the body must be JSON") from None

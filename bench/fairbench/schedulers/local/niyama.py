@@ -48,7 +48,7 @@ class Niyama(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters: seconds per prompt token, per output token, and of a wait without deadline."""
+        """Parameters: seconds per prompt token, output token, and wait without a deadline."""
 
         alpha_s: Annotated[FiniteFloat, Ge(0)] = 0.008
         step_s: Annotated[FiniteFloat, Gt(0)] = 0.05

@@ -1,4 +1,4 @@
-"""Tree of thoughts, four levels deep: [SGLang bench], cited by [DLPM] §6.1."""
+"""Tree of thoughts, four levels deep ([SGLang bench], cited in [DLPM] §6.1)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEVELS = ("plan", "execute", "reflect", "answer")
 
 
 class TreeOfThought(Program):
-    """Plan, execute, reflect, answer; after each user turn the conversation forks.
+    """Plan, execute, reflect, answer; the conversation forks after each user turn.
 
     Siblings send the identical prompt: what makes them differ is sampling temperature.
     """
@@ -33,7 +33,7 @@ class TreeOfThought(Program):
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """Lengths in tokens. ``question_scale`` makes every question so many times longer.
+        """Lengths in tokens. ``question_scale`` multiplies the length of every question.
 
         ``max_new_tokens`` is what each call says that its output may have, ``output_tokens`` if not
         given.

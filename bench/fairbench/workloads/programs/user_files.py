@@ -1,4 +1,4 @@
-"""Kinds of programs in files of the user's: ``FAIRBENCH_PROGRAMS=mine.py``, several with ``:``.
+"""Program kinds in a user's files: ``FAIRBENCH_PROGRAMS=mine.py``; ``:`` separates files.
 
 A variable of the environment and no flag, so that every process of a run knows them.
 """
@@ -57,7 +57,7 @@ def _named(program: type[Program]) -> bool:
 
 
 def _lacks(program: type[Program]) -> str:
-    """Return the reason why a class is no program kind, "" if the class is complete."""
+    """Return what a class lacks to be a program kind, or "" if it is complete."""
     if not (_named(program) and fullmatch(r"[\w-]+", program.kind)):
         return 'a kind of letters, digits and -, such as kind = "mine"'
     if isabstract(program):

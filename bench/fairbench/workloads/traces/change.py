@@ -1,4 +1,4 @@
-"""Parts of traces, two put together, and traces at another rate or without names."""
+"""Operations on traces: cut, combine, change the rate, and remove names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a file with a column a field, by names that are common or that a user gives."""
+"""Rows of a file with a column per field, by common names or names from the user."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CALENDAR_NS = 10**17  # after 1970: March 1973; no trace is so long
 
 
 class Columns:
-    """Reads records of one file. ``usual`` are the columns of its format, ``unit`` of its times."""
+    """A reader of a file's records: ``usual`` columns of its format, ``unit`` of its times."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Columns:
         self._known: dict[tuple[str, ...], dict[str, Column]] = {}
 
     def rows(self, records: Iterator[Place]) -> Iterator[PlacedRow]:
-        """Yield a row per record. A record without a prompt or an answer failed and is left out."""
+        """Yield a row per record. Failed records, without prompt or answer, are left out."""
         for where, record in records:
             yield PlacedRow(where, self.row(record, where))
         self.check_named()
@@ -191,7 +191,7 @@ class Columns:
         return think_ns
 
     def _after(self, step: tuple[str, str], think_ns: int | None, where: str) -> int:
-        """Return the time of a step without one: a session's first step comes at the beginning."""
+        """Return the time of a step without a time: the start for a session's first step."""
         before_ns = self._steps.get(step)
         if before_ns is None:
             return think_ns or 0
@@ -251,7 +251,7 @@ class Columns:
 
 
 def parse_names(texts: list[str] | None) -> dict[str, str]:
-    """``FIELD=COLUMN`` each, as of ``--map``. Raises UsageError for another shape or field."""
+    """Parse the ``FIELD=COLUMN`` texts of ``--map``. Raises UsageError for another form."""
     names = {}
     for text in texts or ():
         field, equals, column = text.partition("=")
@@ -274,11 +274,11 @@ def given_columns(names: Mapping[str, str]) -> dict[str, Column]:
 
 
 def client_name(value: Any, where: str) -> str:
-    """Return a client's name, ``ALL`` for none."""
+    """Return a client's name, or ``ALL`` for none."""
     return name_of(value, "client", where) or ALL
 
 
 def _branch(record: Record) -> int:
-    """Return the number of the session's sub-agent in a trace of our own, 0 for none."""
+    """Return the number of the session's sub-agent in a fairbench trace, or 0."""
     value = record.get("branch")
     return value if type(value) is int and 0 <= value < 2**31 else 0

@@ -1,4 +1,4 @@
-"""Reading a trace: its file, its format, and who its clients are."""
+"""Reading a trace: its file, its format, and its clients."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TraceParams:
 
 
 def check_params(params: TraceParams) -> None:
-    """Raise UsageError for a number that no trace can be played with."""
+    """Raise UsageError for a number with which no trace can be replayed."""
     if not 0 < params.time_scale < inf:
         raise UsageError(f"time_scale = {params.time_scale}: must be above 0")
     if not 1 / MAX_SCALE <= params.time_scale <= MAX_SCALE:
@@ -65,7 +65,7 @@ def check_params(params: TraceParams) -> None:
 
 @dataclass(frozen=True)
 class ReadTrace:
-    """A trace, and what is known of its file: ``unit`` is that of its times, if they have one."""
+    """A trace with facts about its file; ``unit`` is the unit of its times, if any."""
 
     trace: Trace
     format: str
@@ -157,7 +157,7 @@ def joined_columns(names: Mapping[str, str]) -> str:
 
 
 def columns_of(text: str) -> dict[str, str]:
-    """``FIELD=COLUMN`` with commas between."""
+    """Parse ``FIELD=COLUMN`` texts, separated by commas."""
     return {
         field: name for field, _, name in (one.partition("=") for one in text.split(",") if one)
     }

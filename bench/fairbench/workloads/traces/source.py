@@ -16,7 +16,7 @@ FOLDERS = "FAIRBENCH_DATA"
 
 
 def find(name: str) -> Path:
-    """Return the file of a name, here or in a folder of ``FAIRBENCH_DATA``. Raises DataError."""
+    """Return the file with this name, here or in a folder of ``FAIRBENCH_DATA``."""
     folders = os.environ.get(FOLDERS, "").split(os.pathsep)
     for folder in ("", *filter(None, folders)):
         if "\0" not in name and (path := Path(folder) / name).is_file():
@@ -29,7 +29,7 @@ def find(name: str) -> Path:
 
 
 def records_of(path: Path) -> Iterator[Place]:
-    """Yield the objects of a file, at least one; a CSV line is an object of texts.
+    """Yield the objects of a file, at least one; a CSV line becomes an object of texts.
 
     Raises DataError naming file and line.
     """

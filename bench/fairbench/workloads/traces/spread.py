@@ -1,4 +1,4 @@
-"""Batched times set apart: requests of one moment spread evenly up to the next one."""
+"""Distinct times for batched requests: equal times are spread up to the next time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Made-up clients for a trace that names none, or too many."""
+"""Invented clients for a trace that names none, or too many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arrival pattern of a recorded trace ([Preble] §4.3): its gaps, at the rate asked for."""
+"""The arrival pattern of a recorded trace ([Preble] §4.3): its gaps at the requested rate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMN = "TIMESTAMP"
 
 @dataclass(frozen=True, slots=True)
 class AzureArrivals(GammaArrivals):
-    """Gaps of a trace, scaled to a mean of 1, from a place that the seed says, round and round."""
+    """Gaps of a trace scaled to mean 1, repeated from a position that the seed chooses."""
 
     path: str = ""
 
@@ -33,7 +33,7 @@ class AzureArrivals(GammaArrivals):
 
 
 class Azure:
-    """The kind ``azure``: when requests came in a file such as Azure's LLM inference trace.
+    """The kind ``azure``: request times of a file such as Azure's LLM inference trace.
 
     Clients begin at different places of it. The rate is the scenario's; ``--burstiness`` has no
     meaning here and is refused.
@@ -41,7 +41,7 @@ class Azure:
 
     @dataclass(frozen=True)
     class Params:
-        """``path``: a CSV file, or one in gzip, with a column ``TIMESTAMP`` in time order."""
+        """Parameters: ``path`` is a CSV file (.gz allowed) with a sorted column ``TIMESTAMP``."""
 
         path: str
 

@@ -1,4 +1,4 @@
-"""Closed loops: users who wait for the end of one program, think, and begin the next."""
+"""Closed loops: users who wait for the end of a program, think, and start the next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRAM_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ClosedArrivals:
-    """Users with exponential think times of this mean (s), none of whom begins after the end.
+    """Users with exponential think times of this mean (s), who stop starting at the end.
 
     The start times depend on the cluster, so the driver asks each of the client's
     ``fairbench.workloads.users``. As an ``ArrivalSource`` this class is an estimate: every program
@@ -50,7 +50,7 @@ class ClosedArrivals:
 
 
 class Closed:
-    """The kind ``closed``. It has no rate: users begin as soon as the cluster lets them."""
+    """The kind ``closed``. It has no rate: users start as soon as the cluster answers."""
 
     @dataclass(frozen=True)
     class Params:

@@ -1,4 +1,4 @@
-"""Arrivals of a rate that changes by plan: what the kinds of traffic in phases are made of.
+"""Arrivals with a planned, changing rate: the common part of traffic in phases.
 
 Gaps are even, as in [VTC]'s synthetic experiments ([VTC-artifact], fair_bench/trace.py), or drawn
 as those of kind ``gamma``: a gap of mean 1 passes as fast as the rate says.
@@ -110,7 +110,7 @@ def paced(load: Load, plan: Plan) -> PacedArrivals:
 def paced_multiple(
     load: Load, plan: Plan, rate_multiple: float, until_fraction: float | None
 ) -> PacedArrivals:
-    """Return the arrivals of a heavy client that sends ``rate_multiple`` times as much to the end.
+    """Return the arrivals of a heavy client that sends ``rate_multiple`` times the load.
 
     Raises UsageError for an earlier end, which phases can express.
     """
@@ -127,7 +127,7 @@ def paced_multiple(
 
 
 class PlannedKind:
-    """A ``TrafficKind`` of one plan for all loads. Subclasses make it of their ``Params``."""
+    """A ``TrafficKind`` with one plan for all loads, made from the ``Params`` of subclasses."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

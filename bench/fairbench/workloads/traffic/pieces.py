@@ -1,4 +1,4 @@
-"""Rates that change by plan: phases as a file writes them, and the straight pieces they come to."""
+"""Rates that change by plan: phases as in a file, and the linear pieces that they form."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Phase:
 
 
 class Piece(NamedTuple):
-    """A rate that goes from ``rate`` to ``to_rate`` programs/s within [start_s, end_s)."""
+    """A rate that changes linearly from ``rate`` to ``to_rate`` programs/s within a time."""
 
     start_s: float
     end_s: float
@@ -80,7 +80,7 @@ def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) ->
 
 
 def _rounds(phases: tuple[Phase, ...]) -> Iterator[Phase]:
-    """Yield the phases repeatedly, but once if all are silent."""
+    """Yield the phases repeatedly, or once if all of them are silent."""
     while True:
         yield from phases
         if not any(phase.multiple or phase.to_multiple for phase in phases):

@@ -1,4 +1,4 @@
-"""A ramp: the rate rises, or falls, evenly over the whole run."""
+"""A ramp: the rate rises or falls linearly over the whole run."""
 
 from __future__ import annotations
 

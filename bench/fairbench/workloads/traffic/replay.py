@@ -1,4 +1,4 @@
-"""The traffic of a trace file: every client's programs, when and as they were recorded."""
+"""The traffic of a trace file: every client's programs at their recorded times."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Replayed:
 
 
 class Replay:
-    """The kind ``replay``. Clients are those of the trace in the order of their names."""
+    """The kind ``replay``. The clients are the trace's clients in the order of their names."""
 
     Params = TraceParams
 
@@ -76,7 +76,7 @@ class Replay:
         return source
 
     def _check_length(self, source: Replayed) -> None:
-        """Raise UsageError for more than a clock of picoseconds in 64 bits can tell."""
+        """Raise UsageError for a trace longer than a 64-bit clock in picoseconds allows."""
         played_s = min(source.until_s, source.trace.span_s / source.speed)
         if played_s > MAX_PLAYED_S and source.num_programs is not None:
             played_s = min(played_s, source.last_arrival_s(random.Random(0)))

@@ -1,4 +1,4 @@
-"""A recorded trace: when each client's requests came, and how long they and their answers were."""
+"""A recorded trace: the time of each client's requests, and their lengths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIELDS = {"t": 1e10, "client": 2**31 - 1, "prompt_len": 10_000_000, "output_len"
 
 @dataclass(frozen=True, slots=True)
 class TraceArrivals:
-    """A client's arrivals: an ``ArrivalSource``. ``speed`` 2 plays the trace twice as fast."""
+    """A client's arrivals: an ``ArrivalSource``. ``speed`` 2 replays twice as fast."""
 
     recorded: tuple[Arrival, ...]
     speed: float = 1.0
@@ -47,7 +47,7 @@ class TraceArrivals:
 
 
 class Trace:
-    """The kind ``trace``. A client's rate is the speed: 1 plays the trace as it was recorded.
+    """The kind ``trace``. A client's rate is the speed: 1 replays the trace as recorded.
 
     The clients of a run are those of the trace, in the order of their ids; one for whom the trace
     has no requests sends none.
@@ -55,7 +55,7 @@ class Trace:
 
     @dataclass(frozen=True)
     class Params:
-        """``file`` is a path, or a name in one of the folders that ``FAIRBENCH_DATA`` lists.
+        """Parameters: ``file`` is a path, or a name in a folder of ``FAIRBENCH_DATA``.
 
         JSON lines, packed (``.gz``) or not, in order of time, of ``t`` (s), ``client``,
         ``prompt_len`` and ``output_len``.

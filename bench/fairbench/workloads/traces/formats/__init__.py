@@ -1,4 +1,4 @@
-"""The formats of traces by name. A new one is one file and one line here.
+"""The formats of traces by name. A new format is one file and one line here.
 
 The first that fits is what ``auto`` chooses: those that know more of a file come first.
 """
@@ -41,7 +41,7 @@ FORMATS: dict[str, Format | Measured] = {one.name: one for one in _ALL}
 
 
 def format_of(name: str, records: Iterator[Place]) -> tuple[Format | Measured, Iterator[Place]]:
-    """Return the format called ``name``, or the first that fits, and all records.
+    """Return the format with the name ``name``, or the first that fits, and all records.
 
     ``auto`` skips records that no format fits: logs may begin with other events. Raises UsageError
     for an unknown name.

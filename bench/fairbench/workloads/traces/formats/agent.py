@@ -1,4 +1,4 @@
-"""Sessions of agents: calls with the session that they are steps of, and blocks of 16 tokens.
+"""Sessions of agents: calls with their session, and blocks of 16 tokens.
 
 The form in which sessions of LMCache/lmcache-agent-trace (at 16a14ad) and of Exgentic
 (inference-sim/inference-sim at c358946) are kept: ``t`` in seconds, ``session``, ``step``,

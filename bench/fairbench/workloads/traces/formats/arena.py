@@ -1,4 +1,4 @@
-"""The trace of Chatbot Arena that VTC-artifact samples ([VTC] §5.3), a model being a client.
+"""The Chatbot Arena trace that VTC-artifact samples ([VTC] §5.3); a model is a client.
 
 JSON lines of ``t`` (s), ``client``, ``prompt_len`` and ``output_len``, as ``arrivals`` of kind
 ``trace`` has them too.

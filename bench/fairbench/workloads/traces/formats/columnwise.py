@@ -1,4 +1,4 @@
-"""Files that hold a whole run in one object, a list for each field."""
+"""Files that hold a whole run in one object, with a list for each field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.workloads.traces.format import Asked, PlacedRow, Record
 
 @dataclass(frozen=True)
 class Columnwise:
-    """A format of one run an object. ``usual`` says which list holds which field, in seconds.
+    """A format with one run per object. ``usual`` maps fields to lists, in seconds.
 
     ``inside`` is the key of the object that the lists are in, empty if they are the run's own.
     """

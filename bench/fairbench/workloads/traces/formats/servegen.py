@@ -1,4 +1,4 @@
-"""ServeGen's clients: rates and burstiness of windows of ten minutes, and tables of lengths.
+"""ServeGen's clients: rates and burstiness in ten-minute windows, and tables of lengths.
 
 One client a line: ``windows`` of [start, requests/s, coefficient of variation of the gaps, Gamma or
 Weibull, ...] and ``lens``, for each start the values and probabilities of ``input_tokens`` and

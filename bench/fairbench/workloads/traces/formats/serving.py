@@ -1,4 +1,4 @@
-"""Runs measured on servers, a run a line, as ``fairbench validate`` reads them too.
+"""Runs measured on servers, one per line, which ``fairbench validate`` reads, too.
 
 Lists ``submit_s``, ``prompt_tokens``, ``output_tokens``, ``client`` and ``latency_s`` under
 ``columns`` (``validate/serving/measured.py``). What failed has no output.

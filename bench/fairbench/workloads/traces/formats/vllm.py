@@ -1,4 +1,4 @@
-"""A run of ``vllm bench serve --save-result --save-detailed``: when it sent what.
+"""The result file of ``vllm bench serve --save-result --save-detailed``.
 
 Lists ``start_times`` (s), ``input_lens`` and ``output_lens``, as vllm/benchmarks/serve.py writes
 them. It is one client; requests that failed have no output.

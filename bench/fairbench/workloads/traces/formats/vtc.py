@@ -1,4 +1,4 @@
-"""Runs measured by VTC-artifact's ``run_exp.py``, as lists: only what was asked for is taken.
+"""Runs measured by VTC-artifact's ``run_exp.py``, as lists.
 
 Fields as in its ``all_results*.jsonl`` (Ying1123/VTC-artifact at 192c2e2).
 """

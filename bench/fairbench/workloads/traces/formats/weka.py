@@ -1,9 +1,9 @@
-"""Recorded coding-agent sessions with sub-agents, a session a line.
+"""Recorded sessions of coding agents with sub-agents, one session per line.
 
 The form of callanjfox/kv-cache-tester (at 94f6046), which AIPerf and inference-perf replay:
 ``requests`` of a session in order, each with ``t`` and ``api_time`` in seconds, lengths ``in`` and
-``out``, and ``hash_ids`` of its full blocks. A request of type ``subagent`` holds the requests of
-a sub-agent, whose times count from its own ``t``. Identities of blocks are a session's own. What
+``out``, and ``hash_ids`` of its full blocks. A request of type ``subagent`` holds the requests of a
+sub-agent, whose times count from its own ``t``. Identities of blocks are a session's own. What
 sessions share are tool definitions and, behind them, system prompts: those of equally many tokens
 are taken for the same. All sessions begin at time 0, since no file says when they began.
 """
@@ -28,7 +28,7 @@ RETURNED = "completed"
 
 
 class _Agent(NamedTuple):
-    """An agent of a session: its number (0: the session's own), its beginning, what it shares."""
+    """An agent of a session: its number (0 is the session itself), start and shared blocks."""
 
     number: int
     starts_s: float
@@ -37,18 +37,18 @@ class _Agent(NamedTuple):
 
 
 class _Identities:
-    """Identities of blocks in one space for all sessions of a file."""
+    """Block identities that are unique across all sessions of a file."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], int] = {}
 
     def of(self, *what: object) -> int:
-        """Return the number of a block, the same whenever ``what`` is."""
+        """Return the number of a block, equal for equal ``what``."""
         return self._known.setdefault(what, len(self._known))
 
 
 class Weka:
-    """A ``Format``. ``--clients-from`` names a key of a session that is its client."""
+    """A ``Format``. ``--clients-from`` names the session key that holds the client."""
 
     name = "weka"
 
