@@ -1,4 +1,4 @@
-"""The subjects of a comparison: arguments as stored experiments, and as experiments to run."""
+"""The subjects of a comparison: stored experiments, and experiments to run."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ NUM_RUNS = 5  # seeds of what is run, unless it is said or stored how many
 
 @dataclass(frozen=True, slots=True)
 class ToRun:
-    """An argument that is to be run: its experiment under the first of the seeds."""
+    """An argument to run: its experiment with the first of the seeds."""
 
     name: str
     spec: ExperimentSpec
 
     @property
     def key(self) -> str:
-        """The key that the runs share, as in ``Side.key``."""
+        """The common key of the runs, as in ``Side.key``."""
         return experiment_key(experiment_tables(self.spec))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The arguments in their order, and the seeds of those that are to be run."""
+    """The arguments in order, and the seeds of experiments to run."""
 
     members: tuple[Side | ToRun, ...]
     seeds: tuple[int, ...]
@@ -77,7 +77,7 @@ def plan_comparison(
     settings: Mapping[str, Any],
     num_runs: int | None = None,
 ) -> Plan:
-    """Read what is stored, resolve what is not.
+    """Read stored experiments, and resolve those to run.
 
     An argument is the directory of one experiment, over any seeds; an experiment FILE.toml; or a
     scheduler, which runs at the place and seeds of the first directory, if there is one. ``flags``
@@ -112,7 +112,7 @@ def check_usage(
     *,
     given: Sequence[str],
 ) -> None:
-    """Raise UsageError for what does not go together; ``given`` are the flags of what is run."""
+    """Raise UsageError for flags that cannot be combined."""
     if resume is not None:
         if arguments or given or baseline:
             raise UsageError(
@@ -186,14 +186,14 @@ def _seeds(
 
 
 def grid_of(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the experiment as a grid of one point, in which a list is a single value."""
+    """Return the experiment as a grid of one point; a list counts as a single value."""
     tables = dict(experiment_tables(spec))
     flat = flat_settings(tables.pop("settings", {})) | tables
     return {key: [value] for key, value in flat.items() if key != "tag"}
 
 
 def called(sides: Sequence[Side]) -> list[Side]:
-    """Name the sides by what distinguishes them: their schedulers, or their present names."""
+    """Name the sides by their differences: their schedulers, or their present names."""
     named = labels([side.first.experiment for side in sides])
     schedulers = [label.scheduler for label in named]
     if len(set(schedulers)) < len(schedulers):

@@ -1,4 +1,4 @@
-"""The check of live points: whether a sweep is possible here, before anything is started."""
+"""The check of live points: whether a sweep is possible, before anything starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A single run: simulated or on real servers, saved into a directory or kept in memory."""
+"""A single run, simulated or on real servers, saved to a directory or kept in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fairbench.sim.run import simulate
 def run_and_save(
     spec: ExperimentSpec, options: LiveOptions, parent: Path, context: RunContext
 ) -> tuple[RunResult, Path]:
-    """Run an experiment on its backend, in a fresh directory in ``parent``; result and directory.
+    """Run an experiment in a new directory in ``parent``; return result and directory.
 
     Once interrupted, the run ends as it stands and is saved. Raises Interrupted, and leaves
     nothing, if interrupted before servers were ready; UsageError if it is impossible, RunFailed if
@@ -42,7 +42,7 @@ def run_and_save(
 
 
 def run_unsaved(spec: ExperimentSpec, options: LiveOptions, context: RunContext) -> RunResult:
-    """Run the experiment like ``run_and_save``, but leave nothing on disk."""
+    """Run the experiment as ``run_and_save`` does, but leave nothing on disk."""
     if spec.backend is not None:
         with TemporaryDirectory(prefix="fairbench-") as temporary:
             return run_and_save(spec, options, Path(temporary), context)[0]

@@ -1,4 +1,4 @@
-"""A run that was killed, made into a stored run."""
+"""Recovery of a killed run as a stored run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairbench.sim.recovery import recover as recover_simulated
 
 
 def recover_run(path: Path) -> RunResult:
-    """Save what had finished of a run that was killed, marked incomplete.
+    """Save the finished requests of a killed run, marked incomplete.
 
     What was under way when it was killed is not in it. Raises UsageError if the directory is not
     that of such a run, or if the run still goes on.

@@ -1,4 +1,4 @@
-"""Requests of users: the flags of the commands made into what is run."""
+"""Requests of users: conversion of command flags to experiments and sweeps."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def sweep_of(
 
 
 def check_names(flags: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    """Raise UsageError for a flag that there is not."""
+    """Raise UsageError for an unknown flag."""
     for name in flags:
         if name not in known:
             raise unknown_name("flag", name, known)

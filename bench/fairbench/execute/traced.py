@@ -1,4 +1,4 @@
-"""The flags of a run that plays a trace, as those of the workload that it is."""
+"""The flags of a run that replays a trace, as flags of the trace's workload."""
 
 from __future__ import annotations
 

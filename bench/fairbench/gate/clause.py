@@ -55,7 +55,7 @@ def parse_clause(text: str, known: Collection[str]) -> Clause:
     worse = "-" if more else "+"
     if loss and sign != worse:
         raise UsageError(
-            f"--fail-if {text!r}: {('less' if more else 'more')} {short} is worse, so the "
+            f"--fail-if {text!r}: a {'lower' if more else 'higher'} {short} is worse, so the "
             f"allowed loss must be written {short}:{worse}{amount}{unit}"
         )
     return Clause(

@@ -1,4 +1,4 @@
-"""The rows of each client, found once for all clients."""
+"""The rows of each client, computed once for all clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fraction of a run's iterations outside the range to which its timing profile was fitted."""
+"""The fraction of a run's iterations outside the range of its timing profile's fit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WARN_ABOVE = 0.1
 
 
 def outside_fit_ratio(tables: Tables, facts: Facts) -> float:
-    """Share of the workers' busy time in decode steps of a larger batch, or of more context.
+    """Return the busy time in decode steps with larger batches or contexts than the fit.
 
     NaN if nothing was run, or if nobody knows what the profile was fitted to. Of a stretch of steps
     whose context grows over the limit the steps beyond it count.

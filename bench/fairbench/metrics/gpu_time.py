@@ -1,4 +1,4 @@
-"""GPU time: how long the workers were busy, and for whom."""
+"""GPU time: how long the workers were busy, and for which clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.metrics.tables import Tables
 
 
 def gpu_time(tables: Tables, facts: Facts) -> float:
-    """Return the seconds of the whole run in which workers computed, summed over workers.
+    """Return the seconds in which workers computed, summed over workers and the run.
 
     The result is NaN if the composition of iterations is unknown: on real servers, and in older
     records.

@@ -1,4 +1,4 @@
-"""Useful service: what clients got without padding, where one of them pads or goes on."""
+"""Useful service: clients' service without padding, for runs with padding clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY = "useful_service_tok_s"
 
 
 def useful_service(tables: Tables, facts: Facts, notes: Notes) -> list[dict[str, Any]]:
-    """Return each client's useful rate in the window, and its padding; empty without padding."""
+    """Return each client's useful rate in the window, and its padding; empty without any."""
     padding = {index: client.padding for index, client in enumerate(facts.clients)}
     if all(one == PLAIN for one in padding.values()):
         return [{}] * len(padding)

@@ -70,13 +70,12 @@ def _clients(summary: Summary) -> Iterator[str]:
 
 
 def _worst_off(summary: Summary) -> Mapping[str, Any] | None:
-    rows = [row for row in summary["clients"] if not row["misbehaving"]]
-    if not rows:
-        return None
-    key = "entitlement_ratio"
-    if any(row.get(key) is not None for row in rows):
-        return min((row for row in rows if row.get(key) is not None), key=lambda row: row[key])
-    return max(rows, key=lambda row: row.get("p95_s") or 0.0)
+    """Return the well-behaved client of the least fair share, else of the highest P95."""
+    rows: list[Mapping[str, Any]] = [row for row in summary["clients"] if not row["misbehaving"]]
+    judged = [row for row in rows if row.get("entitlement_ratio") is not None]
+    if judged:
+        return min(judged, key=lambda row: float(row["entitlement_ratio"]))
+    return max(rows, key=lambda row: row.get("p95_s") or 0.0, default=None)
 
 
 def _throughput(summary: Summary) -> Iterator[str]:

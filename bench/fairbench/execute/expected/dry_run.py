@@ -1,4 +1,4 @@
-"""Programs without a cluster: what they ask, and what a cache that never forgets would hit."""
+"""Programs without a cluster: their requests, and hits in a cache that never evicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executor: tasks on the nodes of a Ray cluster, of which there may be fewer by and by."""
+"""The executor that runs tasks on the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RayCluster:
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """Run the tasks as every ``Executor`` does; if a process dies, only its own task fails.
+        """Run the tasks; if a process dies, only its own task fails.
 
         Raises UsageError if the cluster does not answer or a node is unfit for the tasks, and
         RunFailed once the cluster is lost for good.
@@ -139,7 +139,7 @@ def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
 
 
 def _save(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write what was in another folder, each of its entries whole or not at all.
+    """Write received files into a folder, each entry completely or not at all.
 
     A folder whose name is taken gets a number, as a run's does; a file is replaced.
     """

@@ -1,4 +1,4 @@
-"""The luggage of tasks: the user's files, packed here, and the environment to match there."""
+"""The luggage of tasks: the user's files and the software versions, sent to each node."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Luggage:
 
     @classmethod
     def with_files(cls, names: Iterable[str]) -> Luggage:
-        """Pack the files of these names. Raises as ``packed`` does."""
+        """Pack the files with these names. Raises UsageError as ``packed`` does."""
         files: dict[str, bytes] = {}
         fixed: dict[str, str] = {}
         for name in dict.fromkeys(names):
@@ -67,7 +67,7 @@ class Luggage:
         return cls(environment(), variables, files, fixed, code)
 
     def check(self, node: str) -> None:
-        """Raise UsageError, naming the node, unless this process is on one that will do."""
+        """Raise UsageError, naming the node, unless its software fits."""
         for key, theirs in environment().items():
             if (ours := self.environment.get(key)) != theirs:
                 raise UsageError(
@@ -83,7 +83,7 @@ class Luggage:
 
     @contextmanager
     def unpacked(self, folder: Path) -> Iterator[None]:
-        """Inside, tasks find their files, which are in the folder, and it is the current one."""
+        """Unpack the files into the folder, which is the current one within the block."""
         for name, content in self.files.items():
             write_file(folder / name, content)
         variables = dict(self.variables)

@@ -1,4 +1,4 @@
-"""Metrics that only a comparison of several schedulers can tell."""
+"""Metrics that need a comparison of several schedulers."""
 
 from __future__ import annotations
 

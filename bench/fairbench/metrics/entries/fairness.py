@@ -1,4 +1,4 @@
-"""Metrics of fairness: who got what share, and how far service of two clients drifted apart."""
+"""Metrics of fairness: shares of clients, and differences in service between two clients."""
 
 from __future__ import annotations
 

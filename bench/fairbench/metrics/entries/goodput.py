@@ -1,4 +1,4 @@
-"""Metrics of promises: what kept its latency targets. A run without targets has none of them."""
+"""Metrics of latency targets. A run without targets has none of these metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KV memory: what clients hold of it, and what they lose of it to others."""
+"""KV memory: the tokens that clients hold, and lose to other clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of service: how much the cluster and its clients got, and from what."""
+"""Metrics of service: the tokens of the cluster and its clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts and rates of a whole run, and when its programs were done."""
+"""Counts and rates of a whole run, and the times of program completion."""
 
 from __future__ import annotations
 
