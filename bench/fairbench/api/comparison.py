@@ -1,4 +1,4 @@
-"""Results side by side, and experiments against the first, paired by seed."""
+"""Results side by side, and experiments compared with the first, paired by seed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Comparison:
         return contrast_text(self._shown).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """Return the differences that ``str`` shows as an HTML table, for notebooks."""
+        """Return the differences as an HTML table, for notebooks."""
         columns = (
             *("other", "place", "metric", "baseline_mean", "other_mean", "difference"),
             *("low", "high", "decision"),
@@ -105,7 +105,7 @@ def compare(
     show_progress: bool = False,
     **flags: Unpack[CompareFlags],
 ) -> Comparison:
-    """Compare experiments with the first of their place, run by run and paired by seed.
+    """Compare experiments with the first, run by run and paired by seed.
 
     Either results, those of one experiment in a sequence or one by one; or what ``fairbench
     compare`` takes: schedulers and experiment files, which are run (with its ``flags``, and
@@ -193,7 +193,7 @@ def _by_place(sides: Sequence[Side]) -> list[list[Side]]:
 
 
 def _contrasts(groups: Sequence[Sequence[Side]], metrics: Sequence[str]) -> Iterator[Contrast]:
-    """Yield the contrast of every side with the first of its group, if they share a seed."""
+    """Yield the contrast of every side with the first of its group, over common seeds."""
     for group in groups:
         for other in group[1:]:
             if group[0].runs.keys() & other.runs.keys():

@@ -1,4 +1,4 @@
-"""The keywords of ``run``, ``compare`` and ``sweep``: the flags of the commands of these names."""
+"""The keywords of ``run``, ``compare`` and ``sweep``: the flags of these commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypedDict
 
 
 class RunFlags(TypedDict, total=False):
-    """Flags of ``fairbench run``: what they mean is in its ``--help``."""
+    """Flags of ``fairbench run``; its ``--help`` describes them."""
 
     scheduler: str | None
     router: str | None
@@ -70,7 +70,7 @@ class RunFlags(TypedDict, total=False):
 
 
 class CompareFlags(TypedDict, total=False):
-    """Flags of ``fairbench compare``: what they mean is in its ``--help``."""
+    """Flags of ``fairbench compare``; its ``--help`` describes them."""
 
     workload: str | None
     scenario: str | None
@@ -101,7 +101,7 @@ class CompareFlags(TypedDict, total=False):
 
 
 class SweepFlags(TypedDict, total=False):
-    """Flags of ``fairbench sweep``: what they mean is in its ``--help``."""
+    """Flags of ``fairbench sweep``; its ``--help`` describes them."""
 
     schedulers: Sequence[str] | None
     gateways: Sequence[str] | None

@@ -1,4 +1,4 @@
-"""Runs from Python: as ``fairbench run``, and as ``fairbench show``."""
+"""Runs from Python, as ``fairbench run`` and ``fairbench show``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files in ``workloads/attacks/``, from the attacks that are known."""
+"""The files in ``workloads/attacks/``, written from the known attacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADER = """#:schema ../schema.json
 
 
 def named_workload(name: str) -> WorkloadSpec:
-    """Return a known attack, or that of a bundled workload or file. Raises UsageError for none."""
+    """Return a known attack, or that of a bundled workload or file."""
     if name in KNOWN:
         return known_workload(name)
     if not is_path(name) and name not in workload_names():
@@ -27,7 +27,7 @@ def named_workload(name: str) -> WorkloadSpec:
 
 
 def known_workload(name: str) -> WorkloadSpec:
-    """Return a known attack on workload judge: three victims, and an attacker with 4x the load."""
+    """Return a known attack on workload judge: three victims, and an attacker of 4x load."""
     title = f"attack-{name}"
     return attack_workload(load_workload("judge"), "none", KNOWN[name], Stakes(), name=title)
 

@@ -1,4 +1,4 @@
-"""Attacks that are known: the harm of each, beside its honest twin."""
+"""Known attacks: the harm of each, compared with its honest twin."""
 
 from __future__ import annotations
 

@@ -1,13 +1,9 @@
-"""The directory of a search: what is searched, every trial in order, and the worst of them.
+"""The directory of a search: its settings, every trial in order, and the worst.
 
-experiment.toml  the honest experiment
-search.json      how it is searched
-honest.json      what the honest twin shows, by seed
-trials.json      the trials in order
-cpu.json         what the simulations took so far
-worst/N.toml     the worst behaviours, worst first, as workload files
-attack.json      those, on seeds of their own
-attack.svg       the figure, if matplotlib is there
+experiment.toml  the honest experiment search.json      how it is searched honest.json      what the
+honest twin shows, by seed trials.json      the trials in order cpu.json         what the
+simulations took so far worst/N.toml     the worst behaviours, worst first, as workload files
+attack.json      those, on seeds of their own attack.svg       the figure, if matplotlib is there
 """
 
 from __future__ import annotations
@@ -71,7 +67,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Simulations so far, and the processor time that they took: not the same at each search."""
+    """The number of simulations so far, and their processor time."""
 
     __pydantic_config__ = NO_MORE
 
@@ -81,7 +77,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A behaviour and its harm by seed, or why it is impossible."""
+    """An attack and its harm by seed, or the reason why it is impossible."""
 
     number: int
     behaviour: Behaviour
@@ -98,7 +94,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A trial as it is written down."""
+    """A trial in its stored form."""
 
     __pydantic_config__ = NO_MORE
 
@@ -110,7 +106,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class SearchStore:
-    """The directory of one search. Only ``create`` makes one."""
+    """The directory of one search. Only ``create`` makes it."""
 
     path: Path
 
@@ -133,7 +129,7 @@ class SearchStore:
         return checked(Plan, read_json(self.path / SEARCH), str(self.path / SEARCH))
 
     def go_on_for(self, trials: int | None, cpu_hours: float | None) -> None:
-        """Search until there are so many trials in all, or hours, whatever was planned."""
+        """Continue the search until this many trials, or hours, in total."""
         plan = replace(self.plan(), trials=trials, cpu_hours=cpu_hours)
         write_json(self.path / SEARCH, asdict(plan))
 

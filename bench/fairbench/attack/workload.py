@@ -1,4 +1,4 @@
-"""The workload of an attack: a scenario in which an attacker is honest, and one in which it is not.
+"""The workload of an attack: one scenario with an honest attacker, one with the attack.
 
 Client 0 is the attacker, clients 1 and up are its victims, and its further identities come last, so
 that nothing that a victim sends depends on what the attacker does.
@@ -40,10 +40,10 @@ def attack_workload(
     name: str = "attack",
     rate_part: float = 1.0,
 ) -> WorkloadSpec:
-    """Return ``base`` with an attack's clients, all of which run its programs as in ``scenario``.
+    """Return ``base`` with an attack's clients, which all run its programs.
 
-    The attacker sends ``rate_part`` of its twin's load. Raises UsageError if the workload's
-    clients differ, if its program cannot be split, or for stakes that a workload cannot have.
+    The attacker sends ``rate_part`` of its twin's load. Raises UsageError if the workload's clients
+    differ, if its program cannot be split, or for stakes that a workload cannot have.
     """
     chosen = base.scenario(scenario)
     if chosen.others or base.classes or base.arrivals:
@@ -128,7 +128,7 @@ def _sends(
 
 
 def _claims(base: WorkloadSpec, one: Behaviour) -> dict[str, Any]:
-    """Return an identity's claimed deadlines and weight. Raises UsageError if nobody has any."""
+    """Return an identity's claimed deadlines and weight. Raises UsageError without any."""
     claims: dict[str, Any] = {}
     if one.deadline_part < 1:
         if not base.targets:

@@ -1,4 +1,4 @@
-"""The question of a plan: targets, what is to be tried, and the load that is held fixed."""
+"""The question of a plan: targets, choices, and the fixed load."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NUM_RUNS = 3  # seeds of each cluster
 
 
 class Choice(NamedTuple):
-    """A purchase option: a scheduler on a GPU at a multiple of the load."""
+    """A choice: a scheduler on a GPU at a multiple of the load."""
 
     scheduler: str
     gpu: str
@@ -39,7 +39,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """The complete input of a plan, stored by ``as_json`` and ``Question(**...)``.
+    """The complete input of a plan, stored by ``as_json``.
 
     - The first of ``schedulers`` and of ``gpus`` is planned, the others are alternatives.
     - ``loads`` are multiples of the load that ``flags`` describe: of ``request_rate``, the
@@ -95,7 +95,7 @@ class Question:
 
 
 class Load(NamedTuple):
-    """The fixed load: programs/s per well-behaved client, or None if a trace sets the times.
+    """The fixed load: programs/s per well-behaved client, or None for a trace.
 
     ``usual`` is true if the rate is the workload's own for one replica.
     """
@@ -105,10 +105,10 @@ class Load(NamedTuple):
 
 
 class Clusters:
-    """The experiments of a question: every choice at any number of replicas, under one load."""
+    """The experiments of a plan: every choice with any number of replicas, at one load."""
 
     def __init__(self, question: Question) -> None:
-        """Prepare a plan. Raises UsageError, in one line, for what cannot be planned."""
+        """Prepare a plan. Raises UsageError, one line, if it is impossible."""
         self.question = question
         self.targets = question.targets
         _check(question)
@@ -181,7 +181,7 @@ def _check(question: Question) -> None:
 
 
 def _check_targets(targets: Sequence[Slo], spec: ExperimentSpec) -> None:
-    """Raise UsageError for a target of a client, of promises or of tenants that there are not."""
+    """Raise UsageError for a target on unknown clients, tenants or latency targets."""
     plans = spec.client_plans()
     promised = any(plan.targets != NO_TARGETS for plan in plans)
     tenants = tenants_of(named_below({plan.client: plan.owner for plan in plans}).values())

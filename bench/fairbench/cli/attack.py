@@ -1,4 +1,4 @@
-"""``fairbench attack``: search for what an attacker gains under a scheduler, or replay attacks."""
+"""``fairbench attack``: search for attacks on a scheduler, or measure known attacks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LENGTHS = {"trials", "cpu_hours"}  # which a search that is resumed may be given
 
 
 class Optimiser(StrEnum):
-    """The method that chooses the next behaviours."""
+    """The algorithm that chooses the next attacks."""
 
     RANDOM = "random"
     TPE = "tpe"
@@ -253,7 +253,7 @@ def attack(
 
 
 def _check(spec: ExperimentSpec, plan: Plan) -> None:
-    """Raise UsageError for what cannot be searched: the twin says why not."""
+    """Raise UsageError if the search is impossible."""
     from fairbench.attack.behaviour import HONEST
     from fairbench.attack.choose import check_optimiser
     from fairbench.attack.measure import replayed

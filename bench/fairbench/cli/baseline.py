@@ -1,4 +1,4 @@
-"""``fairbench baseline``: rerun committed experiments; check them, or make them the baseline."""
+"""``fairbench baseline``: rerun stored experiments, and check or update their results."""
 
 from __future__ import annotations
 

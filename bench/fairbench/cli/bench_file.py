@@ -1,4 +1,4 @@
-"""``--output-file``: summaries as lines in the shape of sglang.bench_serving's, in a file."""
+"""``--output-file``: summaries as JSON lines in the format of sglang.bench_serving."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def add_bench_line(
     *,
     details: bool,
 ) -> None:
-    """Add the summary as a line of sglang.bench_serving's to a file, if there is a path.
+    """Append the summary in sglang.bench_serving's format to a file, if a path is given.
 
     With ``details`` also its requests. Raises UsageError if the file cannot be written, or if
     details are asked for without one.

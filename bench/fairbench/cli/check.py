@@ -1,4 +1,4 @@
-"""``fairbench check``: stored runs against a baseline, for people and for CI."""
+"""``fairbench check``: stored runs compared with a baseline, for people and for CI."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def judged(
 
 
 def print_outcome(outcome: Outcome, output: Format, *, cannot_tell_fails: bool = True) -> None:
-    """Print an outcome on stdout; for GitHub also add it to the job's summary, if there is one."""
+    """Print an outcome on stdout; for GitHub also add it to the summary of the job."""
     typer.echo(_text(outcome, output, cannot_tell_fails=cannot_tell_fails), nl=False)
     if output is Format.GITHUB and (summary := os.environ.get(JOB_SUMMARY)):
         with Path(summary).open("a", encoding="utf-8") as file:
@@ -138,7 +138,7 @@ def _text(outcome: Outcome, output: Format, *, cannot_tell_fails: bool) -> str:
 def fail_unless_passed(
     outcome: Outcome, *, cannot_tell_fails: bool = True, advice: str = ""
 ) -> None:
-    """Raise RunFailed, with the advice, if a check failed or could not be told but should be."""
+    """Raise RunFailed, with the advice, if a check failed or is inconclusive."""
     from fairbench.gate.judge import Verdict
 
     failed, unknown = outcome.count(Verdict.FAIL), outcome.count(Verdict.CANNOT_TELL)

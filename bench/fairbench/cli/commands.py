@@ -1,4 +1,4 @@
-"""The commands by name. A module is imported when its command is used, not to list it."""
+"""The commands by name. A command's module is imported only when the command is used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.cli.studies import study
 
 
 class Entry(NamedTuple):
-    """A command: its location, ``MODULE:NAME`` in this package, and its description in a line.
+    """A command: ``MODULE:NAME`` in this package, and its description in a line.
 
     The module of a command of the ``studies`` is in their package.
     """
@@ -94,7 +94,7 @@ COMMANDS: Mapping[str, Entry] = {
 
 
 def load(name: str) -> Any:
-    """Return a command as click has it, from its function or its group of commands.
+    """Return a command as click's object, from its function or its group of commands.
 
     Raises UsageError for a command of the studies where they are not.
     """

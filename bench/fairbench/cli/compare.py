@@ -1,4 +1,4 @@
-"""``fairbench compare``: experiments against the first, paired by seed."""
+"""``fairbench compare``: experiments compared with the first, paired by seed."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def compare(
 
 
 def _print(compared: Compared, metrics: list[str] | None, *, as_json: bool) -> None:
-    """Print the comparison; failed runs and comparability warnings go to stderr."""
+    """Print the comparison; failed runs and warnings go to stderr."""
     from fairbench.cli.output import look, print_json
     from fairbench.metrics.catalogue import key_of
     from fairbench.report.contrast_table import contrast_text, shown_metrics
@@ -248,7 +248,7 @@ def _print(compared: Compared, metrics: list[str] | None, *, as_json: bool) -> N
 
 
 def _advise(contrasts: list[Contrast], path: Path | None) -> None:
-    """Print where the comparison is stored, and how to add seeds if they may settle a metric."""
+    """Print where the comparison is stored, and how to add seeds if they may help."""
     if path is None:
         return
     typer.echo(f"files  {path}")

@@ -1,4 +1,4 @@
-"""``fairbench diagnose``: who floods an access log, who is hurt, and what would change it."""
+"""``fairbench diagnose``: the heavy clients of an access log, their harm, and a remedy."""
 
 from __future__ import annotations
 

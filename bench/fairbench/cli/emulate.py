@@ -1,4 +1,4 @@
-"""``fairbench emulate``: one emulated worker that speaks SGLang's HTTP."""
+"""``fairbench emulate``: one emulated worker with SGLang's HTTP API."""
 
 from __future__ import annotations
 

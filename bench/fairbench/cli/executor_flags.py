@@ -1,4 +1,4 @@
-"""Flags of commands that can have their simulations run elsewhere."""
+"""Flags of commands that can run simulations on other machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flags: what several commands need to read their texts."""
+"""Flags of several commands, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def assigned(texts: Iterable[str] | None) -> dict[str, Any]:
 
 
 def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
-    """Parse ``--goodput`` words, ``[NAME.]LATENCY:TIME``, by their part before the colon.
+    """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table by [NAME.]LATENCY.
 
     Returns None without words. Raises UsageError for another shape or a duplicate.
     """
@@ -133,7 +133,7 @@ def split_command(flag: str, text: str | None) -> list[str] | None:
 
 
 def parse_headers(texts: list[str] | None) -> dict[str, str]:
-    """``NAME=VALUE`` texts as a mapping. A wrong one is not repeated, since it may be secret."""
+    """Parse ``NAME=VALUE`` texts. An error does not show the text, which may be secret."""
     pairs = [text.partition("=") for text in texts or ()]
     for name, equals, _ in pairs:
         if not (equals and name.strip()):

@@ -1,4 +1,4 @@
-"""``fairbench leaderboard``: every scheduler of stored sweeps in one table, and what is noise."""
+"""``fairbench leaderboard``: the schedulers of stored sweeps in one ranked table."""
 
 from __future__ import annotations
 

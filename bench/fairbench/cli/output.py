@@ -1,4 +1,4 @@
-"""Output: how a summary reaches the terminal."""
+"""Output of summaries to the terminal."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ PANELLED = ("run", "sweep", "plan", "compare")  # commands with too many flags f
 
 
 def panel_of(flag: str) -> str:
-    """Return the panel that names a flag's parameter, ``OTHER`` if none does."""
+    """Return the panel of a flag's parameter; ``OTHER`` if no panel names it."""
     return next((panel for panel, names in PANELS.items() if flag in names), OTHER)
 
 
@@ -74,7 +74,7 @@ class PanelCommand(TyperCommand):
                     formatter.write_dl(records)
 
     def _in_order(self, ctx: Any) -> list[Any]:
-        """Return the parameters as the panels order them; arguments keep their own order."""
+        """Return the parameters in the order of the panels; arguments keep their own order."""
         order = [name for names in PANELS.values() for name in names]
         places = {name: place for place, name in enumerate(order)}
         return sorted(self.get_params(ctx), key=lambda param: places.get(param.name or "", 1_000))

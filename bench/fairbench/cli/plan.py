@@ -1,4 +1,4 @@
-"""``fairbench plan``: the smallest cluster that meets targets at a load that is held fixed."""
+"""``fairbench plan``: the smallest cluster that meets targets at a fixed load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fairbench plot``: a figure of the paper, or pictures of runs of one's own."""
+"""``fairbench plot``: a figure of the DLPM paper, or pictures of your own runs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def plot(
 
 
 def _plot_own(folder: Path, output_dir: Path, suffixes: list[str], table: Path | None) -> None:
-    """Write the pictures of a directory, and its LaTeX table if one is wanted."""
+    """Write the pictures of a directory, and its LaTeX table if requested."""
     from fairbench.figures.compared.latex import latex_table
     from fairbench.figures.compared.plot import read_own, write_pictures
     from fairbench.results.store import write_text

@@ -20,7 +20,7 @@ DERIVE = "derive"
 
 
 class _DeriveByDefault(TyperGroup):
-    """``profile MODEL`` means ``profile derive MODEL``."""
+    """A group in which ``profile MODEL`` means ``profile derive MODEL``."""
 
     default = DERIVE
 
@@ -132,7 +132,7 @@ def fit(
 
 
 def _points(found: Derived) -> list[Points]:
-    """Return the iterations held out by kind, for the figure."""
+    """Return the held-out iterations by kind, for the figure."""
     from fairbench.figures.profile_fit import Points
     from fairbench.profiling.form import predicted_ms
 

@@ -1,4 +1,4 @@
-"""``fairbench recover``: a run that was killed, made into a stored run."""
+"""``fairbench recover``: saves a killed run as a stored run."""
 
 from __future__ import annotations
 

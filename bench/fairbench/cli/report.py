@@ -1,4 +1,4 @@
-"""``fairbench report``: a stored run, its repeats, a sweep, a plan or an access log as a page."""
+"""``fairbench report``: a page for a run, its repeats, a sweep, a plan or an access log."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def report(
 
 
 def _usual(source: Path) -> Path:
-    """Return where the page of a directory or of a file goes."""
+    """Return the default path of a page for a directory or a file."""
     if source.is_file():
         return source.with_name(f"{source.name.partition('.')[0]}-report.html")
     return source / "report.html"

@@ -1,4 +1,4 @@
-"""The main part of ``fairbench run``: run the experiment, save and print it, and exit."""
+"""The main part of ``fairbench run``: run the experiment, save, print and exit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run_once(
     as_json: bool,
     explain: bool,
 ) -> None:
-    """Run, save, print. Raises, after that, if the run did not come to its end."""
+    """Run, save and print. Raises afterwards if the run is incomplete."""
     from fairbench.cli.output import print_json, print_summary
     from fairbench.execute.one_run import run_and_save
     from fairbench.results.store import read_run
@@ -57,7 +57,7 @@ def run_repeatedly(
     *,
     as_json: bool,
 ) -> None:
-    """Run several seeds, print what they give together; exit if they did not come to their end."""
+    """Run several seeds and print their combined summary; exit if they are incomplete."""
     from fairbench.cli.output import print_json
     from fairbench.execute.repeats import repeat
     from fairbench.report.interval_lines import repeat_lines

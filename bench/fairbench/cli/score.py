@@ -1,4 +1,4 @@
-"""``fairbench score``: our metrics, from anyone's records."""
+"""``fairbench score``: fairbench's metrics from request records of any system."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Unit(StrEnum):
 
 
 class Latency(StrEnum):
-    """The quantity that counts as clients' latency."""
+    """The latency that is reported."""
 
     PROGRAM = "program"
     TTFT = "ttft"

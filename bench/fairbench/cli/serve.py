@@ -1,4 +1,4 @@
-"""``fairbench serve``: the router in front of workers, for anyone's traffic."""
+"""``fairbench serve``: the router in front of workers, for real traffic."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ def serve(
 
 
 def _weights(text: str | None, keys: Mapping[str, str] | None) -> dict[str, float]:
-    """Return the clients' weights. Raises UsageError for a wrong one, or one without a key."""
+    """Return the clients' weights. Raises UsageError for a wrong weight or one without key."""
     from fairbench.config.weights import parse_weights
 
     weights = checked_weights(parse_weights(text) or {})
@@ -325,7 +325,7 @@ def _weights(text: str | None, keys: Mapping[str, str] | None) -> dict[str, floa
 def _own(
     weights: Mapping[str, float], flagged: Mapping[str, float], filed: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the weights that come from flags or are missing in the keys file."""
+    """Return the weights from flags or missing in the keys file."""
     return {one: weight for one, weight in weights.items() if one in flagged or one not in filed}
 
 

@@ -1,4 +1,4 @@
-"""Flags of ``fairbench serve`` for its operator: keys of workers, TLS, admin port, traces."""
+"""Flags of ``fairbench serve`` for operators: keys, TLS, admin port, traces."""
 
 from __future__ import annotations
 

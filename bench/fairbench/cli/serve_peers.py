@@ -1,4 +1,4 @@
-"""``fairbench serve --peer``: the other routers before the same workers, by flags."""
+"""``fairbench serve --peer``: other routers in front of the same workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PeersAsked(NamedTuple):
-    """The peers' addresses, the key that all show each other, and whose settings there may be."""
+    """The peers' addresses, the common key, and the parts that may have settings."""
 
     urls: tuple[str, ...]
     key: str | None
@@ -24,7 +24,7 @@ class PeersAsked(NamedTuple):
 def peers_by(
     urls: Sequence[str] | None, key_file: Path | None, router: str, held: Held, admin: int | None
 ) -> PeersAsked:
-    """Return the peers that flags ask for. Raises UsageError for a conflict, DataError for a key.
+    """Return the peers from the flags. Raises UsageError for a conflict, DataError for a key.
 
     Peers exclude an admin port: workers would come and go, and routers would number them
     differently.

@@ -1,4 +1,4 @@
-"""The plan of ``fairbench serve``: the gateway that flags ask for, and the whole plan as text."""
+"""The plan of ``fairbench serve``: its gateway from flags, and the plan as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AUTO = "auto"
 
 
 class Held(NamedTuple):
-    """The gateway's policy, None without one; its detector; all settings, and whose they may be."""
+    """The gateway's policy (None without one), its detector, and all settings."""
 
     policy: str | None
     saturation: str
@@ -30,7 +30,7 @@ class Held(NamedTuple):
 def held_by(
     gateway: str | None, saturation: str | None, most: str | None, settings: Mapping[str, Any]
 ) -> Held:
-    """Return the gateway that flags ask for. Raises UsageError for a conflict."""
+    """Return the gateway from the flags. Raises UsageError for a conflict."""
     from fairbench.config.gateway import (
         SERVED_DETECTOR,
         admission_parts,
@@ -89,7 +89,7 @@ def _with_most(most: str, detector: str, settings: Mapping[str, Any]) -> Mapping
 def plan_text(
     config: RouterConfig, spec: ExperimentSpec | None, known: KeysFile | None = None
 ) -> str:
-    """Return the policy as TOML with every parameter and the clients' names, but never a key.
+    """Return the policy as TOML with every parameter and clients' names, without keys.
 
     ``spec`` describes the workers that would be started, ``known`` is the keys file. Raises
     UsageError as starting the workers would.

@@ -1,4 +1,4 @@
-"""``fairbench show``: the summary of a stored run again."""
+"""``fairbench show``: prints the summary of a stored run again."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _show_sweep(folder: Path, *, as_json: bool) -> None:
 
 
 def _hint(folder: Path) -> str:
-    """Explain a directory without a manifest and what to do with it; "" for an unknown one."""
+    """Explain a directory without a manifest, and what to do; "" for an unknown one."""
     from fairbench.results.intervals import INTERVALS_FILE
     from fairbench.results.store import is_run
     from fairbench.sim.records.spool import FOLDER as SIMULATED

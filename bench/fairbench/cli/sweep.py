@@ -1,4 +1,4 @@
-"""``fairbench sweep``: a grid of experiments in parallel processes, compared place by place."""
+"""``fairbench sweep``: a grid of experiments in parallel, compared by configuration."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def _axis(flag: str, text: str | None, read: Callable[[str], Any]) -> list[Any] 
 
 
 def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
-    """Print the points, and how many requests each is expected to make."""
+    """Print the points, and the expected number of requests of each."""
     from fairbench.cli.output import print_json
     from fairbench.execute.estimate import estimate
     from fairbench.execute.sweep_jobs import expected_requests
@@ -281,7 +281,7 @@ def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
 
 
 def _print(outcome: SweepOutcome, *, as_json: bool) -> None:
-    """Print the comparison; failed runs and comparability warnings go to stderr."""
+    """Print the comparison; failed runs and warnings go to stderr."""
     from fairbench.cli.output import print_json
     from fairbench.cli.sweep_output import print_comparison
 

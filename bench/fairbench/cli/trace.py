@@ -1,4 +1,4 @@
-"""``fairbench trace``: what is in a recorded trace, and parts of it without names."""
+"""``fairbench trace``: describes recorded traffic, or writes changed copies of it."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def anonymize(
 
 
 def _key(file: Path) -> bytes:
-    """Too long to be guessed, as every label would be with it."""
+    """Return the secret of ``--key-file``, which must be too long to be guessed."""
     key = read_key(file, f"{file}")
     if len(key) < SHORTEST_KEY:
         raise UsageError(f"--key-file {file}: must hold at least {SHORTEST_KEY} characters")

@@ -1,4 +1,4 @@
-"""Flags of ``run`` and ``trace`` that say how to read a recorded trace."""
+"""Flags of ``run`` and ``trace`` that describe how to read a recorded trace."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def log_params(
     line: int | None,
     block_size: int | None = None,
 ) -> TraceParams:
-    """Return how a file is to be read, from these flags. Raises UsageError."""
+    """Return the options for reading a file from these flags. Raises UsageError."""
     from fairbench.workloads.traces.columns import parse_names
     from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns
 

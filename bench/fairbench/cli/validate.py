@@ -1,4 +1,4 @@
-"""``fairbench validate``: the simulator against runs measured on a real server."""
+"""``fairbench validate``: the simulator compared with runs on real servers."""
 
 from __future__ import annotations
 

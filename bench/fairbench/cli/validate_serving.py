@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -> Report:
-    """Replay and compare the runs of a file, and write files if asked to."""
+    """Replay and compare the runs of a file, and write files if requested."""
     from fairbench.validate.serving.compare import ServingComparison
     from fairbench.validate.serving.files import as_json_object, read_serving, write_comparison
     from fairbench.validate.serving.table import serving_text
@@ -41,7 +41,7 @@ def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -
 
 
 def predict_serving(file: Path, profile: str | None, out: Path) -> None:
-    """Write what the simulator expects of every run, its results unread."""
+    """Write the simulator's predictions for every run, without reading its results."""
     from fairbench.results.store import write_json
     from fairbench.validate.serving.files import load_serving
     from fairbench.validate.serving.predict import predict
@@ -57,7 +57,7 @@ def predict_serving(file: Path, profile: str | None, out: Path) -> None:
 
 
 def print_serving_fit(file: Path, *, as_json: bool) -> None:
-    """Redo the calibration of the measured profile, step by step."""
+    """Repeat the calibration of the measured profile, and print each step."""
     from fairbench.cli.output import print_json
     from fairbench.validate.serving.calibrate import fit
     from fairbench.validate.serving.files import load_serving
@@ -83,7 +83,7 @@ def _numbers(values: dict[str, float]) -> str:
 
 
 def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | TenantComparison:
-    """Return the comparison of a run: by tenant where requests went straight to the engine."""
+    """Return the comparison of a run; by tenant if requests went directly to the engine."""
     from fairbench.validate.serving.compare import compare_serving
     from fairbench.validate.serving.replay import replay
     from fairbench.validate.tenants.compare import compare_tenants

@@ -1,4 +1,4 @@
-"""``fairbench workload``: what a workload file comes to, before anything runs."""
+"""``fairbench workload``: checks a workload file before anything runs."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def check(
 
 
 def _workload(file: str) -> WorkloadSpec:
-    """Return the workload of a file; a file that is no TOML is a trace."""
+    """Return the workload of a file; a file that is not TOML is a trace."""
     from fairbench.workloads.spec import load_workload
     from fairbench.workloads.trace_workload import trace_workload
     from fairbench.workloads.traces.read import TraceParams

@@ -1,4 +1,4 @@
-"""Backends: the simulator, or real processes started in one of these ways, serve an experiment.
+"""Backends: the simulator, or real processes, which serve an experiment.
 
 Everything here decides what is measured, so it is part of a spec's identity. Where SGLang is
 installed, how long to wait for it and an endpoint's secrets are not: they are given to each run.
@@ -90,17 +90,17 @@ class BackendConfig(BaseModel):
 
     @property
     def own_policy(self) -> str | None:
-        """The policy that schedules in place of a scheduler of ours, if there is one."""
+        """The server's own scheduling policy, if it replaces fairbench's scheduler."""
         return None
 
     @property
     def external_router(self) -> list[str] | None:
-        """The command of somebody else's router that stands before the workers, if one does."""
+        """The command of an external router in front of the workers, if any."""
         return None
 
 
 class _Servers(BackendConfig):
-    """Servers that the harness starts: ``server_args`` are passed on to each as they are."""
+    """Servers that fairbench starts, each with the flags ``server_args``."""
 
     api: Api = "generate"
     server_args: list[str] = []
@@ -126,7 +126,7 @@ class _Servers(BackendConfig):
 
 
 class RealServers(_Servers):
-    """Real servers of ``tp`` GPUs each; ``share_gpus`` lets several have the same ones.
+    """Real servers with ``tp`` GPUs each; ``share_gpus`` lets several share GPUs.
 
     ``schedule_policy`` is a policy of the engine's own, in place of our scheduler of that name.
     """
@@ -201,7 +201,7 @@ class Emulator(_Servers):
 
 
 class Endpoint(BackendConfig):
-    """An OpenAI-compatible server that runs already, benchmarked as it is.
+    """A running OpenAI-compatible server, benchmarked as it is.
 
     With ``output_lengths`` exact it is asked for ``min_tokens``, which not every server knows;
     free, its answers may be shorter than the workload has them. ``extra_body`` is a JSON object of
@@ -249,7 +249,7 @@ class Endpoint(BackendConfig):
 
 
 def _extra_fields(text: str | None) -> dict[str, Any]:
-    """Return the fields of a JSON object, none of no text. Raises ValueError for others."""
+    """Return the fields of a JSON object; none for no text. Raises ValueError for others."""
     if not text:
         return {}
     try:

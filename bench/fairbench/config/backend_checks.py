@@ -1,4 +1,4 @@
-"""Settings that the backend of an experiment would not obey."""
+"""Checks for settings that the backend of an experiment does not support."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairbench.schedulers.params import own_settings
 def check_engine(
     backend: BackendConfig | None, engine: str | None, settings: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError for an engine, or a setting of one, changed, that nothing simulates."""
+    """Raise UsageError for an engine, or an engine setting, that is not simulated."""
     if backend is not None and engine is not None:
         raise UsageError(
             f"engine = {engine!r}: backend {backend.kind} has its own engine; leave engine out"
@@ -35,7 +35,7 @@ def check_engine(
 def check_machine(
     backend: BackendConfig | None, settings: Mapping[str, Any], usual: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError for a setting of the machine, changed, that nothing would obey.
+    """Raise UsageError for a changed machine setting that nothing supports.
 
     Unchanged is also what is ``usual`` for the workload.
     """
@@ -54,7 +54,7 @@ def check_machine(
 
 
 def check_behaviours(spec: ExperimentSpec) -> None:
-    """Raise UsageError for what only simulated clients do, if servers are real or emulated.
+    """Raise UsageError for behaviour of simulated clients if servers are real.
 
     They react to what they see, and repeat the beginning alone of an answer that went on.
     """

@@ -16,7 +16,7 @@ EVICTION, MEMORY_RECORDS = "eviction", "memory_records"
 def with_eviction(
     draft: Mapping[str, Any], backend: BackendConfig | None, engine: str | None
 ) -> dict[str, Any]:
-    """Return the draft without memory records where nobody wants them.
+    """Return the draft without memory records if they are not requested.
 
     Raises UsageError for an unknown policy, and for an engine or a backend that evicts by itself.
     """

@@ -54,13 +54,13 @@ def gateway_of(draft: Mapping[str, Any]) -> dict[str, str]:
 
 
 def gateway_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the draft's gateway parts, which have parameters."""
+    """Return the names of the draft's gateway parts that have parameters."""
     gateway = gateway_of(draft)
     return (*gateway.values(), GATEWAY) if gateway else ()
 
 
 def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every parameter of admission control before real servers as NAME.PARAM.
+    """Return every admission control parameter in front of real servers as NAME.PARAM.
 
     The result is empty without admission control. Raises UsageError for a wrong value, and if no
     timing profile of the workers is set.
@@ -88,14 +88,14 @@ def admission_profile(params: AdmissionParams) -> TimingProfile:
 
 
 def admission_parts(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Admission control, if anything is said of it: else no experiment has its parameters."""
+    """Return admission control as a part with parameters, if any of them is set."""
     return (ADMISSION,) if own_settings(ADMISSION, settings) else ()
 
 
 def check_gateway(
     gateway: Mapping[str, str], settings: Mapping[str, Any], backend: BackendConfig | None
 ) -> None:
-    """Raise UsageError for a gateway before real or emulated servers.
+    """Raise UsageError for a gateway in front of real or emulated servers.
 
     Also for admission control where no router of ours is, nobody says what workers take, or an
     emulator's clock is not the router's.
@@ -119,7 +119,7 @@ def check_gateway(
 
 
 def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every parameter of a gateway before real servers as NAME.PARAM.
+    """Return every parameter of a gateway in front of real servers as NAME.PARAM.
 
     Raises UsageError for an unknown name, a wrong value, or a value that real servers rule out.
     """

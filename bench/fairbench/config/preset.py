@@ -31,7 +31,7 @@ class _Table(BaseModel):
 
 
 class Fact(_Table):
-    """A value that the paper's authors used, and where that is documented.
+    """A value that the paper's authors used, and its source.
 
     ``key`` is a key of an experiment file, a setting ``NAME.PARAM``, or ``rate_per_replica``.
     """
@@ -42,14 +42,14 @@ class Fact(_Table):
 
 
 class Unserved(_Table):
-    """The reason why a preset cannot serve a workload unless the user sets the key ``unless``."""
+    """The reason why a preset excludes a workload unless the key ``unless`` is set."""
 
     unless: str
     because: str
 
 
 class Preset(_Table):
-    """The facts of one paper's experiments; ``workloads`` are those that they cannot serve."""
+    """The facts of a paper's experiments; ``workloads`` are the excluded ones."""
 
     name: str
     description: str
@@ -64,7 +64,7 @@ class Preset(_Table):
 
     @property
     def experiment(self) -> dict[str, Any]:
-        """The facts that are keys of an experiment file, settings left out."""
+        """The facts that are keys of an experiment file, without settings."""
         return {key: value for key, value in self.values.items() if "." not in key}
 
     @property
@@ -74,7 +74,7 @@ class Preset(_Table):
 
     @property
     def rate_per_replica(self) -> float | None:
-        """Programs/s of each well-behaved client for each replica; None if it is not a fact."""
+        """Programs/s of each well-behaved client per replica; None if unknown."""
         found = [one.value for one in self.facts if one.key == RATE_PER_REPLICA]
         return float(found[0]) if found else None
 
@@ -117,7 +117,7 @@ def preset_of(chosen: Mapping[str, Any]) -> Preset | None:
 
 
 def without_preset(file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of an experiment file without the values that its preset gives anyway."""
+    """Return the keys of an experiment file without values that its preset implies."""
     preset = preset_of(file)
     if preset is None:
         return dict(file)
@@ -132,7 +132,7 @@ def without_preset(file: Mapping[str, Any]) -> dict[str, Any]:
 def check_preset(
     preset: Preset, chosen: Mapping[str, Any], given: Mapping[str, Any], workload: str
 ) -> None:
-    """Raise UsageError for what does not go with a preset.
+    """Raise UsageError for values that contradict a preset.
 
     Args:
         preset: The preset.
@@ -153,7 +153,7 @@ def check_preset(
 
 
 def at_rate_of(preset: Preset, workload: WorkloadSpec) -> WorkloadSpec:
-    """Return the workload with the preset's rate, if it has one, in every scenario."""
+    """Return the workload with the preset's rate in every scenario, if it has one."""
     rate = preset.rate_per_replica
     if rate is None:
         return workload

@@ -1,4 +1,4 @@
-"""The command that starts somebody else's router, with placeholders for what a run decides."""
+"""The command of an external router, with placeholders for a run's values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def check_router_command(words: Sequence[str]) -> None:
-    """Raise ValueError unless the command has what a router must be told, and all is known."""
+    """Raise ValueError unless the command has the required, and only known, placeholders."""
     if not words:
         raise ValueError("must not be empty: write the command that starts the router")
     used = {name for word in words for name in _PLACEHOLDER.findall(word)}
@@ -39,7 +39,7 @@ def check_router_command(words: Sequence[str]) -> None:
 def filled(
     words: Sequence[str], *, host: str, ports: Sequence[int], workers: Sequence[str], model: str
 ) -> list[str]:
-    """Return the command with its placeholders filled; ``check_router_command`` must accept it."""
+    """Return the command with its placeholders filled in."""
     values = {
         PORT: str(ports[0]),
         "port2": str(ports[1]),

@@ -1,4 +1,4 @@
-"""Routers in number: how many share the fleet of an experiment."""
+"""The number of routers that share the workers of an experiment."""
 
 from __future__ import annotations
 

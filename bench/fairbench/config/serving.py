@@ -1,4 +1,4 @@
-"""Serving: what a backend leaves to choose, a profile or a model, a scheduler or none."""
+"""Serving: the choices that a backend leaves, such as profile, model and scheduler."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCHEDULING = ("scheduler", "router", "local")
 
 
 def defaults_of(backend: Chosen) -> dict[str, Any]:
-    """``DEFAULTS`` without what this backend must be told, or cannot be."""
+    """Return ``DEFAULTS`` without keys that this backend requires or forbids."""
     if _has_external_router(backend):
         return {**DEFAULTS, "scheduler": pair_name(EXTERNAL, "fcfs")}
     if _has_profile(backend):
@@ -55,7 +55,7 @@ def served(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_scheduling(backend: Chosen, assignments: Mapping[str, Any]) -> None:
-    """Raise UsageError for a scheduler's parameter where no scheduler is ours."""
+    """Raise UsageError for a scheduler's parameter if no fairbench scheduler runs."""
     if _is_managed(backend):
         return
     known = params_classes()
@@ -100,7 +100,7 @@ def _hardware(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _profile(gpu: str, model: str) -> dict[str, str]:
-    """Return the profile's id and model. A file says its model, so the default gives way to it."""
+    """Return the profile's id and model; the model of a profile file wins over the default."""
     profile_id = resolve_profile(gpu, model).profile_id
     found = profile_id.split("/")[1]
     if not is_profile_file(gpu):
@@ -136,7 +136,7 @@ def _check_router(backend: Chosen, router: str) -> None:
 
 
 def _stock(policy: str, draft: Mapping[str, Any]) -> str:
-    """Return the server's own policy as the local scheduler. Raises UsageError for another."""
+    """Return the server's own policy as the local scheduler. Raises UsageError for others."""
     if draft.get("local", policy) != policy:
         raise UsageError(
             f"local = {draft['local']!r}: cannot be combined with schedule_policy = "

@@ -1,4 +1,4 @@
-"""``NAME.PARAM=VALUE``: every parameter of a scheduler, of the machine and of the workload."""
+"""``NAME.PARAM=VALUE``: every parameter of schedulers, machine and workload."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def machine_of(engine: str | None) -> tuple[str, ...]:
 
 
 class ResolvedSettings(NamedTuple):
-    """A workload with the settings that are its own applied, and all others, ``NAME.PARAM``."""
+    """A workload with its settings applied, and all other settings by ``NAME.PARAM``."""
 
     workload: WorkloadSpec
     settings: dict[str, Any]
 
 
 def parts() -> dict[str, type]:
-    """Return the ``Params`` of every part but workloads, by the part's name."""
+    """Return the ``Params`` of every part except workloads, by the part's name."""
     engines = {kind.part: kind.params for kind in ENGINES.values()}
     several = {ROUTERS: RoutersParams}
     policies = dict(gateway_params()) | eviction_params()

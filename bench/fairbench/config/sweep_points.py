@@ -1,4 +1,4 @@
-"""The points that a sweep stands for, each a full experiment."""
+"""The points of a sweep, each a full experiment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUICK_PROGRAMS = 40  # of the well-behaved clients of a point, all together
 
 
 def points(sweep: Sweep, *, file: str | None = None) -> list[ExperimentSpec]:
-    """Return every distinct experiment of a sweep, over all seeds, in the order of the grids.
+    """Return every distinct experiment of a sweep, over all seeds, in order of the grids.
 
     ``file`` is the sweep's source before flags changed it. Raises UsageError if there is no point,
     if there are too many, or if a point is impossible. If the file itself is wrong, raises

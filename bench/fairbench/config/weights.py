@@ -1,4 +1,4 @@
-"""The clients' weights: what the workload, a file, settings and flags say, laid over each other."""
+"""The clients' weights, merged from workload, file, settings and flags."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:
 def resolve_weights(
     workload: WorkloadSpec, clients: Any, given: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return a run's weights: the workload's own for the run's clients, overridden by ``given``.
+    """Return a run's weights: the workload's own, overridden by ``given``.
 
     Clients without a weight have 1. A given weight of 1 is omitted unless the workload has another
     one. The result is None if there are no weights. Errors in ``clients`` or ``given`` are left to
@@ -68,7 +68,7 @@ def resolve_weights(
 
 
 def parse_weights(text: str | None) -> dict[str, float] | None:
-    """``NAME=WEIGHT,NAME=WEIGHT`` by name, None for None. Raises UsageError for another shape."""
+    """Parse ``NAME=WEIGHT,NAME=WEIGHT``; None for None. Raises UsageError for others."""
     if text is None:
         return None
     pairs = [word.rpartition("=") for word in text.split(",")]
@@ -82,6 +82,6 @@ def parse_weights(text: str | None) -> dict[str, float] | None:
 
 
 def weight_flags(weights: Mapping[str, float] | None) -> list[str]:
-    """Return the flag that ``parse_weights`` reads back as these weights; none without weights."""
+    """Return the flag from which ``parse_weights`` reads these weights; empty for none."""
     text = ",".join(f"{name}={weight!r}" for name, weight in (weights or {}).items())
     return ["--weights", text] if text else []

@@ -1,10 +1,9 @@
-"""The exceptions: everything fairbench raises on purpose.
+"""The exceptions that fairbench raises on purpose.
 
-FairbenchError
-├── UsageError         the user asked for something impossible (exit code 2)
-│   └── DataError      a file that the user named cannot be used (exit code 2)
-├── ProgramFailed      the cluster refused a request, so its program cannot go on
-└── RunFailed          a run or a gate failed (exit code 1)
+FairbenchError ├── UsageError         the user asked for something impossible (exit code 2) │   └──
+DataError      a file that the user named cannot be used (exit code 2) ├── ProgramFailed      the
+cluster refused a request, so its program cannot go on └── RunFailed          a run or a gate failed
+(exit code 1)
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from difflib import get_close_matches
 
 
 class FairbenchError(Exception):
-    """Base class: catch this to catch everything below."""
+    """The base class of all exceptions below."""
 
 
 class UsageError(FairbenchError):
@@ -34,7 +33,7 @@ class RunFailed(FairbenchError):
 
 
 def unknown_name(what: str, name: str, allowed: Iterable[str]) -> UsageError:
-    """Word the error for an unknown name: the name, what is allowed, the nearest match."""
+    """Return the error for an unknown name: the name, what is allowed, the nearest match."""
     names = sorted(allowed)
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""

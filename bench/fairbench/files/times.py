@@ -1,4 +1,4 @@
-"""Times as strangers write them: numbers in some unit, or ISO 8601; as whole nanoseconds."""
+"""Times in users' files: numbers in some unit, or ISO 8601, as whole nanoseconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LARGEST = 2**62  # so that the time between any two fits 64 bits
 
 
 class Nanoseconds(int):
-    """A time that is in nanoseconds whatever its size."""
+    """A time in nanoseconds, regardless of its size."""
 
 
 def unit_of(value: Any) -> str:
@@ -50,7 +50,7 @@ def nanoseconds(value: Any, unit: str) -> int:
 
 
 def is_calendar(value: Any) -> bool:
-    """Return whether a value is not a number, and can therefore only be ISO 8601."""
+    """Return whether a value is not a number, so that it must be ISO 8601."""
     return not is_number(value)
 
 

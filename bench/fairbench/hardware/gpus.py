@@ -1,7 +1,7 @@
-"""GPUs: data sheet numbers, memory as an engine finds it, and the names that people use.
+"""GPUs: data sheet numbers, usable memory, and common names.
 
-Peaks are dense (without sparsity) and of NVIDIA's data sheets. ``pre_load_avail_gib`` follows
-logs of SGLang on 80 GB and 24 GB cards; other cards are estimates. ``mem_fraction_static`` and
+Peaks are dense (without sparsity) and of NVIDIA's data sheets. ``pre_load_avail_gib`` follows logs
+of SGLang on 80 GB and 24 GB cards; other cards are estimates. ``mem_fraction_static`` and
 ``chunked_prefill_size`` are what SGLang 0.5.23 chooses for that much memory.
 """
 
@@ -55,7 +55,7 @@ GPUS: Mapping[str, GPU] = {gpu.name: gpu for gpu in _ALL}
 
 
 def find_gpu(text: str) -> GPU:
-    """Return the GPU that a name means: any case, any unique beginning, with or without the size.
+    """Return the GPU for a name: any case, any unique prefix, with or without the size.
 
     Words such as ``NVIDIA`` and ``SXM5`` make no difference. Raises UsageError for an unknown or
     ambiguous name.

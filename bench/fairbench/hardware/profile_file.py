@@ -1,4 +1,4 @@
-"""Timing profiles as tables: of a TOML file that ``--gpu`` names, and of the derived bundle."""
+"""Timing profiles as tables of a TOML file (``--gpu``), and of the derived bundle."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def is_profile_file(gpu: str) -> bool:
 
 
 def read_profile(gpu: str) -> TimingProfile:
-    """Return the profile of a TOML file, or of an id that an experiment stored for one.
+    """Return the profile of a TOML file, or of an id stored for a file.
 
-    The id ends in the file's path and digest, so that an experiment notices a changed file.
-    Raises DataError naming file and key, and UsageError where the file has changed.
+    The id ends in the file's path and digest, so that an experiment notices a changed file. Raises
+    DataError naming file and key, and UsageError where the file has changed.
     """
     path, _, digest = gpu.rpartition(f"/{FILE}")[2].partition("@")
     data = read_toml(Path(path), path)
@@ -79,7 +79,7 @@ def profile_of_table(data: Mapping[str, Any], profile_id: str, where: str) -> Ti
 
 
 def table_of(profile: TimingProfile, source: str, error_pct: Mapping[str, float]) -> dict[str, Any]:
-    """Return the table that ``profile_of_table`` reads, six significant digits each number."""
+    """Return the table that ``profile_of_table`` reads, with six significant digits."""
     pool, frontend, domain = profile.pool, profile.frontend, profile.fit_domain
     table: dict[str, Any] = {
         "profile": profile.profile_id,

@@ -9,7 +9,7 @@ from fairbench.hardware.load_cap import LoadCapSetting
 
 @dataclass(frozen=True)
 class VLLMLimits:
-    """Settings by vLLM's own names (0.32.0). Tokens, except where a name says otherwise.
+    """Settings by vLLM's names (0.32.0), in tokens unless a name says otherwise.
 
     ``pool_tokens`` is the "GPU KV cache size" that vLLM prints: one block of it stays unused.
     ``max_num_batched_tokens``: 8,192 for the API server on GPUs of 70 GiB and more but the A100,
@@ -52,7 +52,7 @@ class VLLMLimits:
 
     @property
     def blocks(self) -> int:
-        """Blocks that hold something: vLLM keeps one as a placeholder."""
+        """The usable blocks: vLLM keeps one as a placeholder."""
         return self.all_blocks - 1
 
     @property

@@ -18,7 +18,7 @@ _MOST_BYTES = 1 << 20
 
 
 class ModelConfig(NamedTuple):
-    """A model's name in profiles, its ``config.json``, and where that is from."""
+    """A model's name in profiles, its ``config.json``, and the origin of the config."""
 
     name: str
     config: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Differences as text: with a sign, in the unit of their metric, of shares in points."""
+"""Differences as text: with a sign, in the metric's unit, shares in percentage points."""
 
 from __future__ import annotations
 

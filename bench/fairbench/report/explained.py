@@ -26,7 +26,7 @@ def explained_text(summary: Summary, width: int) -> str:
 
 
 def explanations(summary: Summary) -> Iterator[tuple[str, list[str]]]:
-    """Yield the title and the sentences of each matter, in the order of the summary."""
+    """Yield the title and the sentences of each topic, in the order of the summary."""
     if not summary["num_programs"]:
         return
     for title, sentences in (
@@ -45,7 +45,7 @@ def explanations(summary: Summary) -> Iterator[tuple[str, list[str]]]:
 
 
 def _clients(summary: Summary) -> Iterator[str]:
-    """Explain the columns of the table with the row of the well-behaved client worst off."""
+    """Explain the columns of the table by the well-behaved client that is worst off."""
     yield (
         "Service is input tokens plus two times output tokens; computed service leaves out input "
         "tokens that the KV cache supplied."

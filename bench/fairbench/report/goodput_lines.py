@@ -1,4 +1,4 @@
-"""Goodput in the summary of a run, where clients were promised something."""
+"""Goodput in the summary of a run, for clients with latency targets."""
 
 from __future__ import annotations
 

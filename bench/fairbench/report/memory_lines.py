@@ -1,4 +1,4 @@
-"""Lines on KV memory in the summary of a run; none where it was not recorded."""
+"""Lines on KV memory in the summary of a run, if it was recorded."""
 
 from __future__ import annotations
 

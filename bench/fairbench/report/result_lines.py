@@ -1,4 +1,4 @@
-"""The numbers over all clients of a run's summary, a line about each matter."""
+"""The numbers over all clients of a run's summary, one line for each topic."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def hidden_backlog(summary: Summary) -> str:
-    """Say that demand exceeds capacity although hardly anything queues, and what to do."""
+    """Say that demand exceeds capacity although queues are empty, and what to do."""
     empty, slow = written(summary, "queue_empty_share"), number(summary["lone_tpot_ratio"])
     return (
         f"hidden: queues were empty {empty} of the time, but a token took {slow} times as long "
@@ -118,7 +118,7 @@ def _moment(value: float | None) -> str:
 
 
 def _victims(summary: Summary) -> str:
-    """Latency of the clients that did nothing wrong, of how many, and if that is too few."""
+    """Return the latency of the well-behaved clients, and whether there are too few values."""
     censored, n = set(summary.get("censored", ())), summary.get("victim_n")
     ranks = chosen_percentiles(summary) or (50, P95, P99)
     keys = {rank: f"victim_p{rank}_s" for rank in ranks}
@@ -138,7 +138,7 @@ def _victims(summary: Summary) -> str:
 
 
 def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield which ``--duration`` gives the well-behaved of a simulated run enough for a P99."""
+    """Yield the ``--duration`` that gives well-behaved clients enough latencies for a P99."""
     n, end_s = summary.get("victim_n"), summary.get("window_end_s")
     if not n or is_carried(n, P99) or not end_s or not summary.get("simulated"):
         return
@@ -159,7 +159,7 @@ def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def latency_kind(summary: Summary) -> str:
-    """Return the subject of the latencies, and whether they include think time, if known."""
+    """Return the subject of the latencies, and whether they include think time."""
     kind = {"ttft": " to the first token", "program": " for a program"}
     text = kind.get(summary.get("latency", ""), "")
     if summary.get("latency") == "program" and summary.get("think_time") is not None:
@@ -191,6 +191,6 @@ def _work(tokens: float | None, time_s: float | None) -> str:
 
 
 def _time_to(summary: Summary, part: int) -> str:
-    """Return when ``part`` percent had finished; if never, a lower bound, the run's length."""
+    """Return when ``part`` percent had finished, or the run's length as a lower bound."""
     time_s: float | None = summary.get(f"time_to_{part}pct_s")
     return more_than(float(summary["duration"])) if time_s is None else number(time_s)

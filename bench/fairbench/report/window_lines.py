@@ -1,4 +1,4 @@
-"""Fairness over time as lines of a run's summary: the worst windows, and what they explain."""
+"""Fairness over time as lines of a run's summary: the worst windows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LITTLE = 0.75  # of it in the worst window: then the whole run's share misleads
 
 
 def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield the worst window, and a warning where the share of the whole run hides it.
+    """Yield the worst window, and a warning if the share of the whole run hides it.
 
     The longest that is judged: shorter ones are worse under every scheduler. Summaries that older
     versions stored have none.

@@ -1,4 +1,4 @@
-"""Contrasts: one experiment against another over the seeds that both have, metric by metric."""
+"""Contrasts: one experiment against another over common seeds, metric by metric."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairbench.results.values import Value, more_is_better, value_of, values_of
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """An experiment over its seeds, ascending: its name, and its runs."""
+    """An experiment over ascending seeds: its name and its runs."""
 
     name: str
     place: str
@@ -41,13 +41,13 @@ class Side:
 
     @property
     def key(self) -> str:
-        """The key that sides of one experiment share."""
+        """The key that all runs of one experiment share."""
         return experiment_key(self.first.experiment)
 
 
 @dataclass(frozen=True, slots=True)
 class MetricContrast:
-    """A metric of two sides: their means over the seeds in which both have a value, and the rest.
+    """A metric of two sides: their means over common seeds, and the difference.
 
     ``more_seeds`` is how many more would probably tell; None where none are needed, or too many
     are, or where more would not help. ``ratios`` is the difference of logarithms, which decides
@@ -64,7 +64,7 @@ class MetricContrast:
 
     @property
     def ratio(self) -> float | None:
-        """The other's mean over the baseline's; None where one is only a bound, or that is 0.
+        """The other's mean over the baseline's; None for bounds or a mean of 0.
 
         Of times it is the geometric mean over the seeds.
         """
@@ -172,7 +172,7 @@ def known_metrics(sides: Iterable[Side]) -> list[str]:
 
 
 def check_metrics(metrics: Iterable[str], sides: Iterable[Side]) -> None:
-    """Raise UsageError for a metric that no side has, or of which neither more nor less is better.
+    """Raise UsageError for a metric that no side has, or that has no better direction.
 
     That of a client is ``clients.NAME.KEY``.
     """

@@ -1,4 +1,4 @@
-"""The version of a program that is not ours, as far as it or its Python environment says."""
+"""The version of an external program, from the program or its Python environment."""
 
 from __future__ import annotations
 

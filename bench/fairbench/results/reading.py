@@ -1,4 +1,4 @@
-"""Stored runs to be compared: whatever a directory has, checked as far as someone edited it."""
+"""Stored runs for a comparison: reads a directory, and checks files that users edit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.results.sweep_store import SWEEP_FILE
 
 
 def runs_below(path: Path) -> Iterator[ComparedRun]:
-    """Yield a directory's runs: a sweep's with its comparison metrics, else all below it.
+    """Yield a directory's runs: for a sweep with comparison metrics, else all below.
 
     Raises DataError if there is none, or if a run is unreadable or incomplete.
     """
@@ -37,7 +37,7 @@ def runs_below(path: Path) -> Iterator[ComparedRun]:
 
 
 def _check_experiment(run: ComparedRun) -> None:
-    """Raise DataError if its file, which someone may have edited, lacks what names are made of."""
+    """Raise DataError if an experiment file lacks the keys from which names are made."""
     workload = run.experiment.get("workload")
     present = {*run.experiment, *(workload if isinstance(workload, Mapping) else ())}
     for key in ("name", "scenario", "dp", "scheduler", "seed"):

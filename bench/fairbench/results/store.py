@@ -1,4 +1,4 @@
-"""A run directory: raw tables, summary, spec and manifest. Written whole or not at all."""
+"""A run directory: raw tables, summary, spec and manifest, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Summary = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run read back: where it is, its summary and its manifest (both as in their JSON files)."""
+    """A stored run: its path, summary and manifest (as in their JSON files)."""
 
     path: Path
     summary: dict[str, Any]
@@ -69,7 +69,7 @@ def save_run(
     summary: Mapping[str, Any],
     manifest: Mapping[str, Any],
 ) -> Path:
-    """Write one run into a fresh directory in ``parent``; returns the directory.
+    """Write one run into a new directory in ``parent``; return the directory.
 
     It is written under a hidden name and renamed when complete. Raises UsageError if it cannot be
     written, and leaves nothing behind then.
@@ -86,7 +86,7 @@ def save_run(
 
 
 def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
-    """Create the directory of a run in progress, which holds the spec and is no run yet.
+    """Create the directory of a run in progress, with the spec only.
 
     ``write_run`` turns it into a run. Raises UsageError if it cannot be created.
     """
@@ -97,7 +97,7 @@ def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
 
 @contextmanager
 def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
-    """Call ``begin_run``, and remove the directory if the run fails before it has records.
+    """Call ``begin_run``; remove the directory if the run fails without records.
 
     The directory is also removed after a UsageError, which means that the run is impossible.
     """
@@ -132,7 +132,7 @@ def write_run(
     summary: Mapping[str, Any],
     manifest: Mapping[str, Any],
 ) -> None:
-    """Write a run's files into its directory; the manifest comes last and makes it a run.
+    """Write a run's files into its directory; the manifest, written last, makes it a run.
 
     Raises RunFailed if they cannot be written.
     """
@@ -161,7 +161,7 @@ def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _parts(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the table, or groups of rows if it need not be in memory."""
+    """Yield the table, or groups of its rows if it is on disk."""
     return table.parts(ROWS_PER_GROUP) if isinstance(table, FiledColumns) else iter([table])
 
 
@@ -192,7 +192,7 @@ def read_run(path: Path) -> StoredRun:
 
 
 def _in_present_terms(summary: dict[str, Any]) -> dict[str, Any]:
-    """Older summaries called unfinished requests failed."""
+    """Return the summary with present keys; older summaries called unfinished requests failed."""
     if "unfinished" in summary or "failed" not in summary:
         return summary
     return summary | {"failed": 0, "unfinished": summary["failed"]}
@@ -204,7 +204,7 @@ def runs_in(folder: Path) -> list[StoredRun]:
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a run was saved, complete or not, and neither killed nor in progress."""
+    """Return whether a directory holds a saved run, complete or not."""
     return not path.name.startswith(".") and (path / MANIFEST).exists()
 
 
@@ -236,12 +236,12 @@ def _cleaned(content: Any) -> Any:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object, whole or not at all."""
+    """Write a JSON object, completely or not at all."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all: what was there stays until all of it is written."""
+    """Write a file, completely or not at all; the old content stays until then."""
     hidden = path.with_name(f".{path.name}.part")
     try:
         with naming(path):

@@ -1,4 +1,6 @@
-"""Student's t for whole degrees of freedom, by its finite series (Abramowitz and Stegun 26.7.3-4).
+"""Student's t for whole degrees of freedom, by a finite series.
+
+See Abramowitz and Stegun 26.7.3-4.
 
 numpy has no t distribution, and scipy would be the largest dependency for this one function.
 """

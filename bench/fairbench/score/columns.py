@@ -1,4 +1,4 @@
-"""The records of one run as columns of values, as they stand in the file."""
+"""The records of one run as columns of values, as they are in the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_KINDS = 100
 
 
 class Column(NamedTuple):
-    """The values of a field. ``name`` is that of the file, ``unit`` what it says of times."""
+    """The values of a field. ``name`` is its name in the file, ``unit`` that of its times."""
 
     field: str
     name: str
@@ -31,7 +31,7 @@ class Column(NamedTuple):
 
 @dataclass
 class Columns:
-    """A column for each field that a file has; None where a record has no value.
+    """A column for each field of a file; None for a record without a value.
 
     ``others`` are columns with times of records that tell them otherwise than the first one does.
     ``completed`` is how many requests succeeded by the file's own account, None if it has none.
@@ -53,13 +53,13 @@ class Columns:
         return found.values
 
     def times(self, fields: Sequence[str]) -> Iterator[Column]:
-        """Yield the columns of times of these fields, first that of the file's first record."""
+        """Yield the columns of times of these fields, first that of the first record."""
         yield from (self.columns[one] for one in fields if one in self.columns)
         yield from (column for column in self.others if column.field in fields)
 
 
 def is_missing_cell(value: Any) -> bool:
-    """Return whether a cell has no value; a list has one."""
+    """Return whether a cell is empty; a list is not."""
     return not isinstance(value, list | dict) and is_missing(value)
 
 
@@ -69,7 +69,7 @@ def columns_of(
     line: int | None,
     names: Mapping[str, str] | None = None,
 ) -> Columns:
-    """Return the records of one run as columns. Raises DataError if they are not in this layout.
+    """Return the records of one run as columns. Raises DataError for another layout.
 
     Args:
         layout: How the objects are laid out.
@@ -96,7 +96,7 @@ def columns_of(
 
 
 def one_of_several(runs: Sequence[Run], line: int | None, where: str) -> Run:
-    """Return the run that is meant, which ``line`` says if there are several.
+    """Return the only run, or the run that ``line`` chooses.
 
     Raises UsageError if it does not, or if there is no such run.
     """
@@ -123,7 +123,7 @@ def _transposed(layout: Layout, rows: list[Any], where: str, names: Mapping[str,
 
 
 def _check_ends(made: Columns, rows: list[Object], where: str) -> None:
-    """Raise DataError for a record whose end nobody recognises, which is no failed request.
+    """Raise DataError for a successful request without a recognised end.
 
     It has output and no sign of a failure, but no field with its end, not even an empty one.
     """
@@ -145,7 +145,7 @@ def _check_ends(made: Columns, rows: list[Object], where: str) -> None:
 
 
 def _fill_clients(made: Columns, rows: list[Object]) -> None:
-    """Take whom another column names, such as an end user, where the column of clients is empty."""
+    """Fill empty client names from another column, such as an end user's."""
     found = made.columns.get("client")
     if found is None or not any(map(is_blank, found.values)):
         return
@@ -160,7 +160,7 @@ def _fill_clients(made: Columns, rows: list[Object]) -> None:
 
 
 def _add_others(made: Columns, rows: list[Object], names: Mapping[str, str]) -> None:
-    """Add what records hold under other names than the first record does."""
+    """Add fields that some records hold under other names than the first record."""
     kinds = {tuple(row): row for row in rows[:: max(1, len(rows) // 10_000)]}
     kinds |= {tuple(row): row for row in rows} if len(kinds) < MAX_KINDS else {}
     seen = set(made.layout.columns.items())
@@ -181,7 +181,7 @@ def _add_others(made: Columns, rows: list[Object], names: Mapping[str, str]) -> 
 
 
 def _checked(layout: Layout, values: dict[str, Any], run: Object, where: str) -> Columns:
-    """Return the columns, complete and equally long."""
+    """Return the columns after a check that they are complete and equally long."""
     for name, key in layout.columns.items():
         if name not in OPTIONAL and name not in values:
             raise DataError(f"{where}: missing {key!r} ({name})")
@@ -207,7 +207,7 @@ def _checked(layout: Layout, values: dict[str, Any], run: Object, where: str) ->
 
 
 def _at_once(run: Object, length: int, where: str) -> list[Any]:
-    """Return the starts of a run that sent everything at once; others cannot be told."""
+    """Return start times of a run that sent all requests at once."""
     if number_of(run.get("request_rate")) != inf or run.get("max_concurrency") is not None:
         raise DataError(
             f"{where}: has no start times (sglang.bench_serving does not record them). "

@@ -1,4 +1,4 @@
-"""Files of other people's records: JSON lines, JSON, CSV, or parquet, ``.gz`` or not.
+"""Files of external records: JSON lines, JSON, CSV or parquet, perhaps ``.gz``.
 
 A file is read as a list of objects, whatever is in them; ``layout`` says what they mean.
 """
@@ -51,7 +51,7 @@ def _parquet_rows(path: Path) -> list[Object]:
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[str, Object]]:
-    """Yield each row as an object of texts without blanks around them."""
+    """Yield each row as an object of texts without surrounding blanks."""
     empty = True
     for number, cells in csv_rows(path, f"{path}"):
         empty = False
@@ -61,7 +61,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[str, Object]]:
 
 
 def _values(column: pa.ChunkedArray) -> Iterator[Any]:
-    """Yield the column's values; a text repeated in a million rows is one object."""
+    """Yield the column's values; a text that is repeated in many rows is one object."""
     for chunk in column.chunks:
         if hasattr(chunk, "dictionary"):
             texts = chunk.dictionary.to_pylist()

@@ -1,4 +1,4 @@
-"""The summary of other people's records: our metrics, as far as the records go."""
+"""The summary of external records: the metrics that the records allow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def scored_summary(
     latency: Literal["program", "ttft"] = "program",
     percentiles: tuple[int, ...] = (),
 ) -> dict[str, Any]:
-    """Return every metric that the records give; others are null, with the reason in ``notes``.
+    """Return every metric that the records allow; ``notes`` explains the others.
 
     ``weights`` are the clients', by name, 1 where none is given; ``goodput`` holds latency targets
     by LATENCY or CLIENT.LATENCY. Raises UsageError if a name in ``misbehaving``, ``weights`` or

@@ -1,4 +1,4 @@
-"""The schedulers of VTC-artifact by the names of its result folders, as ours.
+"""The schedulers of VTC-artifact, by its folder names, as fairbench's schedulers.
 
 A folder's name says all: ``VTC``, ``VTC_oracle`` (lengths known), ``VTC_pred_50`` (off by up to
 50%), ``VTC_predict`` (a moving average), each also with ``_profile`` (charges the profiled cost in

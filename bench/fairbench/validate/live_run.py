@@ -1,4 +1,4 @@
-"""A live run beside the simulation of the same experiment, metric by metric."""
+"""A live run and the simulation of the same experiment, metric by metric."""
 
 from __future__ import annotations
 

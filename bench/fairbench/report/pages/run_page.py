@@ -149,7 +149,7 @@ def rerun(command: str, file: str) -> list[Block]:
 
 
 def versions(run: StoredRun) -> Iterator[tuple[str, str]]:
-    """Yield which software made the run, where and when."""
+    """Yield the software versions of the run, its machine and its time."""
     manifest, summary = run.manifest, run.summary
     git = manifest.get("git")
     commit = ""

@@ -1,4 +1,4 @@
-"""The report of a sweep: which scheduler, on what trade-off, then every number."""
+"""The report of a sweep: the best scheduler and its trade-off, then all numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored sweeps as one: the lines of a leaderboard, and which points have no run."""
+"""Stored sweeps combined: the lines of a leaderboard, and points without a run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ UNFINISHED = "not finished"
 
 
 class Missing(NamedTuple):
-    """A point of a sweep that has no run, and why."""
+    """A point of a sweep without a run, and the reason."""
 
     point: str
     reason: str
 
 
 class Stored(NamedTuple):
-    """The lines of some sweeps, and what they lack."""
+    """The lines of some sweeps, and their missing runs."""
 
     lines: list[Line]
     missing: list[Missing]
@@ -72,7 +72,7 @@ def read_stored(paths: Sequence[Path]) -> Stored:
 
 
 def _lines(files: Sequence[Path]) -> list[Line]:
-    """Read files with disjoint seeds, since best totals are only known within one file."""
+    """Read files with disjoint seeds, because best totals are known within a file only."""
     lines: list[Line] = []
     seen: dict[tuple[str, int], Path] = {}
     for file in files:

@@ -1,4 +1,4 @@
-"""Runs of the DLPM authors' judge benchmark: the file, and what its command lines say."""
+"""Runs of the DLPM authors' judge benchmark: the file, and its command lines."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ProgramRun:
 
 
 def is_program_run(record: Any) -> bool:
-    """Return whether a record of a file of measured runs is of this form."""
+    """Return whether a record of a file of measured runs has this form."""
     return isinstance(record, dict) and "program_latencies_s" in record
 
 
@@ -107,7 +107,7 @@ def _text(record: Mapping[str, Any], field: str, where: str) -> str:
 
 
 def _options(text: str, where: str) -> dict[str, list[str]]:
-    """Return the words behind each known option; the last use of an option counts."""
+    """Return the words after each known option; the last use of an option counts."""
     found: dict[str, list[str]] = {}
     values: list[str] = []
     try:

@@ -1,4 +1,4 @@
-"""The gateways of the measured serving runs: first in first out with a limit, token bucket."""
+"""The gateways of measured serving runs: FIFO with a limit, DRR, token bucket."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
 
 
 def _detector(at_a_time: str | None, fleet: FleetView) -> Detector:
-    """Return the limit on requests under way, if there is one."""
+    """Return the limit on unfinished requests, if there is one."""
     if not at_a_time:
         return AlwaysRoom()
     detector = Concurrency(Concurrency.Params(requests=int(at_a_time)))

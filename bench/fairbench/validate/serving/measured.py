@@ -1,4 +1,4 @@
-"""Runs of a real serving engine: the file, one run a line, and what each says of itself."""
+"""Runs of a real serving engine: the file format, one run per line."""
 
 from __future__ import annotations
 
@@ -90,22 +90,22 @@ class ServingRun:
 
     @property
     def served(self) -> Flags:
-        """The requests that got an answer."""
+        """The requests that were answered."""
         return ~np.isnan(self.latency_s)
 
     @property
     def output_limit(self) -> int:
-        """The most output tokens that were asked for: nearly all requests run to it."""
+        """The largest requested output, which nearly all requests reach."""
         return int(self.output_tokens.max())
 
     @property
     def steady(self) -> Flags:
-        """Requests that count: of an open loop, those after the warm-up."""
+        """The requests that count: in an open loop, those after the warm-up."""
         return np.asarray(self.submit_s >= (0.0 if self.closed else WARM_UP_S))
 
 
 def is_serving_run(record: Any) -> bool:
-    """Return whether a line of a file of measured runs is of this kind."""
+    """Return whether a line of a file of measured runs has this form."""
     return isinstance(record, dict) and "run_id" in record and "columns" in record
 
 
