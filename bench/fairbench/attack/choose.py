@@ -1,7 +1,7 @@
 """The choice of the next attacks: at random, or near good trials (Optuna's TPE).
 
-A choice depends on the seed, its number and the trials before it. Interrupting the search does not
-change it.
+A choice depends on the seed, its number and the trials before it. Interrupting the search does
+not change it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
 """The directory of a search: its settings, every trial in order, and the worst.
 
-experiment.toml  the honest experiment search.json      how it is searched honest.json      what the
-honest twin shows, by seed trials.json      the trials in order cpu.json         what the
-simulations took so far worst/N.toml     the worst behaviours, worst first, as workload files
-attack.json      those, on seeds of their own attack.svg       the figure, if matplotlib is there
+experiment.toml  the honest experiment
+search.json      how it is searched
+honest.json      what the honest twin shows, by seed
+trials.json      the trials in order
+cpu.json         what the simulations took so far
+worst/N.toml     the worst behaviours, worst first, as workload files
+attack.json      those, on seeds of their own
+attack.svg       the figure, if matplotlib is there
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ def attack_workload(
 ) -> WorkloadSpec:
     """Return ``base`` with an attack's clients, which all run its programs.
 
-    The attacker sends ``rate_part`` of its twin's load. Raises UsageError if the workload's clients
-    differ, if its program cannot be split, or for stakes that a workload cannot have.
+    The attacker sends ``rate_part`` of its twin's load. Raises UsageError if the workload's
+    clients differ, if its program cannot be split, or for stakes that a workload cannot have.
     """
     chosen = base.scenario(scenario)
     if chosen.others or base.classes or base.arrivals:

@@ -1,9 +1,10 @@
 """The exceptions that fairbench raises on purpose.
 
-FairbenchError ├── UsageError         the user asked for something impossible (exit code 2) │   └──
-DataError      a file that the user named cannot be used (exit code 2) ├── ProgramFailed      the
-cluster refused a request, so its program cannot go on └── RunFailed          a run or a gate failed
-(exit code 1)
+FairbenchError
+├── UsageError         the user asked for something impossible (exit code 2)
+│   └── DataError      a file that the user named cannot be used (exit code 2)
+├── ProgramFailed      the cluster refused a request, so its program cannot go on
+└── RunFailed          a run or a gate failed (exit code 1)
 """
 
 from __future__ import annotations

@@ -50,8 +50,8 @@ def _checked(text: str, separator: str, shown: str) -> str:
 def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[Row]:
     """Yield the rows below the line of column names; missing cells are empty.
 
-    ``streamed`` has the meaning that it has in ``lines``. Raises DataError naming the line if the
-    file is not CSV, is unreadable or too large, or if cells cannot be matched to columns.
+    ``streamed`` has the meaning that it has in ``lines``. Raises DataError naming the line if
+    the file is not CSV, is unreadable or too large, or if cells cannot be matched to columns.
     """
     reader = csv_reader(file, shown, streamed=streamed)
     rows = reader.reader

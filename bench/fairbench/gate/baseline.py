@@ -1,6 +1,7 @@
 """A directory of baselines: spec, summary and manifest of each experiment.
 
-NAME/experiment.toml   what is run; put there by hand, the rest follows NAME/summary.json
+NAME/experiment.toml   what is run; put there by hand, the rest follows
+NAME/summary.json
 NAME/manifest.json
 """
 

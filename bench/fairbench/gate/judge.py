@@ -55,9 +55,9 @@ def judge_paired(
 ) -> Judgement:
     """Judge runs over common seeds, in the order of the seeds, as ``compare`` does.
 
-    The test is on the mean over seeds of the change beyond what is allowed, in the clause's unit,
-    at level ``alpha`` on either side. The clause fails if the mean is significantly worse than 0,
-    and passes if it is significantly not worse. Otherwise the result is inconclusive.
+    The test is on the mean over seeds of the change beyond what is allowed, in the clause's
+    unit, at level ``alpha`` on either side. The clause fails if the mean is significantly worse
+    than 0, and passes if it is significantly not worse. Otherwise the result is inconclusive.
     """
     if any(value.raw is None for value in [*before, *after]):
         return _judge_undefined(before, after)

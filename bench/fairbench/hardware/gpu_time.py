@@ -1,9 +1,9 @@
 """Attribution of a step's GPU time to requests, in whole picoseconds.
 
 A request's own part is what it adds to a step of one token: the compute of its new tokens, its
-attention, and reads of its context, cached or not. The rest (launches, the host, weights that are
-read once for all requests) is the step's fixed cost. Every request of the batch bears an equal part
-of the fixed cost.
+attention, and reads of its context, cached or not. The rest (launches, the host, weights that
+are read once for all requests) is the step's fixed cost. Every request of the batch bears an
+equal part of the fixed cost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """GPUs: data sheet numbers, usable memory, and common names.
 
-Peaks are dense (without sparsity) and of NVIDIA's data sheets. ``pre_load_avail_gib`` follows logs
-of SGLang on 80 GB and 24 GB cards; other cards are estimates. ``mem_fraction_static`` and
+Peaks are dense (without sparsity) and of NVIDIA's data sheets. ``pre_load_avail_gib`` follows
+logs of SGLang on 80 GB and 24 GB cards; other cards are estimates. ``mem_fraction_static`` and
 ``chunked_prefill_size`` are what SGLang 0.5.23 chooses for that much memory.
 """
 

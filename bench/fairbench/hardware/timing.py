@@ -1,7 +1,7 @@
 """Timing profiles: the formula of an engine iteration's time, and its coefficients.
 
-Coefficients are quantised once to integer picoseconds where they are multiplied by a count, so that
-k decode steps are an exact integer sum. Source and held-out error of every profile are in
+Coefficients are quantised once to integer picoseconds where they are multiplied by a count, so
+that k decode steps are an exact integer sum. Source and held-out error of every profile are in
 ``profiles/engine_profiles.json``; the form is repeated in ``TimingProfile``.
 """
 
@@ -23,8 +23,8 @@ DIMENSIONLESS = frozenset({"p", "q_e"})
 class Frontend:
     """The cost of a request in ms before the engine's scheduler, off the GPU.
 
-    ``request_ms`` and ``token_ms`` (per prompt token) occupy the single process that serves HTTP
-    and tokenizes. ``delay_ms`` is latency on the way in and out that occupies no process.
+    ``request_ms`` and ``token_ms`` (per prompt token) occupy the single process that serves
+    HTTP and tokenizes. ``delay_ms`` is latency on the way in and out that occupies no process.
     """
 
     request_ms: float = 0.0

@@ -1,7 +1,7 @@
 """The deadlines of a request, appended to the client's name on the way from router to worker.
 
-No other field of a request reaches SGLang's scheduler process by every API. Times are sent as the
-time that is left, since the clocks of machines differ.
+No other field of a request reaches SGLang's scheduler process by every API. Times are sent as
+the time that is left, since the clocks of machines differ.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ class ClientSummary(NamedTuple):
 
     ``demand_tok_s`` (what was due) and ``entitlement_tok_s`` are client-view service rates; the
     ratio to the latter is undefined where no client was short of service. Latencies are of the
-    cohort, programs that arrived in the window: ``latency_n`` of them (requests where the metric is
-    TTFT), of which so many were unfinished at the end or refused. A P99 needs about 300.
+    cohort, programs that arrived in the window: ``latency_n`` of them (requests where the metric
+    is TTFT), of which so many were unfinished at the end or refused. A P99 needs about 300.
     """
 
     client: str

@@ -196,8 +196,8 @@ class Client(NamedTuple):
     """A client of the run, even if it never sent anything.
 
     ``weight`` is what it is entitled to, relative to the others, ``targets`` what each of its
-    requests was promised, ``service_class`` with whom it shares that ("" if with nobody). ``owner``
-    is whose it is ("": by its name), ``padding`` what it asks for and does not need.
+    requests was promised, ``service_class`` with whom it shares that ("" if with nobody).
+    ``owner`` is whose it is ("": by its name), ``padding`` what it asks for and does not need.
     """
 
     name: str

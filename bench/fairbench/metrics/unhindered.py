@@ -1,7 +1,7 @@
 """The duration of calls without delays, as far as a run's records show it.
 
-Only the tables are used, so that simulated, live, stored and external runs are judged alike. A call
-is compared with the fastest calls of its own run.
+Only the tables are used, so that simulated, live, stored and external runs are judged alike. A
+call is compared with the fastest calls of its own run.
 """
 
 from __future__ import annotations

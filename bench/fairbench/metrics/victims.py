@@ -33,9 +33,9 @@ class Victims:
 class WellBehaved:
     """The well-behaved clients that were not absent, whose latency counts.
 
-    A client was absent if none of its work was in progress in the window, so that nothing kept it
-    waiting. A client whose program came earlier and continues is kept, with an undefined latency,
-    since a waiting client may send nothing more. If all were absent, all are kept.
+    A client was absent if none of its work was in progress in the window, so that nothing kept
+    it waiting. A client whose program came earlier and continues is kept, with an undefined
+    latency, since a waiting client may send nothing more. If all were absent, all are kept.
     """
 
     def __init__(self, programs: Programs, cohorts: Ranked, facts: Facts) -> None:

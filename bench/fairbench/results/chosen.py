@@ -1,9 +1,10 @@
 """Separation of a stored experiment's explicit values from the defaults of its version.
 
 A stored experiment spells out every value. Runs of one command under two versions differ in
-unchosen values whose defaults changed. Such runs belong to one experiment, but the defaults explain
-why numbers moved. A manifest lists the chosen values (``chosen``). For a run without that list, a
-value counts as chosen if neither its workload, today's defaults, nor ``FORMER`` ones explain it.
+unchosen values whose defaults changed. Such runs belong to one experiment, but the defaults
+explain why numbers moved. A manifest lists the chosen values (``chosen``). For a run without
+that list, a value counts as chosen if neither its workload, today's defaults, nor ``FORMER``
+ones explain it.
 """
 
 from __future__ import annotations

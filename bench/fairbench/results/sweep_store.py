@@ -1,9 +1,10 @@
 """A sweep's directory: the sweep, a run directory per finished point, and failures.
 
-sweep.toml       the sweep, flags included: all that is needed to go on with it index.json       its
-points in order: identity and name runs/            one run directory per point alone/           per
-place and seed, latencies of the clients each on its own part of the cluster failed/          per
-failed point, its error
+sweep.toml       the sweep, flags included: all that is needed to go on with it
+index.json       its points in order: identity and name
+runs/            one run directory per point
+alone/           per place and seed, latencies of the clients each on its own part of the cluster
+failed/          per failed point, its error
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The two interfaces of this package: the methods of a local scheduler and of a router.
 
-Both are pure state machines. They read no clock, no random source and no socket; time and facts are
-passed in and decisions come out, so the very same object runs in the simulator, inside a real
-SGLang server (local schedulers), in the router process in front of real servers (routers), and in a
-queue before the cluster (``gateway``).
+Both are pure state machines. They read no clock, no random source and no socket; time and facts
+are passed in and decisions come out, so the very same object runs in the simulator, inside a real
+SGLang server (local schedulers), in the router process in front of real servers (routers), and in
+a queue before the cluster (``gateway``).
 
 The hooks of a local scheduler, in the life of a request:
 

@@ -1,7 +1,7 @@
 """Charges of GPU time: the time of a prompt is predicted at admission and corrected afterwards.
 
-They add up to the time that the worker was busy: every home that sets ``times_steps`` tells of each
-iteration whose time it was, and what was predicted is given back against that.
+They add up to the time that the worker was busy: every home that sets ``times_steps`` tells of
+each iteration whose time it was, and what was predicted is given back against that.
 """
 
 from __future__ import annotations

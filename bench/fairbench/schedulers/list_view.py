@@ -1,7 +1,7 @@
 """A waiting queue as a plain list, as in SGLang's ``calc_priority``.
 
-Slow and obviously correct. It is what a live server offers (a list to sort in place) and the oracle
-for the simulator's incremental queue.
+Slow and obviously correct. It is what a live server offers (a list to sort in place) and the
+oracle for the simulator's incremental queue.
 """
 
 from __future__ import annotations

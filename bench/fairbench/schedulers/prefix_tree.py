@@ -60,8 +60,8 @@ class PrefixTree(Generic[N]):
     ) -> tuple[N, Place]:
         """Walk down from ``node``, which ends at ``place`` of the prompt, to depth ``limit``.
 
-        Returns the deepest node whose whole path is a prefix of the prompt, and where it ends. A
-        node that matches in part is split there (or, with ``split=False``, not entered).
+        Returns the deepest node whose whole path is a prefix of the prompt, and where it ends.
+        A node that matches in part is split there (or, with ``split=False``, not entered).
         """
         index, offset = place
         count = len(prompt)

@@ -3,12 +3,13 @@
 The fields of a request are ours; a layout says what they are called in a file:
 
 client                          whose it is; without it each file is one client, called as the file
-start                           when it was sent, on any clock first_token or ttft             when
-its first token came, or how long after the start end or latency or itls          when its last
-came, how long after the start, or all gaps between input_tokens, output_tokens     how many
-program, worker, cached_tokens, admitted, status, error     optional gaps
-optional: all gaps between tokens, where ``itls`` is not the end id
-optional: what tells a request from all others
+start                           when it was sent, on any clock
+first_token or ttft             when its first token came, or how long after the start
+end or latency or itls          when its last came, how long after the start, or all gaps between
+input_tokens, output_tokens     how many
+program, worker, cached_tokens, admitted, status, error     optional
+gaps                            optional: all gaps between tokens, where ``itls`` is not the end
+id                              optional: what tells a request from all others
 
 In the plain layout they may have other names that are common (``files.column_names``), and a name
 that ends in a unit, such as ``ttft_ms``, says that of its times.

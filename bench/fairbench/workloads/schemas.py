@@ -1,7 +1,7 @@
 """Layouts of dataset records that programs can use, and how each layout is read.
 
-The readers take one decoded JSON record and return its texts, or raise ValueError naming the field.
-They are the same for local files and for the hub.
+The readers take one decoded JSON record and return its texts, or raise ValueError naming the
+field. They are the same for local files and for the hub.
 """
 
 from __future__ import annotations

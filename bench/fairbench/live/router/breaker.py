@@ -23,10 +23,10 @@ class _State:
 class Breakers:
     """The circuit breakers of the workers, on a clock ``now_s`` in seconds. Pure.
 
-    A failure counts only if another worker has served the same request. Otherwise a client could
-    have every worker ejected by requests that fail everywhere. After ``TRIPS_AFTER`` failures in a
-    row the worker is open: it gets nothing for 5 s, and twice as long each further time, up to 60
-    s. Then the worker is half open: a single probe request decides.
+    A failure counts only if another worker has served the same request. Otherwise a client
+    could have every worker ejected by requests that fail everywhere. After ``TRIPS_AFTER``
+    failures in a row the worker is open: it gets nothing for 5 s, and twice as long each
+    further time, up to 60 s. Then the worker is half open: a single probe request decides.
     """
 
     def __init__(self, workers: int, now_s: Callable[[], float]) -> None:

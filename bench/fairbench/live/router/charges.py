@@ -66,8 +66,8 @@ def broken_off(
 
     ``left`` means that the client gave the answer up. The client then also pays for the memory
     reserved for the rest. Otherwise a client that asks for much and leaves early would reserve
-    memory for free. The prompt counts in full. Nothing arrives of an answer in one piece, so one
-    token per ``token_s`` seconds since sending is assumed; None if a better count is known.
+    memory for free. The prompt counts in full. Nothing arrives of an answer in one piece, so
+    one token per ``token_s`` seconds since sending is assumed; None if a better count is known.
     """
     prompt = min(asked.prompt_tokens, asked.most_input_tokens)
     read = prompt if usage.input_tokens is None else usage.input_tokens

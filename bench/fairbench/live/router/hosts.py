@@ -1,7 +1,7 @@
 """Hosts: the names of this server, so that pages of other web sites cannot use it.
 
-A page can have its own name resolve to an address of this machine or network (DNS rebinding), and a
-browser then takes the server for that page's own. The browser still sends the name.
+A page can have its own name resolve to an address of this machine or network (DNS rebinding), and
+a browser then takes the server for that page's own. The browser still sends the name.
 """
 
 from __future__ import annotations

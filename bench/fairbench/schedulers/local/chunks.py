@@ -14,8 +14,8 @@ LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # of prompts in a step that is sized
 def step_tokens(slack: Slack, setup: Setup, running: RunningView, now_s: float) -> int:
     """Return the token limit that keeps the tightest pace among requests that can keep theirs.
 
-    [Sarathi] sizes chunks by the promised time between tokens. This function uses what is left of
-    that time now. Prompt and outputs are counted as if computed one after the other.
+    [Sarathi] sizes chunks by the promised time between tokens. This function uses what is left
+    of that time now. Prompt and outputs are counted as if computed one after the other.
     """
     costs = setup.costs
     if costs is None:

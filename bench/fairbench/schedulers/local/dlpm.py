@@ -23,8 +23,8 @@ from fairbench.tenants import Tenants
 class DLPM(FairScheduler):
     """LPM order among clients in credit; when no waiting client is in credit, all get a quantum.
 
-    Where Algorithm 1 is silent or never ends: a full pass without progress ends the selection (line
-    17), and refills that leave everybody in debt are summed in closed form (line 7).
+    Where Algorithm 1 is silent or never ends: a full pass without progress ends the selection
+    (line 17), and refills that leave everybody in debt are summed in closed form (line 7).
     """
 
     name = "dlpm"

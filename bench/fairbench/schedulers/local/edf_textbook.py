@@ -20,8 +20,8 @@ SPARED = 100  # whoever has no more tokens to go than this is not preempted
 class TextbookEDF(LocalScheduler):
     """Requests by deadline, then by length; starving ones preempt the longest running ones.
 
-    The source is Code 24.6.1 of a textbook on distributed LLM serving. Its flaws are kept, and its
-    own numbers show each of them:
+    The source is Code 24.6.1 of a textbook on distributed LLM serving. Its flaws are kept, and
+    its own numbers show each of them:
 
     - A request counts as starving if it has fewer steps until its deadline than tokens in
     prompt *and* answer, as if a prompt token took a step. That includes requests that are
@@ -32,8 +32,8 @@ class TextbookEDF(LocalScheduler):
     own budget; an engine here retracts then.
 
     Steps are ``step_s``; a request without a deadline is due ``default_s`` after its arrival.
-    Preempted requests keep their tokens here and are computed again; in the listing their tokens
-    are lost.
+    Preempted requests keep their tokens here and are computed again; in the listing their
+    tokens are lost.
     """
 
     name = "edf-textbook"

@@ -15,9 +15,9 @@ from fairbench.schedulers.local.preble_groups import PrebleGroups
 class PrebleGroupsCode(PrebleGroups):
     """A pass takes from one group; the next pass takes from the next lower non-empty group.
 
-    Of group g (from 0) at most (g + 1) x ``per_group`` requests are tried, in order of arrival; one
-    without room is skipped. Where the paper rounds a hit share down to its group, the code rounds
-    up: of ten groups a share of 0.70 is in 6, not 7, and all of (0, 0.1] is with 0.
+    Of group g (from 0) at most (g + 1) x ``per_group`` requests are tried, in order of arrival;
+    one without room is skipped. Where the paper rounds a hit share down to its group, the code
+    rounds up: of ten groups a share of 0.70 is in 6, not 7, and all of (0, 0.1] is with 0.
     """
 
     name = "preble-groups-code"

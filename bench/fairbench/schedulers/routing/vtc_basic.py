@@ -25,8 +25,8 @@ class VtcBasic(CountingRouter):
     shares a worker with it, and no service difference is bounded. Its README has another formula.
 
     Known defects, kept: outputs are taken for 1.5 times the input, and never corrected
-    (``true_outputs``); tokens out of the window are dropped only when the same user comes again, so
-    that least and most are out of date (``drop_all``). A user who is alone is its own bucket, so
+    (``true_outputs``); tokens out of the window are dropped only when the same user comes again,
+    so that least and most are out of date (``drop_all``). A user who is alone is its own bucket, so
     that it uses workers 0 and 1 only, however many there are, until about 90 requests run there.
     """
 

@@ -1,9 +1,9 @@
 """A KV cache that knows the clients of each token, and evicts by a policy.
 
 Each client *claims* the paths that its requests have used. A client's claims form a tree of their
-own, since a claim on a node is also one on what is above it. A ``ClientEviction`` ends claims one
-by one, and a token leaves the cache when nobody claims it; any other policy drops leaves as they
-are, with all claims on them.
+own, since a claim on a node is also one on what is above it. A ``ClientEviction`` ends
+claims one by one, and a token leaves the cache when nobody claims it; any other policy drops leaves
+as they are, with all claims on them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A worker's KV memory: a radix tree with locks and LRU eviction, and private tokens.
 
 Accounting: capacity = free + tree (evictable + locked) + private. Private tokens belong to a
-running request and are not in the tree yet: a prefill under way, and decoded tokens. Rules as in
-SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
+running request and are not in the tree yet: a prefill under way, and decoded tokens.
+Rules as in SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
 """
 
 from __future__ import annotations

@@ -35,8 +35,9 @@ class Estimate(NamedTuple):
 class Estimator:
     """An estimator of the time that one more request would take at each worker under its load.
 
-    With q requests ahead of it, r running requests, and a decode step of d seconds with it in the
-    batch; M is the mean output of finished requests of all clients, and N that of its own client:
+    With q requests ahead of it, r running requests, and a decode step of d seconds with it in
+    the batch; M is the mean output of finished requests of all clients, and N that of its own
+    client:
 
     - The first token comes after its prefill and q average prefills. If the worker reports
     saturation or other requests are queued, it also comes after the end of q + 1 running
@@ -53,8 +54,8 @@ class Estimator:
     its own, whose share of the running ones runs.
 
     Prefill excludes cached tokens if they are known. Prefills of others during its decode, and
-    HTTP, are ignored, so that estimates tend to be too short. The true length of an answer is never
-    used.
+    HTTP, are ignored, so that estimates tend to be too short. The true length of an answer is
+    never used.
     """
 
     def __init__(
