@@ -110,8 +110,14 @@ def test_settings_and_engine_flags_are_the_commands(result):
         ({"num_program": 3}, "unknown flag 'num_program'.*Did you mean 'num_programs'"),
         ({"settings": {"dlpm.quantun": 5}}, "Did you mean 'quantum'"),
         ({"settings": {"quantum": 5}}, "quantum"),
-        ({"max_total_tokens": 50}, "no request fits the KV pool of 50 tokens"),
-        ({"headers": {"a": "b"}}, "--header, --api-key-file: only with --base-url"),
+        (
+            {"max_total_tokens": 50},
+            (
+                "every request is larger than the KV pool of 50 tokens; give a larger pool "
+                "or shorter prompts"
+            ),
+        ),
+        ({"headers": {"a": "b"}}, "--header and --api-key-file need --base-url"),
         ({"experiment": "none.toml"}, "none.toml: cannot be read"),
     ],
 )
@@ -138,7 +144,7 @@ def test_an_interrupted_run_is_a_keyboard_interrupt_and_is_saved(tmp_path, monke
         return simulate(spec, interrupted=interrupted, **options)
 
     monkeypatch.setattr(one_run, "simulate", interrupted_at_once)
-    with pytest.raises(KeyboardInterrupt, match="interrupted; what had finished is saved to"):
+    with pytest.raises(KeyboardInterrupt, match="interrupted; the finished requests are saved to"):
         fairbench.run(**TINY, result_dir=tmp_path)
     (path,) = tmp_path.iterdir()
     assert fairbench.load(path).summary["complete"] is False
@@ -173,7 +179,7 @@ def test_an_unsaved_sweep_gives_the_same_and_resuming_runs_nothing_again(
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        ({}, "nothing to sweep"),
+        ({}, "sweep: missing; give a FILE.toml, one of"),
         ({"file": "fig8x"}, "unknown sweep 'fig8x'"),
         ({"schedulers": ["lmp"]}, "unknown scheduler 'lmp'"),
         ({"scheduler": "lpm"}, "unknown flag 'scheduler'.*Did you mean 'schedulers'"),
@@ -225,11 +231,11 @@ def test_schedulers_are_run_and_compared(empty, in_this_process):
     ("sides", "flags", "complaint"),
     [
         ([], {}, "nothing to compare"),
-        (["vtc"], {}, "vtc: nothing to compare it with"),
+        (["vtc"], {}, "vtc: a comparison needs two arguments; give another"),
         (["vtc", "d2lmp"], {}, "Did you mean 'd2lpm'"),
         (["vtc", "lpm"], {"tp": 2}, "unknown flag 'tp'"),
-        (["vtc", 3], {}, "not both"),
-        ([3], {}, "3: must be a result"),
+        (["vtc", 3], {}, "cannot be mixed"),
+        ([3], {}, "3: must be a Result, a list of Results, the name of a"),
     ],
 )
 def test_a_wrong_comparison_raises_a_usage_error(empty, sides, flags, complaint):
@@ -274,7 +280,10 @@ def test_a_sweep_that_was_not_saved_draws_what_it_knows(swept):
     unsaved = fairbench.load_sweep(swept.path)
     unsaved.path = None
     assert len(unsaved.plot("bars").axes) == 3
-    with pytest.raises(fairbench.UsageError, match="give result_dir"):
+    with pytest.raises(
+        fairbench.UsageError,
+        match="kind 'cdf': needs result_dir, because latencies are read from saved runs",
+    ):
         unsaved.plot("cdf")
 
 
@@ -316,7 +325,7 @@ def test_a_script_that_sweeps_needs_no_guard(tmp_path):
 
 # What a command says beside its experiment, and what the interface says by other means.
 OF_THE_COMMAND = {
-    *("as_json", "disable_tqdm", "output_file", "output_details", "dry_run", "num_runs"),
+    *("as_json", "disable_tqdm", "output_file", "output_details", "explain", "dry_run", "num_runs"),
     *("executor", "ray_address", "reuse", "launcher", "hosts", "launch_command", "drivers"),
     "driver_launcher",
 }

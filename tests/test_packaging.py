@@ -94,7 +94,7 @@ def test_a_wheel_says_how_to_get_the_studies(fresh, tmp_path):
         )
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
-        assert "needs the studies" in line
+        assert "needs the package of the studies, which is not" in line
         assert "fairbench-llm[studies]" in line
 
 

@@ -1,4 +1,4 @@
-"""``python -m fairbench``: the command where its script is not on the path."""
+"""``python -m fairbench``: the command without its console script."""
 
 from fairbench.cli.main import main
 

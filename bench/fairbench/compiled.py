@@ -9,5 +9,5 @@ if TYPE_CHECKING:
 else:
 
     def mypyc_attr(**_: Any) -> Any:
-        """Return a decorator that only the compiler reads; the interpreter ignores it."""
+        """Return a decorator that only the compiler reads."""
         return lambda cls: cls

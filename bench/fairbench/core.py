@@ -1,4 +1,4 @@
-"""The nouns every other module speaks: segments, prompts, requests, service.
+"""The basic types of all modules: segments, prompts, requests and service.
 
 Units are in the names. Simulated time is an integer number of picoseconds (``PS_PER_S``), so that
 sums of iteration times are exact; everything handed to a scheduler or a user is in seconds.
@@ -40,7 +40,7 @@ def prompt_tokens(prompt: Prompt) -> int:
 
 @dataclass(slots=True, eq=False)  # not frozen, which would triple the cost of making one
 class Request:
-    """An LLM call as routers, engines and schedulers see it: its identity, never its true length.
+    """An LLM call as routers, engines and schedulers see it, without its true length.
 
     - ``max_new_tokens`` is the client's limit, not the number of tokens that will be produced.
     - ``depth`` is the length of the longest chain of earlier calls in its program for which
@@ -71,14 +71,14 @@ class Request:
 
     @property
     def next_deadline_s(self) -> float | None:
-        """The first of its deadlines, None without one."""
+        """The earliest deadline of the request, or None."""
         if self.first_token_by_s is None or self.deadline_s is None:
             return self.deadline_s if self.first_token_by_s is None else self.first_token_by_s
         return min(self.first_token_by_s, self.deadline_s)
 
 
 class LLM(Protocol):
-    """The operations of a program: call the model, wait, and run branches concurrently.
+    """The operations of a program: call the model, wait, and run branches in parallel.
 
     The same program runs in virtual time and over HTTP, and must therefore use no other awaitable.
     """
@@ -86,7 +86,7 @@ class LLM(Protocol):
     def generate(
         self, prompt: Prompt, *, name: str, output_tokens: int, max_new_tokens: int, depth: int
     ) -> Awaitable[Segment]:
-        """Run one call; returns the produced tokens as a segment to build later prompts from.
+        """Run one call; return the produced tokens as a segment for later prompts.
 
         ``name`` is unique within the program and names the output, whatever order the calls are
         made in. ``output_tokens`` is the true length, which only the engine may use. Raises
@@ -99,13 +99,13 @@ class LLM(Protocol):
         ...
 
     def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> Awaitable[list[Any]]:
-        """Run branches side by side; returns their results in the order given."""
+        """Run branches in parallel; return their results in the order given."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Everything a program will ask for, known when it is created.
+    """The total demand of a program, known when the program is created.
 
     A starved client stops generating its deeper requests and would otherwise look satisfied.
     """
@@ -117,7 +117,10 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class ServiceWeights:
-    """Price of an extend (or input) token and of an output token ([DLPM] §3, [VTC] §3.1)."""
+    """The price of an extend (or input) token and of an output token.
+
+    See [DLPM] §3, [VTC] §3.1.
+    """
 
     extend: int = 1
     output: int = 2
@@ -141,7 +144,7 @@ class ServiceBound:
 
 @dataclass(frozen=True, slots=True)
 class NoBound:
-    """The reason why no theorem bounds a scheduler's service differences with its settings."""
+    """The reason why no theorem bounds a scheduler's service differences."""
 
     reason: str
 

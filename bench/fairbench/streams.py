@@ -6,5 +6,5 @@ import random
 
 
 def stream(seed: int, name: str) -> random.Random:
-    """Return the random stream of one purpose; seeded by text, so no hash seed can change it."""
+    """Return the random stream of one purpose, whose seed is a text."""
     return random.Random(f"{seed}/{name}")

@@ -1,4 +1,4 @@
-"""Latency targets: what each request of a client was promised, and by when that makes it due.
+"""Latency targets: the limits for each request of a client, and its deadlines.
 
 Metrics judge by them, the simulator tells schedulers when a request is due.
 """
@@ -19,19 +19,19 @@ WRITE = "write a time above 0 such as 500ms or 2s, or 5x for so many times the l
 
 
 class RequestCosts(Protocol):
-    """``core.CostModel``, and what lies outside the engine."""
+    """``core.CostModel`` with the time outside the engine."""
 
     def prefill_s(self, cached_tokens: int, new_tokens: int) -> float: ...
 
     def decode_step_s(self, requests: int, context_tokens: int) -> float: ...
 
     def frontend_s(self, input_tokens: int) -> float:
-        """Return the seconds spent before and behind the engine: HTTP and tokenizer."""
+        """Return the seconds before and after the engine: HTTP and tokenizer."""
         ...
 
 
 class Alone(NamedTuple):
-    """Latencies of a request that an idle replica, with an empty cache, serves by itself."""
+    """The latencies of a request that is alone on an idle replica with an empty cache."""
 
     ttft_s: float
     tpot_s: float
@@ -39,7 +39,7 @@ class Alone(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A latency limit in seconds, or, if ``of_alone``, as a multiple of the latency alone."""
+    """A latency limit in seconds, or (``of_alone``) as a multiple of the latency alone."""
 
     amount: float
     of_alone: bool = False
@@ -53,7 +53,7 @@ class Target(NamedTuple):
 
 
 class Due(NamedTuple):
-    """The deadlines of a request, in seconds on the host's clock; None where there is none.
+    """The deadlines of a request in seconds on the host's clock; None for no deadline.
 
     ``token_every_s`` is the promised mean time between tokens.
     """
@@ -65,7 +65,7 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The latency targets of each request of a client; None is no target.
+    """The latency targets of each request of a client; None for no target.
 
     ``ttft`` is from arrival to the first token, ``tpot`` the mean time between later tokens, and
     ``e2el`` from arrival to the last token.
@@ -104,7 +104,7 @@ class Targets:
 
 
 def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
-    """Return the latencies of a request alone: the frontend, one prefill, steps of batch 1.
+    """Return the latencies of a request alone: frontend, one prefill, decode steps.
 
     A prompt longer than the engine's chunk takes a little more in reality.
     """

@@ -1,4 +1,4 @@
-"""Tenants: clients as the leaves of a tree that their names spell, such as ``org/team/user``.
+"""Tenants: a tree whose leaves are clients with names such as ``org/team/user``.
 
 A node of the tree is a text: a client's is its name, a tenant's ends in the separator, as a folder
 does (``org/``, ``org/team/``), and that of all is empty. So clients and tenants never get into each
@@ -23,7 +23,7 @@ REMEMBERED = 2**16  # names, where clients just turn up
 
 @lru_cache(maxsize=REMEMBERED)
 def lineage(client: str) -> tuple[str, ...]:
-    """Return the nodes of a client: its tenants from the outermost, then the client itself."""
+    """Return the nodes of a client: its tenants from the outermost, then the client."""
     ends = [at + 1 for at, letter in enumerate(client) if letter == SEPARATOR]
     # At a server names are whatever they are; one with the last part empty is not its tenant.
     leaf = client + "\0" if client.endswith(SEPARATOR) else client
@@ -50,7 +50,7 @@ def named_below(owners: Mapping[str, str]) -> dict[str, str]:
 
 
 def child_of(tenant: str, client: str) -> str | None:
-    """Return the node below a tenant on the way to a client, None for another tenant's client."""
+    """Return the node below a tenant that leads to a client; None for other clients."""
     nodes, depth = lineage(client), tenant.count(SEPARATOR)
     below = tenant == ROOT or (len(nodes) > depth and nodes[depth - 1] == tenant)
     return nodes[depth] if below else None
@@ -63,7 +63,7 @@ def parent_of(node: str) -> str:
 
 
 def children_of(tenant: str, clients: Iterable[str]) -> dict[str, None]:
-    """Return the nodes below a tenant on the way to these clients, in the clients' order."""
+    """Return the nodes below a tenant that lead to these clients, in their order."""
     children = (child_of(tenant, client) for client in clients)
     return {child: None for child in children if child is not None}
 

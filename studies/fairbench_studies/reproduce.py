@@ -20,8 +20,9 @@ def reproduce(
         str,
         typer.Argument(
             metavar="FIGURE",
-            help="A figure such as fig7, or all; claims (their table); vtc, preble or textbook; "
-            "or frontier (fair finish beside the others).",
+            help="Name of a figure such as fig7, or all; claims (a table of all claims); vtc, "
+            "preble or textbook (studies); or frontier (fair-finish against the other "
+            "schedulers).",
         ),
     ],
     quick: Annotated[
@@ -29,14 +30,14 @@ def reproduce(
         Option("--quick/--full", help="Run one seed of each point, or all seeds of its sweep."),
     ] = False,
     formats: Annotated[
-        str, Option("--format", metavar="A,B", help="Formats: svg, png, pdf.")
+        str, Option("--format", metavar="A,B", help="Formats of the pictures: svg, png, pdf.")
     ] = "svg",
     output_dir: Annotated[Path, Option(help="Directory for the pictures.")] = DEFAULT_PLOT_DIR,
     claims_dir: Annotated[
         Path, Option(help="Directory for claims.md and claims.csv.")
     ] = CLAIMS_DIR,
     result_dir: Annotated[
-        Path, Option(help="Directory that keeps the runs, in FIGURE or FIGURE-quick.")
+        Path, Option(help="Parent directory of the runs, which are kept in FIGURE or FIGURE-quick.")
     ] = DEFAULT_RESULT_DIR,
     on_map: Annotated[
         bool, Option("--map", help="Draw only the map of where each claim holds (with claims).")
@@ -45,7 +46,8 @@ def reproduce(
         str | None,
         Option(
             metavar="NAME",
-            help="A paper's own settings, see `list presets`; claims are judged at both.",
+            help="Preset with the settings of a paper, see `list presets`. Claims are judged "
+            "with these and with the default settings.",
         ),
     ] = None,
     seeds: Annotated[
@@ -54,9 +56,11 @@ def reproduce(
     ] = None,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
-    disable_tqdm: Annotated[bool, Option("--disable-tqdm", help="No live progress.")] = False,
+    disable_tqdm: Annotated[
+        bool, Option("--disable-tqdm", help="Do not show live progress.")
+    ] = False,
 ) -> None:
-    """Run what a figure of the DLPM paper lacks, then draw it.
+    """Run the missing simulations of a figure of the DLPM paper, then draw it.
 
     Or judge all claims of the paper, or map where they hold. Runs that are finished are never run
     again, also after a crash or Ctrl-C.

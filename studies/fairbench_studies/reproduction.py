@@ -78,11 +78,14 @@ def _check(asked: Asked) -> None:
     if figure not in known:
         raise unknown_name("figure", figure, known)
     if asked.seeds is not None and figure != FRONTIER:
-        raise UsageError(f"--seeds: is of {FRONTIER}, not of {figure}")
+        raise UsageError(f"--seeds can be given only with {FRONTIER}, not with {figure}")
     if preset is not None and (asked.on_map or figure in (*OTHERS, TEXTBOOK)):
-        raise UsageError(f"--preset {preset}: is of figures and claims of DLPM, not of {figure}")
+        raise UsageError(
+            f"--preset {preset} can be given only with figures and claims of the DLPM paper, "
+            f"not with {figure}"
+        )
     if asked.on_map and figure != CLAIMS:
-        raise UsageError(f"--map: is of claims, not of {figure}")
+        raise UsageError(f"--map can be given only with claims, not with {figure}")
 
 
 def _another_paper(asked: Asked) -> None:
@@ -120,7 +123,7 @@ def _wanted(figure: str, preset: str | None) -> list[PaperFigure]:
         return [figure_named(figure, preset)]
     at_preset = list(figures_of(preset or AUTHORS).values())
     if not at_preset:
-        raise UsageError(f"--preset {preset}: no figure of the DLPM paper is bundled for it")
+        raise UsageError(f"--preset {preset}: there is no figure of the DLPM paper for this preset")
     return [*FIGURES.values(), *at_preset]
 
 
@@ -144,7 +147,7 @@ def _fill(
             if context.interrupted():
                 raise context.interrupted.ended(f"interrupted; what finished is in {folder}")
     if failed:
-        raise RunFailed(f"{failed} points failed; see the folder failed of each store")
+        raise RunFailed(f"runs failed: {failed}; see the folder `failed` of each store")
 
 
 def _judge(folders: Mapping[PaperFigure, Path], claims_dir: Path) -> None:

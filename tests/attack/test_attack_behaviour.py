@@ -89,7 +89,7 @@ def test_every_split_has_a_choice(name):
 
 def test_a_program_that_cannot_be_split_leaves_no_choice():
     assert choices(load_workload("chat"), CHOICES)["split"] == (1,)
-    with pytest.raises(UsageError, match="programs of kind chat have none"):
+    with pytest.raises(UsageError, match="split: programs of kind chat cannot be split; programs"):
         attack_workload(load_workload("chat"), "none", Behaviour(split=2), Stakes())
 
 
@@ -126,9 +126,21 @@ def test_the_file_of_the_page_has_deadlines_and_weights_to_claim(tmp_path):
 def test_without_deadlines_and_weights_nobody_claims_any():
     left = choices(JUDGE, CHOICES)
     assert (left["deadline_part"], left["weight_multiple"]) == ((1.0,), (1.0,))
-    with pytest.raises(UsageError, match="deadline_part: workload judge promises nobody anything"):
+    with pytest.raises(
+        UsageError,
+        match=(
+            "deadline_part: workload judge has no latency targets; add targets to it, or "
+            "leave deadline_part out"
+        ),
+    ):
         attacked(Behaviour(deadline_part=0.5))
-    with pytest.raises(UsageError, match="weight_multiple: in workload judge nobody has a weight"):
+    with pytest.raises(
+        UsageError,
+        match=(
+            "weight_multiple: workload judge has no weights; add weights to it, or leave "
+            "weight_multiple out"
+        ),
+    ):
         attacked(Behaviour(weight_multiple=2.0))
 
 
@@ -139,7 +151,9 @@ def test_whoever_reacts_sends_the_same_programs():
 
 
 def test_a_mix_is_refused():
-    with pytest.raises(UsageError, match="workload mix: an attack needs one whose clients"):
+    with pytest.raises(
+        UsageError, match="workload mix: attacks need a workload with equal clients"
+    ):
         attack_workload(load_workload("mix"), "none", HONEST, Stakes())
 
 

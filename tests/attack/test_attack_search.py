@@ -142,7 +142,7 @@ def test_how_a_search_goes_on_is_not_changed_while_it_does(tmp_path):
         words = ["attack", "--resume", str(store.path), "--trials", "400"]
         result = CliRunner().invoke(app, words)
     assert (result.exit_code, store.plan()) == (2, PLAN)
-    assert "this run is still going on, in another process" in result.stderr
+    assert "this run still goes on in another process; wait for its end" in result.stderr
 
 
 def test_the_worst_come_first_and_can_be_replayed(tmp_path):
@@ -195,7 +195,7 @@ def test_of_behaviours_that_come_to_the_same_the_first_is_among_the_worst():
 
 def test_latency_needs_a_twin_beside_whom_programs_end(tmp_path):
     stuck = search(tmp_path, replace(PLAN, objective="latency", multiple=30.0), request_rate=20.0)
-    with pytest.raises(UsageError, match=r"latency: beside the honest twin .* at seed 0 for a P95"):
+    with pytest.raises(UsageError, match=r"latency: at seed 0, in the run with the honest client"):
         stuck.run()
 
 
@@ -311,7 +311,9 @@ def test_known_attacks_are_found_by_their_kind(tmp_path):
     trials = [
         Trial(0, Behaviour(padding_tokens=8000, in_flight=4), (_kept(0.2),)),
         Trial(1, Behaviour(padding_tokens=8000, split=4), (_kept(0.0),)),  # of two kinds: neither
-        Trial(2, Behaviour(padding_tokens=20_000), (), "no request fits"),
+        Trial(
+            2, Behaviour(padding_tokens=20_000), (), "every request is larger than the KV pool of"
+        ),
     ]
     seeker.store.save_trials(trials)
     seeker.plan = Plan(**(vars_of(PLAN) | {"trials": 3}))
@@ -389,7 +391,9 @@ def test_trials_are_written_and_read(tmp_path):
     assert store.trials() == []
     trials = [
         Trial(0, Behaviour(identities=2), (Harm(1.5, 0.25, 0.25, None, True),)),
-        Trial(1, Behaviour(padding_tokens=20_000), (), "no request fits"),
+        Trial(
+            1, Behaviour(padding_tokens=20_000), (), "every request is larger than the KV pool of"
+        ),
     ]
     store.save_trials(trials)
     assert store.trials() == trials
@@ -407,7 +411,11 @@ def test_trials_are_written_and_read(tmp_path):
             "unknown objective 'harmm': choose from gain, harm, latency. Did you mean 'harm'?",
         ),
         ("search.json", {"victims": "a"}, "search.json: victims = 'a': must be a valid integer"),
-        ("search.json", {"multiple": 1e300}, "programs in all, at most 2,000,000 are allowed"),
+        (
+            "search.json",
+            {"multiple": 1e300},
+            "programs in total, and at most 2,000,000 are allowed",
+        ),
         ("search.json", {"kep": 3}, "search.json: kep = 3: Unexpected keyword argument"),
         ("trials.json", {"trials": 5}, "trials.json: trials: must be a list"),
         ("trials.json", {"trials": [[]]}, "trials.json: trials[0]: must be an object"),
@@ -420,10 +428,10 @@ def test_trials_are_written_and_read(tmp_path):
         (
             "trials.json",
             {"trials": [{"trial": 0, "behaviour": {}, "harms": []}]},
-            "trials.json: trials[0]: has neither harms nor an error",
+            "trials.json: trials[0] must have the field harms or the field error",
         ),
         ("honest.json", {"0": {"a": 1}}, "honest.json: 0: "),
-        ("honest.json", {"x": {}}, "honest.json: 'x' is no seed"),
+        ("honest.json", {"x": {}}, "honest.json: 'x' is not a seed"),
         ("cpu.json", {"cpu_s": "x"}, "cpu.json: cpu_s = 'x': must be a valid number"),
         ("cpu.json", {"cpu": 1}, "cpu.json: cpu = 1: Unexpected keyword argument"),
     ],
@@ -467,23 +475,26 @@ def test_an_attack_of_too_many_programs_is_refused(tmp_path):
     file.write_text("\n".join(('name = "flood"', 'workload = "judge"', *scenarios)))
     result = CliRunner().invoke(app, ["attack", str(file)])
     assert result.exit_code == 2
-    assert "programs in all, at most 2,000,000 are allowed" in result.stderr
+    assert "programs in total, and at most 2,000,000 are allowed" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["sybil", "--trials", "3"], "sybil: says itself who sends what"),
-        (["--resume", "x", "--seed", "0"], "--resume x: goes on with that search as it is"),
-        (["--workload", "mix"], "workload mix: an attack needs one whose clients are all alike"),
+        (["sybil", "--trials", "3"], "sybil: the file or name of an attack cannot be"),
+        (["--resume", "x", "--seed", "0"], "--resume x continues the search with its stored"),
+        (
+            ["--workload", "mix"],
+            "workload mix: attacks need a workload with equal clients; choose one",
+        ),
         (["--objective", "p95"], "--objective p95: is not one of 'gain', 'harm', 'latency'"),
         (["--budget", "0"], "--budget 0: must be above 0"),
-        (["--budget", "inf"], "--budget inf: must be above 0, and finite"),
+        (["--budget", "inf"], "--budget inf: must be above 0"),
         (["--multiple", "1e300"], "multiple = 1e+300, duration_s = "),
         (["--gpu-budget", "-1"], "--gpu-budget -1: must be above 0"),
         (["--cpu-hours", "0"], "--cpu-hours 0: must be above 0"),
-        (["--rediscover", "--scheduler", "lpm"], "--rediscover: says itself what is sought"),
-        (["judge"], "workload judge: has no scenario 'honest'"),
+        (["--rediscover", "--scheduler", "lpm"], "--rediscover cannot be combined with attacks, a"),
+        (["judge"], "workload judge has no scenario 'honest': choose another scenario"),
         (["--resume", "nowhere"], "nowhere"),
         (["--victims", "100000"], "an attack on judge: clients = 100001: must be less than"),
         (["--quick", "--duration", "0"], "duration_s = 0.0: must be greater than 0"),
@@ -510,7 +521,9 @@ def test_a_rediscovery_is_not_gone_on_with(tmp_path):
     store = SearchStore.create(tmp_path, spec_of(), replace(PLAN, confirm=0, keep=0))
     result = CliRunner().invoke(app, ["attack", "--resume", str(store.path)])
     assert result.exit_code == 2
-    assert "is of --rediscover, which starts anew" in result.stderr
+    assert (
+        "this directory was made by --rediscover, which cannot be continued; run --rediscover again"
+    ) in result.stderr
 
 
 @pytest.mark.slow

@@ -96,12 +96,15 @@ def test_two_names_of_one_choice_are_run_once(tmp_path):
     ("given", "complaint"),
     [
         ({"low": 3, "high": 2}, "--dp 3..2: must be LOW..HIGH"),
-        ({"certain": True, "num_runs": 1}, "--certain: one seed has no interval"),
+        ({"certain": True, "num_runs": 1}, "--certain needs a confidence interval, and one seed"),
         ({"loads": [0.0]}, "--loads 0: must be above 0"),
         ({"prices": {"h100": 2.0}}, "unknown gpu in --price 'h100'"),
-        ({"slos": ["on_time>90%"]}, "nothing is promised: give --goodput too"),
+        ({"slos": ["on_time>90%"]}, "goodput needs latency targets; give them with --goodput"),
         ({"slos": ["clients.client-9.p99_s<1"]}, "Did you mean 'client-"),
-        ({"slos": ["tree_worst_share>50%"]}, "no client has a tenant: name it TENANT/CLIENT"),
+        (
+            {"slos": ["tree_worst_share>50%"]},
+            "the workload has no tenants; name its clients TENANT/CLIENT",
+        ),
         ({"schedulers": ["vtcc"]}, "vtcc"),
     ],
 )
@@ -153,7 +156,7 @@ def test_the_command_fails_where_nothing_suffices(in_this_process, tmp_path):
 def test_a_plan_goes_on_as_it_is(flag):
     result = CliRunner().invoke(app, ["plan", "--resume", "DIR", *flag])
     assert result.exit_code == 2
-    assert "goes on with that plan as it is" in result.stderr
+    assert "continues the plan with its stored settings; no other" in result.stderr
 
 
 def test_a_picture_that_cannot_be_is_refused_before_anything_runs(tmp_path):
@@ -176,4 +179,7 @@ def test_a_gpu_has_one_price(tmp_path):
     prices = ("--price", "a100=1", "--price", "a100=2")
     result = command("--slo", "ttft_p99<1s", *prices, "--result-dir", tmp_path)
     assert result.exit_code == 2
-    assert result.stderr == "fairbench: --price a100=2: a100 has a price already\n"
+    assert (
+        result.stderr
+        == "fairbench: --price a100=2: the price of a100 is given twice; give it once\n"
+    )

@@ -38,8 +38,8 @@ def test_a_target_is_a_metric_and_a_limit_in_its_unit(text, metric, below, limit
     [
         ("ttft_p99", "write METRIC<LIMIT"),
         ("ttft_p99<fast", "write METRIC<LIMIT"),
-        ("ttft_p99>2s", "less of p99_ttft_ms is better: write <"),
-        ("min_share<80%", "more of min_share is better: write >"),
+        ("ttft_p99>2s", "less p99_ttft_ms is better, so the target must be written with <"),
+        ("min_share<80%", "more min_share is better, so the target must be written with >"),
         ("min_shares>80%", "Did you mean 'min_share'?"),
         ("num_requests<3", "unknown metric in --slo 'num_requests'"),
         ("min_entitlement_best_ratio>0.5", "unknown metric"),  # of what others did there
@@ -66,7 +66,7 @@ def test_a_limit_at_the_end_of_what_is_possible_is_one(text):
 
 
 def test_without_a_target_there_is_nothing_to_plan():
-    with pytest.raises(UsageError, match="--slo: needed"):
+    with pytest.raises(UsageError, match="--slo: missing; a plan needs at least one target:"):
         parse_slos([])
 
 

@@ -106,7 +106,7 @@ def test_a_directory_without_experiments_is_wrong_usage(tmp_path):
     for command in ("check", "update"):
         result = invoke(command, tmp_path / "nowhere")
         assert result.exit_code == 2
-        assert "holds no baseline" in result.stderr
+        assert "must be a baseline, a directory with NAME/" in result.stderr
 
 
 def test_only_simulated_experiments_can_be_rerun(tmp_path):
@@ -114,7 +114,9 @@ def test_only_simulated_experiments_can_be_rerun(tmp_path):
     (tmp_path / "mine" / "experiment.toml").write_text('backend = "emulator"\n' + EXPERIMENT)
     result = invoke("check", tmp_path)
     assert result.exit_code == 2
-    assert "mine: backend emulator: must be the simulator" in result.stderr
+    assert (
+        "mine: backend emulator is not supported; a baseline needs the simulator" in result.stderr
+    )
 
 
 def test_the_committed_baselines_are_of_every_scheduler_and_resolved():

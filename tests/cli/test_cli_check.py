@@ -50,7 +50,7 @@ def test_a_clause_that_fails_is_exit_code_1(tiny):
     assert result.exit_code == 1
     assert "refused:+2 0 3 +3 FAIL" in " ".join(result.stdout.split())
     assert result.stderr == (
-        "fairbench: the gate is red: 1 point, 2 checks: 1 pass, 1 FAIL, 0 cannot tell\n"
+        "fairbench: the check failed: 1 point, 2 checks: 1 pass, 1 FAIL, 0 cannot tell\n"
     )
     assert invoke("check", *tiny, "--fail-if", "refused:+3").exit_code == 0
     assert invoke("check", *tiny).exit_code == 1
@@ -78,7 +78,7 @@ def test_without_a_clause_only_simulated_runs_can_be_checked(tmp_path):
         store(tmp_path / side, spec={"backend": backend}, **emulated)
     result = invoke("check", tmp_path / "a", tmp_path / "b")
     assert result.exit_code == 2
-    assert "only simulated runs come out the same every time" in result.stderr
+    assert "--fail-if: missing; only simulated runs give the same" in result.stderr
     assert "measured" not in result.stderr
 
 

@@ -111,28 +111,43 @@ def test_wrong_usage_is_exit_code_2_and_one_line(compared, tmp_path):
     broken = store(tmp_path / "broken", complete=False)
     for arguments, said in (
         ([], "nothing to compare"),
-        (["vtc"], "vtc: nothing to compare it with"),
+        (["vtc"], "vtc: a comparison needs two arguments; give another"),
         (["vtc", "d2lmp"], "'d2lmp': must be a scheduler"),
         (["vtc", "d2lmp"], "Did you mean 'd2lpm'?"),
-        (["vtc", "vtc"], "the same experiment twice"),
+        (["vtc", "vtc"], "this experiment is given twice; give two different ones"),
         (["vtc", "lpm", "--workload", "chatt"], "Did you mean 'chat'?"),
         (["vtc", "lpm", "--dp", "0"], "dp = 0"),
         (["vtc", "lpm", "--num-runs", "0"], "--num-runs"),
-        (["vtc", "lpm", "--baseline", "vtc"], "baseline vtc: of several, the first"),
+        (["vtc", "lpm", "--baseline", "vtc"], "baseline vtc: needs a single directory; of several"),
         (["vtc", "nowhere.toml"], "nowhere.toml: cannot be read"),
-        ([path, "lpm"], "holds 2 experiments: compare it alone"),
-        ([vtc, fcfs], "vtc has seed 0, fcfs seed 1: none in common"),
-        ([vtc, fcfs, "--dp", "2"], "dp: what is compared is stored, so nothing is run"),
-        ([path, "--dp", "2"], "dp: what is compared is stored, so nothing is run"),
-        ([path, "--num-runs", "3"], "num_runs: what is compared is stored"),
+        ([path, "lpm"], "holds 2 experiments; give it as the only argument, or"),
+        ([vtc, fcfs], "vtc has seed 0 and fcfs has seed 1: a comparison needs"),
+        (
+            [vtc, fcfs, "--dp", "2"],
+            (
+                "dp: cannot be given with directories of stored runs, because nothing new is "
+                "run; leave it out"
+            ),
+        ),
+        (
+            [path, "--dp", "2"],
+            (
+                "dp: cannot be given with directories of stored runs, because nothing new is "
+                "run; leave it out"
+            ),
+        ),
+        ([path, "--num-runs", "3"], "num_runs: cannot be given with directories of stored"),
         ([path, "--baseline", "fcsf"], "unknown baseline 'fcsf'"),
         ([path, "--metric", "jain_indx"], "Did you mean 'jain_index'?"),
-        ([path, "--metric", "duration"], "neither more nor less"),
-        ([vtc], "holds no place with two schedulers"),
+        ([path, "--metric", "duration"], "has no worse direction; choose a metric that has one"),
+        ([vtc], "must hold runs of two or more schedulers in the same"),
         ([tmp_path / "empty"], "empty: holds no run"),
-        ([broken, vtc], "incomplete, so it cannot be compared"),
+        (
+            [broken, vtc],
+            "this run is incomplete and cannot be compared; finish it, or leave it out",
+        ),
         (["--resume", tmp_path], "sweep.toml"),
-        (["--resume", path, "vtc"], "goes on with that comparison as it is"),
+        (["--resume", path, "vtc"], "continues the comparison with its stored settings; no"),
     ):
         result = invoke(*arguments, "--result-dir", tmp_path / "runs")
         assert result.exit_code == 2, (arguments, result.output)
@@ -148,7 +163,10 @@ def test_runs_that_fail_are_exit_code_1_and_say_why(tmp_path, in_this_process):
         *("--set", "engine.max_total_tokens=5", "--result-dir", tmp_path),
     )
     assert result.exit_code == 1
-    assert "workload chat: no request fits the KV pool of 5 tokens" in result.stderr
+    assert (
+        "workload chat: every request is larger than the KV pool of 5 tokens; give a "
+        "larger pool or shorter prompts"
+    ) in result.stderr
     assert result.stdout == ""
 
 
@@ -180,4 +198,4 @@ def test_a_trace_is_compared_on_the_engine_that_is_named(tmp_path, in_this_proce
 def test_flags_of_a_trace_need_one(tmp_path):
     result = invoke("fcfs", "vtc", "--trace-format", "azure", "--result-dir", tmp_path)
     assert result.exit_code == 2
-    assert "trace_format: needs a trace" in result.stderr
+    assert "trace_format needs --trace" in result.stderr

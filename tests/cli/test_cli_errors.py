@@ -74,8 +74,11 @@ def summary(whole_summary):
         (["--burstiness", "-1"], "burstiness = -1.0: must be greater than 0"),
         (["--duration", "0"], "duration_s = 0.0: must be greater than 0"),
         (["--num-programs", "0"], "num_programs = 0: must be greater than or equal to 1"),
-        (["--num-programs", "1000000"], "about 3,000,000 programs in all, at most 2,000,000"),
-        (["--duration", "1e9"], "duration_s = 1000000000.0, dp = 1, clients = 3: about"),
+        (
+            ["--num-programs", "1000000"],
+            "this gives about 3,000,000 programs in total, and at most",
+        ),
+        (["--duration", "1e9"], "duration_s = 1000000000.0, dp = 1, clients = 3: this gives about"),
         (["--dp", "100000000"], "dp = 100000000: must be less than or equal to 4096"),
         (["--clients", "10001"], "clients = 10001: must be less than or equal to 10000"),
         (["--tag", "t" * 65], "must have at most 64 characters"),
@@ -84,7 +87,7 @@ def summary(whole_summary):
         (["--dp", "1.5"], "--dp 1.5: must be a valid integer"),
         (["--request-rate", "fast"], "--request-rate fast: must be a valid number"),
         (["--num-runs", "0"], "--num-runs 0: must be greater than or equal to 1"),
-        (["--output-details"], "--output-details: only with --output-file"),
+        (["--output-details"], "--output-details needs --output-file"),
         (["--output-file", "no/x"], "--output-file no/x: cannot be written: No such file"),
         (["--dp"], "Option '--dp' requires an argument"),
         (["--dpp", "4"], "No such option: --dpp"),
@@ -99,10 +102,16 @@ def summary(whole_summary):
         (["--clients", "-3"], "clients = -3: must be greater than or equal to 1"),
         (["--seed", "-3"], "seed = -3: must be greater than or equal to 0"),
         (["--mem-fraction-static", "2"], "engine.mem_fraction_static = 2.0: must be less than"),
-        (["--mem-fraction-static", "0.01"], "no memory is left for KV"),
+        (["--mem-fraction-static", "0.01"], "leaves no memory for KV, because the weights take"),
         (["--max-running-requests", "-1"], "engine.max_running_requests = -1: must be greater"),
-        (["--max-total-tokens", "50"], "no request fits the KV pool of 50 tokens"),
-        (["--tokenizer", "none.json"], "tokenizer: counts the tokens of real input"),
+        (
+            ["--max-total-tokens", "50"],
+            (
+                "every request is larger than the KV pool of 50 tokens; give a larger pool "
+                "or shorter prompts"
+            ),
+        ),
+        (["--tokenizer", "none.json"], "tokenizer: needs dataset_path, because it counts the"),
         (["--workload", "./none.toml"], "./none.toml: cannot be read: No such file"),
         (["none.toml"], "none.toml: cannot be read: No such file"),
     ],
@@ -154,7 +163,7 @@ def test_wrong_workload_files(refused, tmp_path, change, expected):
         ("bad.jsonl", b'{"question": "a"}\n{"question"\n', "bad.jsonl, line 2: not JSON"),
         ("bad.jsonl", b'{"question": "a"}\n{"query": "b"}\n', "line 2: missing field 'question'"),
         ("bad.jsonl.gz", b"not gzip", "bad.jsonl.gz: "),
-        ("bad.jsonl.gz", gzip.compress(b"", mtime=0), "bad.jsonl.gz: no records"),
+        ("bad.jsonl.gz", gzip.compress(b"", mtime=0), "bad.jsonl.gz: holds no records"),
     ],
 )
 def test_wrong_datasets(refused, tmp_path, name, content, expected):
@@ -190,7 +199,7 @@ def test_a_run_that_fails_exits_with_1(refused, monkeypatch):
 def test_show_of_something_else(refused, tmp_path):
     assert "none/manifest.json: no such file" in refused("show", "none")
     (tmp_path / "manifest.json").write_text('{"schema_version": 0}')
-    assert "schema_version = 0: this fairbench reads 1" in refused("show", ".")
+    assert "schema_version = 0: must be 1 for this version of fairbench" in refused("show", ".")
     assert "cannot be read: File name too long" in refused("show", "a" * 300)
 
 
@@ -237,7 +246,7 @@ def test_show_of_a_deeply_nested_summary(refused, tmp_path):
         (["run", "--eviction", "lfu", "--engine", "vllm"], "eviction = 'lfu': only engine sglang"),
         (
             ["run", "--eviction", "quota", "--set", "quota.percent={a=80,b=30}"],
-            "quotas of 110% together, at most 100% are allowed",
+            "percent: the quotas add up to 110%, and at most 100% are allowed",
         ),
         (["list", "schedulerz"], "'schedulers', 'routers', 'gateways', 'workloads', 'profiles'"),
     ],

@@ -11,15 +11,30 @@ EMULATOR = ["serve", "--dp", "1", "--backend", "emulator", "--port", "0"]
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--worker-url", "http://a:0"], "'http://a:0' is not an http://HOST[:PORT] address"),
-        (["--worker-url", "http://a/?x=1"], "'http://a/?x=1' is not an http://HOST[:PORT] address"),
-        (["--worker-url", "http://u:p@a"], "is not an http://HOST[:PORT] address"),
-        (["--worker-url", f"{WORKER},kv=tcp://a"], "'kv=tcp://a' is neither kv=tcp://HOST:PORT"),
-        (["--worker-url", f"{WORKER},kv=tcp://a:1,kv=tcp://a:2"], "each once"),
-        (["--worker-url", f"{WORKER},replay=tcp://a:1"], "so give kv too"),
-        (["--worker-url", WORKER, "--worker-url", f"{WORKER}/"], f"{WORKER}: named twice"),
-        (["--worker-url", WORKER, "--time-scale", "2"], "--time-scale: only with --dp"),
-        (["--worker-url", WORKER, "--dp", "2"], "one of the two"),
+        (["--worker-url", "http://a:0"], "'http://a:0' must be an address http://HOST[:PORT]"),
+        (
+            ["--worker-url", "http://a/?x=1"],
+            "'http://a/?x=1' must be an address http://HOST[:PORT]",
+        ),
+        (["--worker-url", "http://u:p@a"], "must be an address http://HOST[:PORT]"),
+        (["--worker-url", f"{WORKER},kv=tcp://a"], "'kv=tcp://a' must be kv=tcp://HOST:PORT or"),
+        (["--worker-url", f"{WORKER},kv=tcp://a:1,kv=tcp://a:2"], "each given once"),
+        (
+            ["--worker-url", f"{WORKER},replay=tcp://a:1"],
+            "replay needs kv, because it repeats the KV events that were missed; give kv, too",
+        ),
+        (
+            ["--worker-url", WORKER, "--worker-url", f"{WORKER}/"],
+            f"--worker-url {WORKER}: given twice; give each worker once",
+        ),
+        (["--worker-url", WORKER, "--time-scale", "2"], "--time-scale needs --dp"),
+        (
+            ["--worker-url", WORKER, "--dp", "2"],
+            (
+                "workers: give either --worker-url, for workers that run already, or --dp, "
+                "to start some"
+            ),
+        ),
         (["--worker-url", WORKER, "--host", "1.2.3.4"], "--host 1.2.3.4 --port 0: Cannot assign"),
         (["--dp", "1", "--backend", "emulatr"], "choose from emulator, sglang, vllm. Did you mean"),
         (["--dp", "1", "--backend", "endpoint"], "unknown backend 'endpoint': choose from"),
@@ -44,14 +59,14 @@ def test_a_log_dir_that_is_a_file(refused, tmp_path):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ('"sk-1" = 5', "key 1: its client must be a text"),
-        ('[team]\n"sk-1" = "ann"', "key 1: its client must be a text"),
-        ('"sk-1" = "ann\\n"', "key 1: its client must be a name, not 'ann\\n'"),
+        ('"sk-1" = 5', "key 1: the client must be a text"),
+        ('[team]\n"sk-1" = "ann"', "key 1: the client must be a text"),
+        ('"sk-1" = "ann\\n"', "key 1: the client must be a name, not 'ann\\n'"),
         ('"" = "ann"', "key 1: must be printable ASCII"),
         ('"sk-1 " = "ann"', "key 1: must be printable ASCII"),
         ('"sk-1" = "a"\n"sk-1" = "b"', "line 2: Cannot overwrite a value"),
         ('"sk-1" = ', "line 1: Invalid value"),
-        ("", "holds no key"),
+        ("", "must hold at least one key"),
     ],
 )
 def test_wrong_keys_are_named_and_never_shown(refused, tmp_path, text, expected):
@@ -64,11 +79,11 @@ def test_wrong_keys_are_named_and_never_shown(refused, tmp_path, text, expected)
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
-        ("a b=c", "header 'a b': its name must be letters, digits and dashes"),
-        ("é=c", "header 'é': its name must be"),
-        ("a\nb=c", r"header 'a\nb': its name must be"),
-        ("a=c\nd", "header a: its value must be one line of text"),
-        ("Content-Length=5", "header Content-Length: is set by fairbench itself"),
+        ("a b=c", "header 'a b': the name of a header must be letters, digits and dashes"),
+        ("é=c", "header 'é': the name of a header must be letters"),
+        ("a\nb=c", r"header 'a\nb': the name of a header must be letters"),
+        ("a=c\nd", "header a: the value must be one line of text"),
+        ("Content-Length=5", "header Content-Length is set by fairbench itself; leave it out"),
     ],
 )
 def test_headers_that_would_break_a_request(refused, header, expected):
@@ -78,7 +93,7 @@ def test_headers_that_would_break_a_request(refused, header, expected):
 
 def test_a_replay_port_needs_events(refused):
     line = refused("emulate", "--port", "0", "--kv-replay-port", "1")
-    assert line == "--kv-replay-port: only with --kv-events-port"
+    assert line == "--kv-replay-port needs --kv-events-port"
 
 
 def test_a_misspelt_key_is_named_rather_than_the_one_that_is_missing(refused, tmp_path):

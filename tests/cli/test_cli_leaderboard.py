@@ -94,7 +94,7 @@ def test_a_scheduler_of_ones_own_joins_from_another_sweep(tmp_path):
     other = stored_sweep(tmp_path / "c", ["vtc"], [(99.0, 99.0)])
     result = invoke(board, other)
     assert result.exit_code == 2
-    assert "the same run, not alike" in result.stderr
+    assert "the same run has different results; keep one of them" in result.stderr
 
 
 def test_files_of_other_seeds_are_one_and_of_the_same_are_refused(lines):
@@ -115,9 +115,12 @@ def test_files_of_other_seeds_are_one_and_of_the_same_are_refused(lines):
         (["nowhere"], "nowhere: no such directory"),
         (["."], ".: is not the directory of a sweep"),
         (["nowhere.csv"], "nowhere.csv: cannot be read"),
-        (["LINES", "."], "files of lines are not read with directories of sweeps"),
+        (
+            ["LINES", "."],
+            "CSV files cannot be combined with directories of sweeps; give only one kind",
+        ),
         (["LINES", "--sort", "speed"], "unknown metric 'speed'"),
-        (["LINES", "--sort", "victim_n"], "neither more nor less of it is worse"),
+        (["LINES", "--sort", "victim_n"], "has no worse direction; choose a metric that has one"),
         (["LINES", "--baseline", "vct"], "unknown baseline 'vct': choose from fcfs, vtc. Did"),
         (["LINES", "--place", "judge"], "unknown place 'judge'"),
         (["LINES", "--row", "vct"], "unknown row 'vct'"),

@@ -44,7 +44,7 @@ def under_way(tmp_path):
 @pytest.mark.slow
 def test_nothing_that_was_filed_is_lost_to_sigkill(under_way):
     process, path = under_way
-    assert "this run is still going on" in invoke("recover", path).stderr
+    assert "this run still goes on in another process; wait for" in invoke("recover", path).stderr
     process.kill()
     process.communicate()
     refused = invoke("show", path)
@@ -62,7 +62,7 @@ def test_nothing_that_was_filed_is_lost_to_sigkill(under_way):
     assert (manifest["complete"], manifest["recovered"]) == (False, True)
     assert not (path / "records").exists()
     assert invoke("show", path).stdout == recovered.stdout
-    assert "was saved already" in invoke("recover", path).stderr
+    assert "this run is saved already; print it with `fairbench" in invoke("recover", path).stderr
 
 
 @pytest.mark.slow
@@ -79,12 +79,12 @@ def test_an_interrupted_run_saves_itself(under_way):
 def test_a_directory_that_holds_no_records_is_refused(tmp_path):
     refused = invoke("recover", tmp_path)
     assert refused.exit_code == 2
-    assert "is not the directory of a run that was killed" in refused.stderr
+    assert "must be the directory of a run that was killed" in refused.stderr
 
 
 def test_an_impossible_experiment_leaves_no_directory(tmp_path):
     flags = ["--workload", "tot", "--num-programs", "1", "--max-total-tokens", "100"]
     refused = invoke("run", *flags, "--result-dir", tmp_path / "new")
     assert refused.exit_code == 2
-    assert "no request fits the KV pool" in refused.stderr
+    assert "every request is larger than the KV pool of" in refused.stderr
     assert not list(tmp_path.glob("*/*"))

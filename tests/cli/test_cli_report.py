@@ -142,7 +142,7 @@ def test_an_unfinished_sweep_says_what_is_missing(swept, tmp_path):
     shutil.rmtree(part / "runs/vtc-chat-s1-dp1-seed0")
     result = invoke("report", part)
     assert result.exit_code == 2
-    assert "no point of this sweep is finished" in result.stderr
+    assert "no run of this sweep is finished" in result.stderr
 
 
 def test_the_same_page_as_markdown(run, swept, tmp_path):
@@ -162,7 +162,10 @@ def test_the_default_is_a_page_in_the_directory(run):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["nowhere"], "nowhere: is no access log, nor the directory of a run, a sweep or a plan"),
+        (
+            ["nowhere"],
+            "nowhere: must be an access log, or the directory of a run, a sweep or a plan",
+        ),
         (["nowhere", "-o", "x.pdf"], "x.pdf: must end in .html or .md"),
     ],
 )

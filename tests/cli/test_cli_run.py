@@ -197,7 +197,7 @@ def test_ctrl_c_keeps_what_finished_and_marks_it_incomplete(tmp_path):
             process.kill()
     assert process.returncode == 130
     assert "INCOMPLETE" in stdout
-    assert stderr.rstrip().endswith("fairbench: interrupted; what had finished is saved")
+    assert stderr.rstrip().endswith("fairbench: interrupted; the finished requests are saved")
     path = only(parent)
     assert json.loads((path / "manifest.json").read_text())["complete"] is False
     assert json.loads((path / "summary.json").read_text())["completed"] > 0

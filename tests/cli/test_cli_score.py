@@ -153,16 +153,22 @@ def test_score_adds_such_a_line_too(records, tmp_path):
         (["--layout", "vlm"], "unknown layout 'vlm': choose from aiperf, fairbench, genai-bench,"),
         (["--map", "client"], "--map client: must be FIELD=NAME"),
         (["--map", "customer=a"], "unknown field in --map 'customer'"),
-        (["--map", "client=nobody"], "in no known layout; of the plain one it lacks nobody"),
+        (
+            ["--map", "client=nobody"],
+            "the layout is unknown. The plain layout needs nobody, which the",
+        ),
         (["--time-unit", "min"], "--time-unit min: is not one of 's', 'ms'"),
-        (["--line", "1"], "--line 1: each line of this file is a request"),
-        (["--window-start", "3", "--window-end", "2"], "--window-end 2: must be above"),
+        (["--line", "1"], "--line 1: cannot be given for this file, in which each"),
+        (
+            ["--window-start", "3", "--window-end", "2"],
+            "--window-end 2: must be above --window-start",
+        ),
         (["--window-start", "nan"], "--window-start nan: must be greater"),
         (["--misbehaving", "b"], "unknown client in --misbehaving 'b': choose from a"),
         (["--weights", "b=2"], "unknown client in --weights 'b': choose from a"),
         (["--weights", "a=0"], "weights.a = 0.0: must be a number from 1e-06 to 1e+06"),
         (["--clients", "a,,b"], "--clients a,,b: must be different words"),
-        (["--output-details"], "--output-details: only with --output-file"),
+        (["--output-details"], "--output-details needs --output-file"),
         (["--output-file", "/nowhere/x"], "--output-file /nowhere/x: cannot be written"),
     ],
 )
@@ -177,9 +183,9 @@ def test_a_run_takes_no_flags_of_foreign_files(run, tmp_path):
     for arguments in (["--latency", "ttft"], ["--layout", "lines"], ["--clients", "a"], [str(run)]):
         result = invoke("score", run, *arguments)
         assert result.exit_code == 2
-        assert "a run's directory is scored alone" in result.stderr
+        assert "is the directory of a run: it must be the only FILE" in result.stderr
     result = invoke("score", tmp_path)
-    assert (result.exit_code, "is not a run directory" in result.stderr) == (2, True)
+    assert (result.exit_code, "must be the directory of a run" in result.stderr) == (2, True)
 
 
 @needs(VTC_RUNS)

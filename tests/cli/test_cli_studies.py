@@ -46,7 +46,7 @@ def test_without_studies_a_line_says_how_to_get_them(no_studies, tmp_path, argum
     result = CliRunner().invoke(app, arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     (line,) = result.stderr.splitlines()
-    assert "needs the studies" in line
+    assert "needs the package of the studies, which is not" in line
     assert "fairbench-llm[studies]" in line
 
 
@@ -59,5 +59,8 @@ def test_the_checkout_that_the_current_folder_is_in_has_them(no_studies, tmp_pat
 
 def test_studies_of_another_version_are_named(no_studies, tmp_path):
     checkout(tmp_path, "from fairbench.errors import nothing_of_the_kind")
-    with pytest.raises(UsageError, match="plot: the studies are of another version: cannot import"):
+    with pytest.raises(
+        UsageError,
+        match="plot: the installed studies do not fit this version of fairbench: cannot import",
+    ):
         studies.study("one", "plot")

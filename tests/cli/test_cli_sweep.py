@@ -117,7 +117,9 @@ def test_points_of_another_sweep_are_reused(swept, tmp_path):
     _, original = swept
     result = invoke(*GRID, "--reuse", original, "--name", "again", "--result-dir", tmp_path)
     assert result.exit_code == 0, result.output
-    assert result.stderr == "", "nothing was run"
+    assert result.stderr == "", (
+        "the servers of this run did not become ready, so there are no results"
+    )
     assert (tmp_path / "again" / "metrics.csv").read_bytes() == (
         original / "metrics.csv"
     ).read_bytes()
@@ -129,7 +131,10 @@ def test_a_sweep_that_goes_on_elsewhere_is_left_alone(swept):
         before = contents(path)
         result = invoke("--resume", path)
     assert result.exit_code == 2
-    assert result.stderr == f"fairbench: {path}: this run is still going on, in another process\n"
+    assert (
+        result.stderr
+        == f"fairbench: {path}: this run still goes on in another process; wait for its end\n"
+    )
     assert contents(path) == before
 
 
@@ -170,7 +175,7 @@ def test_rates_clients_and_halves_are_axes():
     assert "chat s1 dp 1 clients=5 request_rate=0.5, least-loaded+fcfs, seed 0" in names
     wrong = invoke(*GRID, "--request-rate", "fast", "--dry-run")
     assert wrong.exit_code == 2
-    assert "--request-rate fast: must be numbers with commas between" in wrong.stderr
+    assert "--request-rate fast: must be numbers, separated by commas" in wrong.stderr
 
 
 def test_show_prints_the_comparison_again(swept):
@@ -191,12 +196,15 @@ def test_a_failing_point_is_reported_and_stops_no_other(tmp_path, in_this_proces
     assert result.exit_code == 1
     path = tmp_path / "sweep"
     name = "chat s1 dp 1 engine.max_total_tokens=5, vtc, seed 0"
-    assert f"fairbench: {name}: workload chat: no request fits" in result.stderr
-    assert result.stderr.endswith(f"fairbench: 1 failed, see {path / 'failed'}\n")
+    assert f"fairbench: {name}: workload chat: every request is larger" in result.stderr
+    assert result.stderr.endswith(f"fairbench: runs failed: 1; see {path / 'failed'}\n")
     (failure,) = (path / "failed").iterdir()
     stored = json.loads(failure.read_text())
     assert stored["point"] == name
-    assert stored["error"].startswith("workload chat: no request fits the KV pool of 5 tokens")
+    assert stored["error"].startswith(
+        "workload chat: every request is larger than the KV pool of 5 tokens; give a "
+        "larger pool or shorter prompts"
+    )
     assert "Traceback" in stored["traceback"]
     assert len(SweepStore(path).finished()) == 1
     assert "  vtc" in result.stdout
@@ -262,7 +270,7 @@ def test_a_killed_sweep_loses_only_what_was_under_way(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "nothing to sweep: name a FILE.toml, one of fig1, fig10"),
+        ([], "sweep: missing; give a FILE.toml, one of fig1, fig10"),
         (["fig8x"], "unknown sweep 'fig8x'"),
         (["nowhere.toml"], "nowhere.toml: cannot be read"),
         (["--dp", "1,two"], "--dp 1,two: must be whole numbers"),
@@ -270,7 +278,7 @@ def test_a_killed_sweep_loses_only_what_was_under_way(tmp_path):
         (["--schedulers", "vtc,lmp"], "unknown scheduler 'lmp'"),
         (["--dp", "1", "--set", "dlpm.quantum"], "--set dlpm.quantum: write NAME.PARAM=VALUE"),
         (["--dp", "1", "--num-runs", "0"], "num_runs = 0: must be greater than or equal to 1"),
-        (["fig7", "--resume", "here"], "--resume here: goes on with that sweep as it is"),
+        (["fig7", "--resume", "here"], "--resume here continues the sweep with its stored"),
         (["--resume", "nowhere"], "nowhere/sweep.toml: cannot be read"),
         (["--dp", "1", "--reuse", "nowhere"], "nowhere/sweep.toml: cannot be read"),
         (["--dp", "1", "--executor", "slurm"], "unknown executor 'slurm': choose from local, ray."),

@@ -26,8 +26,14 @@ from fairbench.cli.app import app
         ('{"t": 1, "isl": 1, "osl": [1]}', "line 1: osl = [1]: must be a whole number"),
         ('{"t": 1, "isl": 1, "osl": 1, "user": {}}', "line 1: client = {}: must be a text or"),
         ('{"t": 1, "isl": 1, "osl": 1, "hash_ids": "x"}', "line 1: hash_ids = 'x': must be a"),
-        ('{"t": 1, "isl": 1, "osl": 1, "hash_ids": [1]}', "hash_ids, but no block_size"),
-        ('{"t": 1, "isl": 1, "osl": 1, "end": 0}', "end = 0: before its time"),
+        (
+            '{"t": 1, "isl": 1, "osl": 1, "hash_ids": [1]}',
+            "hash_ids needs block_size: give the number of tokens",
+        ),
+        (
+            '{"t": 1, "isl": 1, "osl": 1, "end": 0}',
+            "end = 0: must not be before the arrival of the request",
+        ),
         ("[1]", "record 1: must be a JSON object"),
         ('{"t": 1', "line 1: not JSON"),
         ('{"a":' * 100_000, "nested too deeply"),
@@ -55,13 +61,15 @@ def test_a_column_that_nothing_has_is_one_line(tmp_path, refused):
     output = tmp_path / "out.json"
     assert "must end in .jsonl" in refused("trace", "cut", path, "-o", output)
     nothing = refused("trace", "cut", path, "--from", "9", "-o", f"{output}l")
-    assert nothing == "nothing of the trace is left"
+    assert nothing == "the chosen part of the trace has no requests; choose a larger part"
     assert "clients = 0: must be above 0" in refused("run", "--trace", path, "--clients", "0")
     assert "must end in .svg" in refused("trace", "inspect", path, "--plot", tmp_path / "a.gif")
 
 
 def test_no_file_and_no_regular_file_are_one_line(tmp_path, refused):
-    assert "is not here: name its folder" in refused("run", "--trace", "nowhere.csv")
+    assert "is not found: name its folder in the environment" in refused(
+        "run", "--trace", "nowhere.csv"
+    )
     assert "is not a file" in refused("run", "--trace", tmp_path)
     assert "write FIELD=COLUMN" in refused("run", "--trace", "x", "--map", "client")
     assert "Did you mean 'client'?" in refused("run", "--trace", "x", "--map", "clint=x")
@@ -71,7 +79,7 @@ def test_a_trace_is_written_as_a_whole_or_not_at_all(tmp_path, refused):
     path = tmp_path / "log.csv"
     path.write_text("t,isl,osl\n0,5,1\n8,6,1\n")
     command = ["trace", "scale", path, "-o", tmp_path / "out.jsonl", "--rate"]
-    assert refused(*command, "1e-320").startswith("--rate 1e-320: it would last more than")
+    assert refused(*command, "1e-320").startswith("--rate 1e-320: the trace would last more than")
     assert [one.name for one in tmp_path.iterdir()] == ["log.csv"]
 
 
@@ -80,7 +88,7 @@ def test_a_key_that_can_be_guessed_is_refused(tmp_path, refused):
     (tmp_path / "log.csv").write_text("t,isl,osl\n0,5,1\n")
     flags = ["-o", tmp_path / "out.jsonl", "--key-file", tmp_path / "key"]
     line = refused("trace", "anonymize", tmp_path / "log.csv", *flags)
-    assert line.endswith("must hold 16 characters at least")
+    assert line.endswith("must hold at least 16 characters")
 
 
 def test_what_writes_a_trace_says_so_for_programs_too(tmp_path):

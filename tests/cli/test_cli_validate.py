@@ -140,7 +140,10 @@ def test_files_are_written_where_asked(runs, tmp_path):
     [
         (lambda path: path.unlink(), "No such file"),
         (lambda path: path.write_text("nonsense\n"), "line 1: not JSON"),
-        (lambda path: path.write_text(""), "no records"),
+        (
+            lambda path: path.write_text(""),
+            "no records",
+        ),
         (lambda path: path.write_text('{"path": "x/WFQ/all_results_a.jsonl"}'), "'WFQ'"),
     ],
 )
@@ -173,7 +176,11 @@ def test_a_simulated_run_is_not_compared_with_itself(tmp_path):
     assert CliRunner().invoke(app, flags).exit_code == 0
     (path,) = tmp_path.iterdir()
     result = invoke(path)
-    assert (result.exit_code, result.stderr) == (2, f"fairbench: {path}: is simulated itself\n")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"fairbench: {path}: this run is a simulation; "
+        "give the directory of a run on real servers\n",
+    )
 
 
 METRICS = [column.key for column in columns_of(Display.LIVE)]

@@ -86,9 +86,10 @@ def test_sglang_may_schedule_itself():
     assert (spec.router, spec.local, spec.scheduler) == ("d2lpm", "lpm", "d2lpm+lpm")
     assert resolve({}, {}, stored(flags)) == spec
     assert identity(spec) != identity(resolve({**SGLANG, "local": "lpm"}))
-    assert "local = 'vtc': schedule_policy = 'lpm' is the server's own" in complaint(
-        {**flags, "local": "vtc"}
-    )
+    assert (
+        "local = 'vtc': cannot be combined with schedule_policy = 'lpm', the server's "
+        "own scheduling; give only one of them"
+    ) in complaint({**flags, "local": "vtc"})
 
 
 def test_other_times_than_a_stored_endpoint_had():
@@ -100,7 +101,11 @@ def test_other_times_than_a_stored_endpoint_had():
     ("flags", "settings", "expected"),
     [
         ({"backend": {"kind": "sglan"}}, {}, "unknown backend 'sglan': choose from emulator"),
-        ({"backend": {"kind": "sglang"}}, {}, "model: missing: backend sglang needs --model"),
+        (
+            {"backend": {"kind": "sglang"}},
+            {},
+            "model: missing; backend sglang needs --model, a path or",
+        ),
         ({"backend": {"time_scale": 2.0}}, {}, "time_scale = 2.0: only for backend emulator, not"),
         (
             {"backend": {"kind": "emulator", "tp": 2}},
@@ -123,10 +128,18 @@ def test_other_times_than_a_stored_endpoint_had():
             {},
             "backend.time_scale = nan: must",
         ),
-        (ENDPOINT, {"dlpm.quantum": 3}, "dlpm.quantum = 3: an endpoint is benchmarked as it is"),
+        (
+            ENDPOINT,
+            {"dlpm.quantum": 3},
+            "dlpm.quantum = 3: cannot be set with base_url, because a running",
+        ),
         ({"backend": {"kind": "endpoint"}}, {}, "backend.base_url: missing"),
         ({"backend": {"base_url": "host:8000"}}, {}, "base_url = 'host:8000': write http://HOST"),
-        ({"backend": {"base_url": "http://u:p@h"}}, {}, "give credentials with --header"),
+        (
+            {"backend": {"base_url": "http://u:p@h"}},
+            {},
+            "base_url: must not contain credentials, because it is",
+        ),
         ({"backend": 7}, {}, "backend = 7: must be a name or a table"),
         ({**SGLANG, "gpu": "a100"}, {}, "gpu = 'a100': backend sglang runs on real hardware"),
         (
@@ -142,8 +155,16 @@ def test_other_times_than_a_stored_endpoint_had():
         (EMULATOR, {"timing.error_pct": 5}, "timing.error_pct = 5.0: backend emulator has no"),
         (SGLANG, {"cluster.eviction_delay_s": 2}, "cluster.eviction_delay_s = 2.0: backend sgl"),
         (ENDPOINT, {"engine.max_total_tokens": 9}, "engine.max_total_tokens = 9: backend endpoint"),
-        ({**ENDPOINT, "scheduler": "vtc"}, {}, "scheduler = 'vtc': an endpoint is benchmarked as"),
-        ({**ENDPOINT, "router": "d2lpm"}, {}, "router = 'd2lpm': an endpoint is benchmarked as"),
+        (
+            {**ENDPOINT, "scheduler": "vtc"},
+            {},
+            "scheduler = 'vtc': cannot be set with base_url, because a",
+        ),
+        (
+            {**ENDPOINT, "router": "d2lpm"},
+            {},
+            "router = 'd2lpm': cannot be set with base_url, because a",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(flags, settings, expected):
@@ -161,7 +182,7 @@ def test_what_the_launcher_says_itself_is_no_server_arg(arg):
 def test_data_parallelism_within_a_server_is_refused_with_the_reason(arg):
     flag = arg.partition("=")[0]
     flags = {**SGLANG, "backend": {"kind": "sglang", "server_args": ["--dtype", "half", arg]}}
-    assert f"server_args: {flag} is refused: each rank has a queue" in complaint(flags)
+    assert f"server_args: {flag} is not supported: each rank has its own" in complaint(flags)
 
 
 def test_a_wrong_backend_in_a_file_is_said_to_be_there(tmp_path):
@@ -171,7 +192,9 @@ def test_a_wrong_backend_in_a_file_is_said_to_be_there(tmp_path):
 
 def test_two_words_in_one_server_argument_are_refused():
     flags = {**SGLANG, "backend": {"kind": "sglang", "server_args": ["--device cpu"]}}
-    assert "server_args: '--device cpu' is 2 words, write one an item" in complaint(flags)
+    assert "server_args: '--device cpu' has 2 words, and each item must be one word" in complaint(
+        flags
+    )
     json_value = {**SGLANG, "backend": {"kind": "sglang", "server_args": ["--x", '{"a": 1}']}}
     assert resolve(json_value).backend.server_args == ["--x", '{"a": 1}']
 

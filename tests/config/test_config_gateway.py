@@ -67,7 +67,7 @@ def test_flags_replace_the_gateway_of_a_file_with_its_detector():
     [
         ({"gateway": "dr"}, {}, "Did you mean 'drr'?"),
         ({"gateway": "drr", "saturation": "utilisation"}, {}, "Did you mean 'utilization'?"),
-        ({"saturation": "none"}, {}, "saturation = 'none': of no gateway: name one, too"),
+        ({"saturation": "none"}, {}, "saturation = 'none': needs a gateway; set gateway, too"),
         ({"gateway": 3}, {}, "gateway = 3: must be a text"),
         ({"gateway": "drr"}, {"drr.quanta": 1}, "Did you mean 'quantum'?"),
         ({"gateway": "drr"}, {"gateway.order": "lifo"}, "gateway.order"),
@@ -75,7 +75,7 @@ def test_flags_replace_the_gateway_of_a_file_with_its_detector():
         (
             {"gateway": "drr", "backend": {"kind": "emulator"}},
             {},
-            "gateway = 'drr': only simulated runs have one",
+            "gateway = 'drr': only simulated runs support a gateway; leave it out",
         ),
     ],
 )

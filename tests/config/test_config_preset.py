@@ -80,15 +80,15 @@ def test_a_sweep_may_have_one():
     ("flags", "message"),
     [
         ({"preset": "dlpm-papre"}, "unknown preset 'dlpm-papre'.* Did you mean 'dlpm-paper'"),
-        ({**PAPER, "engine": "vllm"}, "engine = 'vllm': preset dlpm-paper describes .*'sglang'"),
+        ({**PAPER, "engine": "vllm"}, "engine = 'vllm': preset dlpm-paper is for engine 'sglang'"),
         (
             {**PAPER, "workload": "vtc-overload", "engine": "lightllm"},
-            "preset dlpm-paper describes",
+            "preset dlpm-paper is for engine",
         ),
         ({**PAPER, "workload": "long-qa"}, "holds no document of 21,449 tokens"),
         (
             {**PAPER, "backend": {"kind": "emulator"}},
-            "preset = 'dlpm-paper': describes a simulated",
+            "preset = 'dlpm-paper': presets need the simulator",
         ),
     ],
 )

@@ -30,20 +30,20 @@ def test_flags_override_the_file_and_the_rest_of_it_stays():
         ({"tag": "t" * 65}, f"tag = '{'t' * 65}': must have at most 64 characters"),
         (
             {"num_programs": 1_000_000, "dp": 8},
-            "num_programs = 1000000, clients = 3: about 3,000,000 programs in all, "
-            "at most 2,000,000 are allowed",
+            "num_programs = 1000000, clients = 3: this gives about 3,000,000 programs in total, "
+            "and at most 2,000,000 are allowed",
         ),
         # 0.035 programs/s of each of 3 clients and on each of 8 GPUs, for 4 x 10^6 s.
         (
             {"duration_s": 4e6, "dp": 8},
-            "duration_s = 4000000.0, dp = 8, clients = 3: about 3,360,000 programs in all, "
-            "at most 2,000,000 are allowed",
+            "duration_s = 4000000.0, dp = 8, clients = 3: this gives about 3,360,000 programs in "
+            "total, and at most 2,000,000 are allowed",
         ),
         # 900 s of three clients.
         (
             {"request_rate": 1e4},
-            "duration_s = 900.0, request_rate = 10000.0, clients = 3: about 27,000,000 programs "
-            "in all, at most 2,000,000 are allowed",
+            "duration_s = 900.0, request_rate = 10000.0, clients = 3: this gives about 27,000,000 "
+            "programs in total, and at most 2,000,000 are allowed",
         ),
         ({"clients": 0}, "clients = 0: must be greater than or equal to 1"),
         ({"num_programs": -1}, "num_programs = -1: must be greater than or equal to 1"),
@@ -56,7 +56,7 @@ def test_flags_override_the_file_and_the_rest_of_it_stays():
         ({"seed": -1}, "seed = -1: must be greater than or equal to 0"),
         (
             {"tokenizer": "t.json"},
-            "tokenizer: counts the tokens of real input, so give dataset_path",
+            "tokenizer: needs dataset_path, because it counts the tokens of real prompts",
         ),
     ],
 )

@@ -71,7 +71,10 @@ def test_wrong_types_in_a_file_are_one_line(file, expected):
         ("workload = 'tott'", "unknown workload 'tott'"),
         ("gpu = 'b100'", "unknown gpu 'b100'"),
         ("request_rate = inf", "request_rate = inf: needs num_programs"),
-        ("workload = 'chat'\nclients = 3", "clients = 3: scenario s1 of chat needs at least 4"),
+        (
+            "workload = 'chat'\nclients = 3",
+            "clients = 3: must be at least 4 for scenario s1 of chat",
+        ),
         ("warmup_s = 1e9", "warmup_s = 1000000000.0: must be below duration_s"),
         ("[settings]\ndlpm = 5", "settings.dlpm = 5: must be a table"),
         ("[settings]\ntot = 5", "settings.tot = 5: must be a table"),

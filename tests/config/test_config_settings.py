@@ -36,7 +36,14 @@ def test_settings_hold_exactly_the_parts_in_use():
         ("vtc.charg", "input", "unknown parameter of vtc 'charg'"),  # not in use, yet an error
         ("vtc.charge", "inputs", "vtc.charge = 'inputs': choose from extend, input, gpu-time."),
         ("dlpn.quantum", 5, "unknown part in a setting 'dlpn'"),
-        ("preble.groups", 5, "preble is a pair: set the parameters of preble-e2 or of preble-gr"),
+        (
+            "preble.groups",
+            5,
+            (
+                "preble is a pair of router and local scheduler: set the parameters of "
+                "preble-e2 or of preble-gr"
+            ),
+        ),
         ("tot.branch", 3, "unknown parameter of tot 'branch'"),
         ("judge.dimension", 3, "unknown parameter of judge 'dimension'"),
         ("tot.branches", 0, "tot.branches = 0: must be "),
@@ -50,7 +57,9 @@ def test_every_setting_is_checked_in_use_or_not(key, value, expected):
 
 def test_a_workload_must_not_take_the_name_of_a_scheduler():
     table = tomllib.loads(to_toml(resolve({})))["workload"] | {"name": "vtc"}
-    assert "a scheduler has this name" in message({}, {}, {"workload": table})
+    assert "this is the name of a scheduler; give the workload" in message(
+        {}, {}, {"workload": table}
+    )
 
 
 def test_a_workload_that_sets_an_unknown_parameter_is_refused():

@@ -104,7 +104,7 @@ def test_a_backend_of_the_base_stays_a_table():
     ("text", "complaint"),
     [
         ("[grid]\nduration_s = 'x'", "duration_s = 'x': must be a valid number"),
-        ("[grid]\ndp = []", "grid: no point is left"),
+        ("[grid]\ndp = []", "grid: all points are excluded; leave at least one"),
     ],
 )
 def test_a_file_is_blamed_for_points_that_are_its_own_fault(tmp_path, text, complaint):
@@ -131,9 +131,15 @@ def test_there_are_as_many_points_as_combinations(axes):
 @pytest.mark.parametrize(
     ("tables", "complaint"),
     [
-        ({"grid": {"dp": []}}, "no point is left"),
-        ({"grid": {"dp": [1]}, "exclude": {"workload": "tot"}}, "no point is left"),
-        ({"grid": {"seed": list(range(101)), "dp": list(range(1, 101))}}, "10,100 points, at most"),
+        ({"grid": {"dp": []}}, "grid: all points are excluded; leave at least one"),
+        (
+            {"grid": {"dp": [1]}, "exclude": {"workload": "tot"}},
+            "grid: all points are excluded; leave at least one",
+        ),
+        (
+            {"grid": {"seed": list(range(101)), "dp": list(range(1, 101))}},
+            "grid: has 10,100 points, and at most",
+        ),
         ({"grid": {"dp": [1, 0]}}, "dp = 0"),
         ({"grid": {"scheduler": "vct"}}, "unknown scheduler 'vct'.*Did you mean 'vtc'"),
         ({"grid": {"backend": "emulatr"}}, "unknown backend 'emulatr'"),

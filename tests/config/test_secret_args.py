@@ -55,7 +55,9 @@ def test_so_is_the_command_of_a_router():
     check_live(one, LiveOptions())
     stored = [*command[:-1], "***"]
     again = resolve({"backend": {"kind": "emulator", "router_command": stored}})
-    with pytest.raises(UsageError, match="router_command: --api-key: is secret and was not stored"):
+    with pytest.raises(
+        UsageError, match="router_command: --api-key is secret and was not stored; give it"
+    ):
         check_live(again, LiveOptions())
 
 
@@ -72,7 +74,7 @@ def test_so_is_a_sweep():
 
 @pytest.mark.parametrize("args", [["--api-key", "***"], ["--api-key=***"]])
 def test_without_them_no_server_is_started(args):
-    with pytest.raises(UsageError, match="--api-key: is secret and was not stored"):
+    with pytest.raises(UsageError, match="--api-key is secret and was not stored; give it again"):
         check_live(spec(*args), LiveOptions())
     for fine in ([], ["--api-key", SECRET, "***"], ["--x"]):
         check_given(fine)

@@ -17,7 +17,9 @@ def results(store):
         experiment = json.loads((run / "manifest.json").read_text())["spec_identity"]
         for path in run.iterdir():
             if path.name != "manifest.json":
-                assert (experiment, path.name) not in found, f"{run.name}: is there twice"
+                assert (experiment, path.name) not in found, (
+                    f"line 1: column {run.name} is there twice"
+                )
                 found[experiment, path.name] = path.read_bytes()
     return found
 

@@ -56,7 +56,7 @@ def test_a_node_that_dies_while_it_is_connected_to_is_one_that_is_lost():
 
 @pytest.mark.slow
 def test_a_cluster_that_does_not_come_back_ends_the_run(run, tmp_path, monkeypatch):
-    with pytest.raises(RunFailed, match="was lost; what had ended is kept"):
+    with pytest.raises(RunFailed, match="was lost; the finished runs are kept"):
         run("xdddd")
     assert (tmp_path / "script.done").read_text() == "0\n"
     monkeypatch.setattr(cluster, "PATIENCE_S", -1.0)

@@ -92,7 +92,9 @@ def test_an_interruption_stops_what_runs_and_begins_nothing_more(address, tmp_pa
 def test_a_node_with_another_environment_is_refused(address, monkeypatch):
     other = {**luggage.environment(), "numpy": "0.1"}
     monkeypatch.setattr(luggage, "environment", lambda: other)
-    with pytest.raises(UsageError, match=r"node .* has numpy \d.*, here is 0.1: results would not"):
+    with pytest.raises(
+        UsageError, match=r"node .* has numpy \d.*, and this machine has 0.1: results would differ"
+    ):
         list(RayCluster(address).run([partial(pool_tasks.double, 1)], Interruption()))
 
 

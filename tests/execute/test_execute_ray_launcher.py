@@ -135,7 +135,7 @@ def test_a_node_that_will_not_do_is_named(cluster, monkeypatch):
     assert re.match(r"node [\d.]+: server_python .* has no no_such_engine", said)
     ours = ServerPython(("fairbench",), "it", "NO_SUCH_PYTHON")
     said = refused(launcher(cluster), Wanted(1, ours, gpus=2))
-    assert re.match(r"node [\d.]+: has no GPU for Ray to give; tp = 2", said)
+    assert re.match(r"node \[\d\.\]\+: Ray has no GPU on this node, and tp = 2 needs one", said)
     here = probe.versions()
     monkeypatch.setattr(probe, "versions", lambda: {**here, "numpy": "0.1"})
     said = refused(launcher(cluster), Wanted(1))

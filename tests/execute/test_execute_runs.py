@@ -102,9 +102,12 @@ def test_a_sweep_takes_any_executor_and_outlives_its_points(tmp_path):
     assert len(failed) == 1
     assert [(number, count) for _, number, count in progress.over] == [(n, 4) for n in range(1, 5)]
     (failure,) = outcome.failures
-    assert "no request fits the KV pool of 5 tokens" in failure.error
+    assert (
+        "every request is larger than the KV pool of 5 tokens; give a larger pool or "
+        "shorter prompts"
+    ) in failure.error
     assert [len(cell.runs) for cell in outcome.cells] == [1]
-    with pytest.raises(RunFailed, match="1 failed, see"):
+    with pytest.raises(RunFailed, match="runs failed: 1; see"):
         outcome.require_whole()
 
 
@@ -137,7 +140,10 @@ def test_nothing_is_left_of_a_run_interrupted_before_its_servers_were_ready(tmp_
         raise KeyboardInterrupt
 
     monkeypatch.setattr(live_run, "run_live", told_to_stop)
-    with run_context() as context, pytest.raises(Interrupted, match="before the servers") as raised:
+    with (
+        run_context() as context,
+        pytest.raises(Interrupted, match="before the servers") as raised,
+    ):
         run_and_save(resolve(EMULATED), LiveOptions(), tmp_path, context)
     assert raised.value.exit_code == 143
     assert list(tmp_path.iterdir()) == []
@@ -171,9 +177,9 @@ def _simulated(parent):
 
 def test_only_what_was_killed_is_recovered(tmp_path):
     _, path = run_and_save(resolve(TINY), LiveOptions(), tmp_path, RunContext())
-    with pytest.raises(UsageError, match="was saved already"):
+    with pytest.raises(UsageError, match="this run is saved already; print it with `fairbench"):
         recover_run(path)
-    with pytest.raises(UsageError, match="is not the directory of a run that was killed"):
+    with pytest.raises(UsageError, match="must be the directory of a run that was killed"):
         recover_run(tmp_path)
 
 

@@ -109,7 +109,10 @@ def test_what_was_counted_is_not_far_above(line):
         ("1" * 5000, "it: cannot be read: an integer of 5000 digits does not fit 64 bits"),
         (f"[{2**64}]", "it: cannot be read: an integer of 20 digits does not fit 64 bits"),
         (f"[{-(2**63) - 1}]", "it: cannot be read: an integer of 19 digits does not fit 64 bits"),
-        ('"\\ud800"', "it: cannot be read: a text holds half of a character"),
+        (
+            '"\\ud800"',
+            "it: cannot be read: a text contains an incomplete character (a lone surrogate)",
+        ),
         ("{", "it: not JSON: Expecting property name enclosed in double quotes"),
     ],
 )
@@ -176,8 +179,8 @@ def test_csv_keeps_blank_lines_in_quotes_and_says_where_a_cell_is_too_long(tmp_p
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("a,b\n1,2\n\n3,Acme, Inc\n", "line 4: more cells than columns"),
-        ("a,b,a\n1,2,3\n", "line 1: column 'a': is there twice"),
+        ("a,b\n1,2\n\n3,Acme, Inc\n", "line 4: has more cells than line 1 has columns"),
+        ("a,b,a\n1,2,3\n", "line 1: column 'a' is there twice"),
     ],
 )
 def test_csv_whose_cells_are_not_clear_is_refused(tmp_path, text, complaint):

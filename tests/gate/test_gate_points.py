@@ -96,14 +96,17 @@ def test_one_simulated_experiment_twice_is_refused(tmp_path):
     store(tmp_path / "a" / "one")
     store(tmp_path / "a" / "two", jain_index=0.5)
     store(tmp_path / "b")
-    with pytest.raises(DataError, match=r"one and .*two: the same simulated experiment twice"):
+    with pytest.raises(DataError, match=r"one and .*two are the same simulated experiment"):
         read_pairs(tmp_path / "a", tmp_path / "b")
 
 
 def test_an_incomplete_run_is_refused(tmp_path):
     store(tmp_path / "a")
     store(tmp_path / "b", complete=False)
-    with pytest.raises(DataError, match="b: incomplete, so it cannot be compared"):
+    with pytest.raises(
+        DataError,
+        match="b: this run is incomplete and cannot be compared; finish it, or leave it out",
+    ):
         read_pairs(tmp_path / "a", tmp_path / "b")
 
 

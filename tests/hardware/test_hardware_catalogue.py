@@ -70,19 +70,19 @@ def test_every_full_id_picks_itself():
 @pytest.mark.parametrize(
     ("gpu", "model", "message"),
     [
-        ("h", "llama-3.1-8b", "gpu 'h' is ambiguous: it may be h100-80gb, h200-141gb"),
-        ("a1", "llama-3.1-8b", "gpu 'a1' is ambiguous: it may be a100-80gb, a10g-24gb"),
+        ("h", "llama-3.1-8b", "gpu 'h' is ambiguous: choose from h100-80gb, h200-141gb"),
+        ("a1", "llama-3.1-8b", "gpu 'a1' is ambiguous: choose from a100-80gb, a10g-24gb"),
         ("h100_80gb", "llama-3.1-8b", "unknown gpu 'h100_80gb': .* Did you mean 'h100-80gb'"),
         ("a100", "llama-3.1-8", "unknown model 'llama-3.1-8': .* Did you mean 'llama-3.1-8b'"),
         (
             "a100-80gb/llama-2-7b",
             "llama-3.1-8b",
-            "gpu 'a100-80gb/llama-2-7b' has no profile for model 'llama-3.1-8b': it has llama-2-7b",
+            "has no profile for model 'llama-3.1-8b': choose from llama-2-7b",
         ),
         (
             "h100-80gb/llama-3.1-8b/tp",
             "llama-2-7b",
-            "has no profile for model 'llama-2-7b': it has llama-3.1-8b",
+            "has no profile for model 'llama-2-7b': choose from llama-3.1-8b",
         ),
     ],
 )

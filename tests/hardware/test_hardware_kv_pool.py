@@ -28,7 +28,7 @@ def test_the_pool_that_a_public_log_shows():
 
 def test_no_room_for_kv_is_a_usage_error():
     pool = resolve_profile("a10g", "llama-3.1-8b").pool
-    with pytest.raises(UsageError, match=r"^mem_fraction_static 0\.5: no memory is left"):
+    with pytest.raises(UsageError, match=r"^mem_fraction_static = 0\.5: leaves no memory for KV"):
         pool.tokens(0.5)
 
 

@@ -114,5 +114,5 @@ def test_other_gpus_are_unknown(text):
 
 
 def test_an_ambiguous_gpu():
-    with pytest.raises(UsageError, match="may be a10g-24gb, a100-80gb"):
+    with pytest.raises(UsageError, match="choose from a10g-24gb, a100-80gb"):
         find_gpu("a1")

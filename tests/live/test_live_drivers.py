@@ -252,9 +252,20 @@ def test_every_client_has_one_driver(clients, count):
 @pytest.mark.parametrize(
     ("drivers", "backend", "says"),
     [
-        (2, None, "--drivers 2: a simulation has none"),
-        (5, {"kind": "emulator"}, "--drivers 5: at most one a client, and there are 2"),
-        (2, {"kind": "emulator", "max_concurrency": 4}, "--max-concurrency: not with --drivers"),
+        (
+            2,
+            None,
+            (
+                "--drivers 2 needs real servers, because a simulation has no drivers; give "
+                "--backend or --base-url"
+            ),
+        ),
+        (5, {"kind": "emulator"}, "--drivers 5: must be at most the number of clients, 2"),
+        (
+            2,
+            {"kind": "emulator", "max_concurrency": 4},
+            "--max-concurrency cannot be combined with --drivers",
+        ),
     ],
 )
 def test_drivers_that_would_not_do_are_refused(drivers, backend, says):

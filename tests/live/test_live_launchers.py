@@ -36,11 +36,15 @@ def by_command(hosts="localhost", command=STAND_IN):
         ("rya", {}, "unknown launcher 'rya'"),
         ("local", {"hosts": "a"}, "--hosts a: needs --launcher command"),
         ("command", {"ray_address": "a:1"}, "--ray-address a:1: needs --launcher ray"),
-        ("command", {}, "--launcher command: needs --hosts A,B,..."),
-        ("command", {"hosts": "a,b c"}, "--hosts 'b c': not the name or the address of a host"),
-        ("command", {"hosts": "a,,b"}, "--hosts '': not the name or the address of a host"),
-        ("command", {"hosts": "-oProxyCommand=id"}, "--hosts '-oProxyCommand=id': not the name"),
-        ("command", {"hosts": "a", "launch_command": "ssh n1"}, "has no {host}"),
+        ("command", {}, "--launcher command needs --hosts A,B,..."),
+        ("command", {"hosts": "a,b c"}, "--hosts 'b c': must be the name or the address of a host"),
+        ("command", {"hosts": "a,,b"}, "--hosts '': must be the name or the address of a host"),
+        (
+            "command",
+            {"hosts": "-oProxyCommand=id"},
+            "--hosts '-oProxyCommand=id': must be the name",
+        ),
+        ("command", {"hosts": "a", "launch_command": "ssh n1"}, "must contain {host}"),
         ("command", {"hosts": "a", "launch_command": "ssh 'n1"}, "--launch-command ssh 'n1: No"),
     ],
 )
@@ -58,7 +62,7 @@ def test_a_simulation_or_an_endpoint_starts_nothing_anywhere():
     options = LiveOptions(launcher=by_command())
     for backend in (None, {"kind": "endpoint", "base_url": "http://h:1"}):
         spec = resolve({} if backend is None else {"backend": backend})
-        with pytest.raises(UsageError, match="--launcher: only with --backend"):
+        with pytest.raises(UsageError, match="--launcher needs --backend"):
             check_live(spec, options)
     check_live(resolve({"backend": {"kind": "emulator"}}), options)
 
@@ -77,12 +81,15 @@ def test_hosts_take_turns_and_replicas_of_one_host_have_gpus_of_their_own():
 def test_what_a_command_says_of_a_host_that_it_cannot_reach(tmp_path):
     wanted = Wanted(1)
     for command, says in (
-        ("sh -c 'echo no route to {host} >&2; exit 255'", "cannot be asked there: no route to n1"),
+        (
+            "sh -c 'echo no route to {host} >&2; exit 255'",
+            "cannot be run on this host: no route to n1",
+        ),
         ("/no/such/ssh {host}", "/no/such/ssh: No such file or directory"),
         ("true {host}", "said nothing"),
         ("sh -c 'echo 7' {host}", "said nothing"),
         ("sh -c 'echo [[[' {host}", "said nothing"),
-        (r"sh -c 'printf \\344\\n; printf \\344h >&2' {host}", "there: \ufffdh"),
+        (r"sh -c 'printf \\344\\n; printf \\344h >&2' {host}", "host: \ufffdh"),
     ):
         with pytest.raises(UsageError, match=says), by_command("n1", command).places(wanted):
             pass
@@ -99,7 +106,7 @@ def test_a_host_is_asked_in_a_session_of_its_own():
 def test_the_variable_that_names_an_engines_python_counts_on_hosts_too(monkeypatch):
     monkeypatch.setenv("THEIR_PYTHON", "/no/such/python")
     engine = ServerPython(("sglang", "fairbench"), "", "THEIR_PYTHON")
-    says = "/no/such/python cannot be asked there"
+    says = "/no/such/python cannot be run on this host:"
     with pytest.raises(UsageError, match=says), by_command().places(Wanted(1, engine)):
         pass
 
@@ -110,11 +117,11 @@ def test_hosts_with_something_else_installed_are_refused(monkeypatch):
     alike = {"host a": here | {"sglang": "1"}, "host b": here | {"sglang": "1"}}
     probe.check_alike(alike, engine)
     other = {"host a": here | {"sglang": "1"}, "host b": here | {"sglang": "2"}}
-    with pytest.raises(UsageError, match=r"host b has sglang 2, on host a it is 1: they"):
+    with pytest.raises(UsageError, match=r"host b has sglang 2, and on host a it is 1: servers"):
         probe.check_alike(other, engine)
     foreign = {"host a": here | {"Python": "2.7"}}
     probe.check_alike(foreign, engine)  # an engine has a Python of its own
-    with pytest.raises(UsageError, match=r"host a has Python 2\.7, here it is 3"):
+    with pytest.raises(UsageError, match=r"host a has Python 2\.7, and here it is 3"):
         probe.check_alike(foreign, Wanted(1))
     with pytest.raises(UsageError, match=r"host a has fairbench 0, here it is"):
         probe.check_alike({"host a": {**here, "fairbench": "0"}}, engine)

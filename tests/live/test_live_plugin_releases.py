@@ -27,7 +27,7 @@ def test_a_release_of_the_window_is_supported(found):
     [
         ("", "SGLang is not installed in this Python"),
         ("0.5.16", "SGLang 0.5.16 is not supported: the schedulers run inside 0.5.17 to 0.5.23"),
-        ("0.5.24", f"inside 0.5.17 to 0.5.23; {UNTESTED}=1 in the server's environment tries"),
+        ("0.5.24", f"inside 0.5.17 to 0.5.23; set {UNTESTED}=1 in the server's"),
     ],
 )
 def test_another_is_refused_with_the_window(found, says, monkeypatch):
@@ -82,4 +82,7 @@ def test_a_release_that_the_plugin_does_not_fit_is_refused_before_a_server_is_st
 def test_a_model_path_that_is_not_there_is_one_line():
     told = CliRunner().invoke(app, ["serve", "--dp", "1", "--model", "./no-such-model"])
     assert told.exit_code == 2
-    assert told.stderr.strip() == "fairbench: model = './no-such-model': there is no such folder"
+    assert told.stderr.strip() == (
+        "fairbench: model = './no-such-model': there is no such folder; "
+        "give an existing folder, or a name on the Hugging Face hub"
+    )

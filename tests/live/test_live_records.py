@@ -123,7 +123,7 @@ def test_missing_files_and_unknown_clients_are_named(tmp_path):
     with pytest.raises(DataError, match=r"requests.jsonl: cannot be read"):
         read_records(tmp_path)
     write(tmp_path, records_of(changed(client="eve")))
-    with pytest.raises(DataError, match="client 'eve' is not one of client-0, client-1"):
+    with pytest.raises(DataError, match="client 'eve' is unknown: choose from client-0, client-1"):
         tables_of(read_records(tmp_path), CLIENTS)
 
 
@@ -297,9 +297,12 @@ def test_a_run_that_fell_behind_is_flagged():
 
 
 def test_an_endpoint_as_it_is_has_no_bound():
-    served = replace(SGLANG, unbounded="the scheduler is the server's own")
-    assert (
-        summary(DONE, served=served)["notes"]["bound_source"] == "the scheduler is the server's own"
+    served = replace(
+        SGLANG,
+        unbounded=("the scheduler is the server's own"),
+    )
+    assert summary(DONE, served=served)["notes"]["bound_source"] == (
+        "the scheduler is the server's own"
     )
     unknown = replace(SGLANG, pool_tokens=None)
     assert "KV pool" in summary(DONE, served=unknown)["notes"]["service_gap_bound"]

@@ -46,11 +46,11 @@ def test_a_keys_file_has_weights_and_quotas(keys):
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ('"secret-3" = "cat"', "entry 2 is none of weight, tokens_per_min, requests_per_min"),
+        ('"secret-3" = "cat"', "entry 2 must be one of weight, tokens_per_min, requests_per_min"),
         ("weight = 0", "Cannot overwrite a value"),
-        ("[clients.secret-1]", "clients: entry 3 is no table of a client with a key"),
-        ("[clients.bob.secret-1]", "clients.bob: entry 2 is none of weight"),
-        ("[clients]\nsecret-1 = 'ann'", "clients: entry 3 is no table of a client"),
+        ("[clients.secret-1]", "clients: entry 3 must be the table of a client that has a key"),
+        ("[clients.bob.secret-1]", "clients.bob: entry 2 must be one of weight"),
+        ("[clients]\nsecret-1 = 'ann'", "clients: entry 3 must be the table of a client that"),
         ("tokens_per_min = 0", "clients.bob: tokens_per_min = 0: must be a whole number from 1"),
         ("tokens_per_min = 1.5", "tokens_per_min = 1.5: must be a whole number"),
         ("tokens_per_min = true", "tokens_per_min = True: must be a whole number"),
@@ -232,10 +232,12 @@ def test_a_tenant_has_a_weight_and_no_quota(keys):
     keys.write_text('"secret-1" = "acme/ml/ann"\n[clients."acme/ml/"]\nweight = 2\n')
     assert read_keys(keys).weights == {"acme/ml/": 2.0}
     keys.write_text(keys.read_text() + "tokens_per_min = 100\n")
-    with pytest.raises(DataError, match=r"clients\.acme/ml/: a tenant has a weight and nothing"):
+    with pytest.raises(
+        DataError, match=r"clients\.acme/ml/: a tenant can have a weight, and no other"
+    ):
         read_keys(keys)
     keys.write_text('"secret-1" = "acme/ml/ann"\n[clients."acme/web/"]\nweight = 2\n')
-    with pytest.raises(DataError, match="entry 1 is no table of a client with a key"):
+    with pytest.raises(DataError, match="entry 1 must be the table of a client that has a key"):
         read_keys(keys)
 
 

@@ -297,9 +297,9 @@ def test_the_last_worker_is_not_drained_nor_one_added_twice():
 
     told, workers = asyncio.run(run())
     assert told == [
-        (409, f"{workers[0].url} is worker 0 already"),
+        (409, f"{workers[0].url} is already worker 0"),
         (202, None),
-        (409, "worker 1 is the only one that is up"),
+        (409, "worker 1 is the only available worker, and cannot be drained"),
         (404, "there is no worker 7"),
     ]
 
@@ -313,7 +313,7 @@ def test_a_router_that_cannot_change_its_workers_says_so(monkeypatch):
             return await admin.add("http://127.0.0.1:9"), await admin.drain(0), await admin.states()
 
     added, drained, states = asyncio.run(run())
-    complaint = "the router round-robin cannot change its set of workers"
+    complaint = "workers cannot be added or drained with the router round-robin"
     for status, told in (added, drained):
         assert (status, told["error"]["message"]) == (409, complaint)
     assert states == {0: "up", 1: "up"}
@@ -325,17 +325,37 @@ JSON = {"Content-Type": "application/json"}
 @pytest.mark.parametrize(
     ("how", "status", "complaint"),
     [
-        ({"data": b"{", "headers": {"Content-Type": "application/json"}}, 400, "is no JSON"),
-        ({"data": b"[" * 9_999, "headers": {"Content-Type": "application/json"}}, 400, "no JSON"),
-        ({"data": b'{"url": "\xff"}', "headers": JSON}, 400, "is no JSON"),
-        ({"data": b"{}", "headers": {**JSON, "Content-Encoding": "gzip"}}, 415, "an encoding"),
-        ({"data": b'{"url": "http://h"}'}, 415, "send JSON"),
+        (
+            {"data": b"{", "headers": {"Content-Type": "application/json"}},
+            400,
+            "the body must be JSON",
+        ),
+        (
+            {"data": b"[" * 9_999, "headers": {"Content-Type": "application/json"}},
+            400,
+            "must be JSON",
+        ),
+        (
+            {"data": b'{"url": "\xff"}', "headers": JSON},
+            400,
+            "the body must be JSON",
+        ),
+        (
+            {"data": b"{}", "headers": {**JSON, "Content-Encoding": "gzip"}},
+            415,
+            "an encoded body is not supported here: send the body without Content-Encoding",
+        ),
+        ({"data": b'{"url": "http://h"}'}, 415, "send it with Content-Type"),
         ({"data": b"x" * 70_000, "headers": {"Content-Type": "application/json"}}, 413, ""),
         ({"json": ["http://h"]}, 400, 'send {"url"'),
         ({"json": {"url": 7}}, 400, 'send {"url"'),
-        ({"json": {"url": "h:1"}}, 400, "url h:1: 'h:1' is not an http://HOST[:PORT] address"),
-        ({"json": {"url": "http://h\n::error::x"}}, 400, "is not an http://HOST[:PORT] address"),
-        ({"json": {"url": "http://h,kv=1"}}, 400, "neither kv=tcp://HOST:PORT nor"),
+        ({"json": {"url": "h:1"}}, 400, "url h:1: 'h:1' must be an address http://HOST[:PORT]"),
+        ({"json": {"url": "http://h\n::error::x"}}, 400, "must be an address http://HOST[:PORT]"),
+        (
+            {"json": {"url": "http://h,kv=1"}},
+            400,
+            "must be kv=tcp://HOST:PORT or replay=tcp://HOST:PORT",
+        ),
         ({"json": {"url": "http://h", "keys": "SECRET"}}, 400, "only url and key"),
         ({"json": {"url": "http://h", "key": "SECRET\n"}}, 400, "key: must be a text"),
     ],
@@ -430,10 +450,13 @@ WORKER = ("--worker-url", "http://127.0.0.1:9")
     ("arguments", "complaint"),
     [
         (("--admin-port", "70000"), "--admin-port"),
-        (("--admin-key-file", "admin"), "--admin-key-file: only with --admin-port"),
+        (("--admin-key-file", "admin"), "--admin-key-file needs --admin-port"),
         (("--admin-port", "0", "--admin-key-file", "none"), "none: cannot be read"),
-        (("--admin-port", "0", "--keys", "keys"), "with --keys it needs --admin-key-file"),
-        (("--admin-port", "0", "--worker-key", "k"), "keys of workers it needs --admin-key-file"),
+        (("--admin-port", "0", "--keys", "keys"), "needs --admin-key-file if --keys is given"),
+        (
+            ("--admin-port", "0", "--worker-key", "k"),
+            "needs --admin-key-file if keys of workers is given",
+        ),
         (("--admin-port", "0", "--keys", "keys", "--admin-key-file", "both"), "key of a client"),
     ],
 )

@@ -25,7 +25,9 @@ def test_nobody_has_all_of_it():
         assert (raised.value.status, raised.value.retry_after_s) == (429, 5)
         with memory.lease("ann") as other:
             other.grow(4 * MIB)
-            with pytest.raises(Problem, match="more than they leave"):
+            with pytest.raises(
+                Problem, match="MiB of memory, more than the limit allows; send fewer at a time"
+            ):
                 other.grow(4 * MIB + 1)
             with memory.lease("bob") as third:
                 third.grow(2 * MIB)

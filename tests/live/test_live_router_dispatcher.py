@@ -164,7 +164,7 @@ def test_a_router_that_cannot_change_its_workers_is_overruled():
 def test_without_workers_there_is_a_problem():
     dispatcher = home(Spy(), workers=1)
     dispatcher.leave(0)
-    with pytest.raises(Problem, match="no worker is up"):
+    with pytest.raises(Problem, match="no worker is available"):
         dispatcher.dispatch(request(dispatcher))
 
 

@@ -151,7 +151,7 @@ def test_no_worker_at_all_is_a_503_until_one_is_there():
             async with under_test.post(GENERATE) as answer:
                 assert answer.status == 503
                 assert int(answer.headers["Retry-After"]) > 0
-                assert (await answer.json())["error"]["message"] == "no worker is up"
+                assert (await answer.json())["error"]["message"] == "no worker is available"
             assert await under_test.status("/health") == 503
             assert await under_test.status("/v1/models") == 503
             await worker.start()

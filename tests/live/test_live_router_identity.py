@@ -112,8 +112,8 @@ def test_keys_are_read_from_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("", "holds no key"),
-        ("k1 = 7", "key 1: its client must be a text"),
+        ("", "must hold at least one key"),
+        ("k1 = 7", "key 1: the client must be a text"),
         ('[k1]\nname = "a"', "key 1"),
         ('k1 = ""', "key 1"),
         ("k1", "line 1"),
@@ -148,5 +148,5 @@ def test_the_flag_takes_fields_that_there_are_and_no_keys_beside_it():
     assert client_fields("safety_identifier, user", keys=False) == ("safety_identifier", "user")
     with pytest.raises(UsageError, match="Did you mean 'user'"):
         client_fields("users", keys=False)
-    with pytest.raises(UsageError, match="--client-from user: with --keys the key alone"):
+    with pytest.raises(UsageError, match="--client-from user cannot be combined with --keys"):
         client_fields("user", keys=True)

@@ -211,16 +211,16 @@ async def ask(under_test, client):
     ("flags", "words"),
     [
         (["--peer", NOBODY], "needs --peer-key-file"),
-        (["--peer-key-file", "KEY"], "--peer-key-file: only with --peer"),
+        (["--peer-key-file", "KEY"], "--peer-key-file needs --peer"),
         (["--peer", "nonsense", "--peer-key-file", "KEY"], "--peer nonsense"),
         (
             ["--peer", NOBODY, "--peer-key-file", "KEY", "--router", "round-robin"],
-            "has sums to share",
+            "has no counters that peers can share; choose the",
         ),
         (["--peer", NOBODY, "--peer-key-file", "KEY", "--admin-port", "0"], "--admin-port"),
         (
             ["--peer", NOBODY, "--peer-key-file", "KEY", "--set", "routers.skew=2.0"],
-            "routers.skew: simulated only",
+            "routers.skew: only simulated routers support this",
         ),
     ],
 )

@@ -105,13 +105,13 @@ def test_keys_by_flag_and_by_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ("", "holds no key"),
+        ("", "must hold at least one key"),
         ("SECRET", "line 1"),
         ('"SECRET" = "http://10.0.0.1:8000"', 'key 1: write "http://HOST:PORT" = "KEY"'),
         (f'"{A},kv=tcp://10.0.0.1:1" = "SECRET"', 'key 1: write "http://HOST:PORT"'),
         (f'"{A}" = 7', "key 1: must be a text"),
         (f'"{A}" = "SECRET\\r\\nx: y"', "key 1: must be a text of printable ASCII"),
-        (f'"{A}" = "SECRET "', "without spaces around"),
+        (f'"{A}" = "SECRET "', "without spaces at its ends"),
         (f'"{A}" = "SECRETé"', "printable ASCII"),
     ],
 )
@@ -139,7 +139,7 @@ WORKER = ("--worker-url", A)
     [
         ((*WORKER, "--worker-key", "SECRET "), "--worker-key: must be printable ASCII"),
         ((*WORKER, "--worker-key-file", "no-such.toml"), "no-such.toml: cannot be read"),
-        (("--dp", "1", "--worker-key", "SECRET"), "--worker-key: only with --worker-url"),
+        (("--dp", "1", "--worker-key", "SECRET"), "--worker-key needs --worker-url"),
     ],
 )
 def test_wrong_usage_is_one_line_without_the_key(arguments, complaint):
@@ -186,7 +186,11 @@ def test_a_run_takes_the_key_of_its_endpoint_from_a_file_and_stores_it_nowhere(t
         ("", (), "must hold a key: one line"),
         ("SECRET\nSECRET\n", (), "must hold a key: one line"),
         ("SECRET" * 9_999, (), "must hold a key: one line"),
-        ("SECRET", ("--header", "authorization=x"), "--header gives Authorization too: choose one"),
+        (
+            "SECRET",
+            ("--header", "authorization=x"),
+            ("--api-key-file and --header Authorization both set the key: give only one of them"),
+        ),
     ],
 )
 def test_a_wrong_key_of_an_endpoint_is_one_line(tmp_path, content, more, complaint):

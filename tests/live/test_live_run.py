@@ -109,7 +109,7 @@ def test_an_interrupted_run_is_kept_as_it_stands(tmp_path, signum, code):
         stdout, stderr = process.communicate()
     assert process.returncode == code
     assert "INCOMPLETE" in stdout
-    assert stderr == "fairbench: interrupted; what had finished is saved\n"
+    assert stderr == "fairbench: interrupted; the finished requests are saved\n"
     assert summary(path)["completed"] > 3
     assert summary(path)["complete"] is False
 
@@ -130,7 +130,7 @@ def test_nothing_that_finished_is_lost_to_sigkill(tmp_path):
     with running(*LONG, "--result-dir", tmp_path) as process:
         path = under_way(process, tmp_path)
         running_still = invoke("recover", path)
-        assert "this run is still going on" in running_still.stderr
+        assert "this run still goes on in another process; wait for" in running_still.stderr
         process.kill()
         process.communicate()
     written = lines(path / "live" / "requests.jsonl")
@@ -144,7 +144,7 @@ def test_nothing_that_finished_is_lost_to_sigkill(tmp_path):
     assert pq.read_table(path / "requests.parquet").num_rows == written
     assert json.loads((path / "manifest.json").read_text())["complete"] is False
     assert invoke("show", path).stdout == recovered.stdout
-    assert "was saved already" in invoke("recover", path).stderr
+    assert "this run is saved already; print it with `fairbench" in invoke("recover", path).stderr
 
 
 def pids_of(process, command):

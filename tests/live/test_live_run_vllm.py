@@ -87,7 +87,7 @@ def test_the_router_follows_what_the_servers_cache(tmp_path):
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate()
     assert process.returncode == 130
-    assert stderr == "fairbench: interrupted; what had finished is saved\n"
+    assert stderr == "fairbench: interrupted; the finished requests are saved\n"
     assert "INCOMPLETE" in stdout
     wait_until_gone(started)
     assert summary(path)["complete"] is False

@@ -84,8 +84,8 @@ def test_it_says_what_is_wrong_with_a_pair(pair, tmp_path):
     openssl("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", other)
     openssl("pkey", "-in", key, "-aes128", "-passout", "pass:secret", "-out", locked)
     for wrong, complaint in (
-        (other, "--tls-cert .*cert.pem, --tls-key .*other.pem: do not belong together"),
-        (locked, "--tls-key .*locked.pem: is encrypted"),
+        (other, "--tls-cert .*cert.pem, --tls-key .*other.pem: the private key does not belong"),
+        (locked, "--tls-key .*locked.pem: the private key is encrypted"),
         (cert, "--tls-key .*cert.pem: holds no private key in PEM format"),
     ):
         with pytest.raises(UsageError, match=complaint):
@@ -104,8 +104,8 @@ WORKER = ("--worker-url", "http://127.0.0.1:9")
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--tls-cert", "cert.pem"), "--tls-cert: needs --tls-key too"),
-        (("--tls-key", "key.pem"), "--tls-key: needs --tls-cert too"),
+        (("--tls-cert", "cert.pem"), "--tls-cert needs --tls-key, too"),
+        (("--tls-key", "key.pem"), "--tls-key needs --tls-cert, too"),
         (
             ("--tls-cert", "none.pem", "--tls-key", "none.pem"),
             "--tls-cert none.pem: cannot be read",

@@ -105,7 +105,7 @@ def test_a_point_whose_servers_do_not_start_stops_no_other(tmp_path):
     for failure in failures:
         assert f"{failure['point']}: worker-0 ended with exit code 2" in stderr
         assert "No such option: --nonsense" in failure["traceback"]
-    assert stderr.endswith(f"fairbench: 2 failed, see {store.path / 'failed'}\n")
+    assert stderr.endswith(f"fairbench: runs failed: 2; see {store.path / 'failed'}\n")
     assert stdout.count("emulated on") == 1
     assert len(list_left(store.path)) == 2
 

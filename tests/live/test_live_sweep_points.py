@@ -46,7 +46,7 @@ def test_points_of_one_endpoint_are_together():
 
 
 def test_a_python_for_sglang_needs_sglang():
-    with pytest.raises(UsageError, match="--server-python: only with --backend sglang or vllm"):
+    with pytest.raises(UsageError, match="--server-python needs --backend sglang or vllm"):
         options_of_points([spec(), spec(backend=None)], LiveFlags("python"))
     missing = spec(backend={"kind": "sglang"}, model="m")
     with pytest.raises(UsageError, match="server_python /no/such: cannot be run"):

@@ -67,7 +67,7 @@ def test_wrong_weights_end_the_server(text, monkeypatch, capsys):
 def test_a_run_needs_servers_with_its_weights():
     report = PluginReport(**Hooks(plugin_config("dlpm", {}, WEIGHTS), "0.5.23").report())
     require_active([report], local="dlpm", settings={}, weights=WEIGHTS)
-    with pytest.raises(RunFailed, match=r"the server has weights \{'client-0': 2\.0"):
+    with pytest.raises(RunFailed, match=r"the server has the weights \{'client-0': 2\.0"):
         require_active([report], local="dlpm", settings={})
 
 
@@ -168,7 +168,7 @@ def test_serve_starts_workers_with_weights_of_anyone(scheduler, tmp_path, monkey
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["--weights", "ann"], "--weights ann: write NAME=WEIGHT, commas between, each NAME once"),
+        (["--weights", "ann"], "--weights ann: write NAME=WEIGHT,NAME=WEIGHT with each NAME once"),
         (["--weights", "ann=2,ann=3"], "each NAME once"),
         (["--weights", "ann=-1"], "weights.ann = -1.0: must be a number from 1e-06 to 1e+06"),
         (["--weights", "ann=nan"], "weights.ann = nan: must be a number from"),

@@ -107,7 +107,7 @@ def test_the_gate_the_schema_and_the_documents_know_it(toy, tmp_path):
     known = values_of(summary)
     assert parse_clause(f"{toy}:+10%", known).limit(Fraction(10)) == 11
     assert parse_clause(f"{CLIENTS}client-0.{toy}:+1", known).more_is_better is False
-    with pytest.raises(UsageError, match="more of longest_input_tokens is worse"):
+    with pytest.raises(UsageError, match="a higher longest_input_tokens is worse"):
         parse_clause(f"{toy}:-1", known)
     check_summary(summary, tmp_path)
     with pytest.raises(DataError, match=toy):

@@ -105,7 +105,7 @@ def test_demand_limited_places_are_marked(tmp_path):
 def test_a_hidden_backlog_is_named(tmp_path):
     hidden = {"queue_empty_share": 0.8, "lone_tpot_ratio": 9.0}
     text = " ".join(comparison_text(cells(tmp_path, lpm={}, vtc=hidden)).split())
-    assert "Hidden backlog in chat s1 dp 1 vtc: requests share the GPU by number" in text
+    assert "Hidden backlog in chat s1 dp 1 vtc: the scheduler has nothing to order" in text
     assert "idden" not in comparison_text(cells(tmp_path / "other", lpm={}))
 
 

@@ -145,7 +145,9 @@ def test_of_many_gaps_some_are_named():
 
 
 def test_no_whole_row_is_refused():
-    with pytest.raises(DataError, match="no scheduler has a run at every place and seed: a lacks"):
+    with pytest.raises(
+        DataError, match="no scheduler has a run for every configuration and seed: a lacks"
+    ):
         make_board([line("a", 0), line("b", 1)])
 
 

@@ -57,7 +57,7 @@ def test_a_run_directory_holds_these_files_and_its_parent_nothing_else(tmp_path)
 def test_a_run_that_has_begun_is_a_run_only_once_it_is_written(tmp_path):
     path = store.begin_run(tmp_path, SPEC)
     assert [file.name for file in path.iterdir()] == ["experiment.toml"]
-    with pytest.raises(DataError, match="is not a run directory"):
+    with pytest.raises(DataError, match="must be the directory of a run"):
         store.read_run(path)
     manifest = build_manifest(SPEC, complete=True, watch=Stopwatch.start())
     store.write_run(path, SPEC, TABLES, SUMMARY, manifest)
@@ -154,14 +154,14 @@ def test_checking_a_result_dir_leaves_nothing_behind(tmp_path):
 
 def test_another_schema_version_is_refused(tmp_path):
     path = save(tmp_path, schema_version=99)
-    with pytest.raises(DataError, match=r"manifest\.json: schema_version = 99: .* reads 1$"):
+    with pytest.raises(DataError, match=r"manifest\.json: schema_version = 99: must be 1 for"):
         store.read_run(path)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("manifest.json", None, r"manifest\.json: no such file, so .* is not a run directory"),
+        ("manifest.json", None, r"manifest\.json: no such file; .* must be the directory of a run"),
         ("manifest.json", "{\n,}", r"manifest\.json, line 2: "),
         ("summary.json", "[" * 99_999, r"summary\.json: nested too deeply"),
         ("summary.json", '{"a": NaN}', r"summary\.json: cannot be read: NaN is not JSON"),

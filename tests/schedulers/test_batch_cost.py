@@ -165,7 +165,7 @@ def test_settings():
         def decode_step_s(self, requests, context_tokens):
             return 0.0
 
-    with pytest.raises(UsageError, match="load_cap = 'auto': nobody knows"):
+    with pytest.raises(UsageError, match="load_cap = 'auto': needs a timing profile, because the"):
         load_cap("auto", Nothing())
 
 

@@ -82,5 +82,7 @@ def test_a_combination_that_the_class_refuses_is_one_line():
 
 
 def test_a_part_without_parameters_says_so():
-    with pytest.raises(UsageError, match=r"^fcfs has no parameters, so fcfs\.size cannot be set$"):
+    with pytest.raises(
+        UsageError, match=r"^fcfs\.size: cannot be set, because fcfs has no parameters$"
+    ):
         registry.build_local("fcfs", {"fcfs.size": 1})

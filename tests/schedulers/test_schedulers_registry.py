@@ -116,7 +116,7 @@ def test_a_scheduler_of_the_users_own_is_found_by_its_entry_point(install):
 @pytest.mark.parametrize("name", ["vtc", "d2lpm"])
 def test_no_entry_point_can_take_a_name_that_is_taken(install, name):
     install(name, f"{__name__}:Mine")
-    with pytest.raises(UsageError, match=f"two schedulers are called '{name}'"):
+    with pytest.raises(UsageError, match=f"two schedulers have the name '{name}', one of them"):
         registry.locals_by_name()
 
 

@@ -71,7 +71,7 @@ def test_a_file_adds_its_schedulers_and_routers(name_files, tmp_path):
         (ROUTER.replace('    name = "first"', ""), "class First needs a name of letters"),
         (ROUTER.replace("def route", "def rout"), "class First needs a method route"),
         (ROUTER.replace("class Params", "class Param"), "class First needs a dataclass Params"),
-        (ROUTER.replace("first", "vtc"), "two schedulers are called 'vtc'"),
+        (ROUTER.replace("first", "vtc"), "two schedulers have the name 'vtc', one of them"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_clear_line(name_files, tmp_path, text, message):

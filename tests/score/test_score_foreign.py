@@ -139,10 +139,13 @@ def test_sessions_of_aiperf_last_until_their_last_answer(tmp_path):
     [
         ({"metadata": {"request_start_ns": "now"}}, "request_start_ns = 'now': must be an integer"),
         ({"metrics": [1]}, "metrics must be a JSON object"),
-        ({"metrics": {"request_latency": {"value": 1, "unit": "h"}}}, "request_latency in 'h'"),
+        (
+            {"metrics": {"request_latency": {"value": 1, "unit": "h"}}},
+            "the unit of request_latency is 'h'",
+        ),
         ({"metrics": {"request_latency": {"value": "one", "unit": "ms"}}}, "must be a number"),
-        ({"metadata": {}}, "no record of aiperf's"),
-        ({"metadata": None}, "no record of aiperf's"),
+        ({"metadata": {}}, "not a record of aiperf: the field metadata."),
+        ({"metadata": None}, "not a record of aiperf: the field metadata."),
     ],
 )
 def test_a_wrong_line_of_aiperf_is_named(tmp_path, change, complaint):
@@ -153,10 +156,10 @@ def test_a_wrong_line_of_aiperf_is_named(tmp_path, change, complaint):
 
 
 def test_records_of_aiperf_say_their_own_units(tmp_path):
-    with pytest.raises(UsageError, match="no --time-unit"):
+    with pytest.raises(UsageError, match="contain their units; leave --time-unit out"):
         read_scored([write_aiperf(tmp_path, "ann")], unit_s=1e-3)
     warm = [record for record in aiperf_records("bob") if "warmup" in str(record)]
-    with pytest.raises(DataError, match="no records but of the warm-up"):
+    with pytest.raises(DataError, match="holds only records of the warm-up"):
         read_scored([lines(tmp_path / "w.jsonl", warm)])
 
 
@@ -332,18 +335,34 @@ def test_a_request_that_cannot_have_been_like_that_is_named(tmp_path, complaint)
         ("{oops\n{}", {}, "line 1: not JSON"),
         ("[1]\n[2]\n", {}, "line 2: not JSON"),
         ("[[1]]", {}, "record 1: must be a JSON object"),
-        ('{"a": 1}\n', {}, "in no known layout"),
+        ('{"a": 1}\n', {}, "the layout is unknown. The plain layout needs"),
         ('{"a": 1}\n', {"layout": "vllm"}, "missing 'start_times' (start)"),
         ('{"a": 1}\n', {"layout": "vlm"}, "unknown layout 'vlm'"),
         ('{"result": {"responses": [1]}}', {"layout": "vtc"}, "must be a JSON object"),
-        (json.dumps(bench(REQUESTS, ttfts=[1.0])), {}, "'ttfts' (ttft) must be a list, as long"),
-        (json.dumps(bench(REQUESTS, ttfts=7)), {"layout": "vllm"}, "must be a list, as long"),
+        (
+            json.dumps(bench(REQUESTS, ttfts=[1.0])),
+            {},
+            "'ttfts' (ttft) must be a list as long as the other",
+        ),
+        (
+            json.dumps(bench(REQUESTS, ttfts=7)),
+            {"layout": "vllm"},
+            ") must be a list as long as the other lists",
+        ),
         (json.dumps(bench(REQUESTS, itls=[1, 2, 3])), {}, "request 1: itls must be a list"),
-        (json.dumps(bench(REQUESTS, input_lens=3)), {"layout": "vllm"}, "must be a list, as long"),
+        (
+            json.dumps(bench(REQUESTS, input_lens=3)),
+            {"layout": "vllm"},
+            ") must be a list as long as the other lists",
+        ),
         (json.dumps(bench(())), {}, "no records"),
         (json.dumps(bench(REQUESTS)) + "\n" + json.dumps(bench(REQUESTS)), {}, "holds 2 runs"),
         (json.dumps(bench(REQUESTS)), {"line": 2}, "--line 2: must be between 1 and 1"),
-        (json.dumps(rows()[0]), {"line": 1}, "each line of this file is a request"),
+        (
+            json.dumps(rows()[0]),
+            {"line": 1},
+            "cannot be given for this file, in which each line is a",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(tmp_path, text, options, complaint):

@@ -208,7 +208,7 @@ def test_a_row_whose_end_nobody_recognises_has_not_failed(tmp_path):
     with pytest.raises(DataError) as caught:
         scored_rows(tmp_path, {}, other)
     said = str(caught.value)
-    assert "r.jsonl: request 2: has no latency, unlike others (has took_altogether)." in said
+    assert "r.jsonl: request 2: has no latency, unlike other requests (it has" in said
     for failure in ({"error": "late"}, {"status": "failed"}, {"output_tokens": 0}):
         assert scored_rows(tmp_path, {}, other | failure).failed == 1
     assert scored_rows(tmp_path, {}, {"latency": None}).failed == 1

@@ -88,7 +88,10 @@ def test_clients_of_csv_are_called_as_they_are_written(tmp_path, column):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("start,client,input_tokens,output_tokens,ttft,latency\n", "a.csv: no records"),
+        (
+            "start,client,input_tokens,output_tokens,ttft,latency\n",
+            "a.csv: holds no records",
+        ),
         (
             "start,client,input_tokens,output_tokens,ttft,latency\nnoon,x,1,1,1,1\n",
             "request 1: start = 'noon': must be a number, or an ISO 8601 time",
@@ -97,7 +100,10 @@ def test_clients_of_csv_are_called_as_they_are_written(tmp_path, column):
             "start,client,input_tokens,output_tokens,ttft,latency\n1,x,one,1,1,1\n",
             "request 1: input_tokens = 'one': must be a number",
         ),
-        ("when,who\n1,x\n", "line 2: in no known layout; of the plain one it lacks client, start"),
+        (
+            "when,who\n1,x\n",
+            "line 2: the layout is unknown. The plain layout needs client, start",
+        ),
         (
             "start,client,promt_tokens,output_tokens,ttft,latency\n1,x,1,1,1,1\n",
             "NAME. Did you mean input_tokens=promt_tokens?",
@@ -123,7 +129,9 @@ def test_lengths_of_time_beside_times_whose_unit_only_their_size_says(plain, tmp
     with pytest.raises(DataError) as error:
         scored_of(tmp_path, "a.csv", ALL_MS)
     said = str(error.value)
-    assert "a.csv: ttft = 500: in what unit? Its times seem to be in ms: say it with" in said
+    assert (
+        "a.csv: ttft = 500: the unit is unknown, probably ms; give it with --time-unit, or" in said
+    )
     assert said.endswith("such as ttft_ms")
     assert facts(scored_of(tmp_path, "a.csv", ALL_MS, unit_s=1e-3)) == facts(plain)
     in_s = scored_of(tmp_path, "a.csv", ALL_MS, unit_s=1.0)

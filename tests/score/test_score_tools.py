@@ -201,7 +201,7 @@ def test_gaps_of_inference_perf_have_percentiles(tmp_path):
 
 @pytest.mark.parametrize("content", [guidellm(), inference_perf(), llmperf()])
 def test_exports_say_their_own_units(tmp_path, content):
-    with pytest.raises(UsageError, match="say their units: no --time-unit"):
+    with pytest.raises(UsageError, match="contain their units; leave --time-unit out"):
         read_scored([written(tmp_path, content)], unit_s=1e-3)
 
 

@@ -307,10 +307,10 @@ def test_named_lru_gives_the_records_of_the_default():
 def test_quotas_that_cannot_be_are_refused_in_one_line():
     setup = Setup(("ann", "bob"), {}, 100)
     cases = [
-        ({"ann": 80.0, "bob": 30.0}, "quotas of 110% together, at most 100%"),
+        ({"ann": 80.0, "bob": 30.0}, "percent: the quotas add up to 110%, and at most 100%"),
         ({"ann": -1.0}, "percent.ann = -1: must be from 0 to 100"),
         ({"anne": 10.0}, "unknown client in quota.percent 'anne'"),
-        ({"ann": 100.0}, "leaves nothing for bob"),
+        ({"ann": 100.0}, ".percent: the quotas leave nothing for bob; give this"),
     ]
     for percent, message in cases:
         with pytest.raises(UsageError, match=message) as error:

@@ -209,7 +209,13 @@ def test_documents_that_do_not_fit_are_refused_and_the_others_are_served():
 
 
 def test_a_workload_that_does_not_fit_at_all_is_a_usage_error():
-    with pytest.raises(UsageError, match="no request fits the KV pool of 100 tokens"):
+    with pytest.raises(
+        UsageError,
+        match=(
+            "every request is larger than the KV pool of 100 tokens; give a larger pool or "
+            "shorter prompts"
+        ),
+    ):
         simulate(small_spec("fcfs", "tot", pool=100))
 
 

@@ -178,12 +178,16 @@ def test_d2lpm_routers_know_all_credits_where_there_is_a_ledger():
 @pytest.mark.parametrize("form", ["exchange", "ledger"])
 def test_who_has_no_sums_cannot_share_any(form):
     flags = {"router": "least-loaded", "gateway": "drr", "saturation": "concurrency"}
-    with pytest.raises(UsageError, match="neither the router least-loaded nor the gateway drr"):
+    with pytest.raises(
+        UsageError, match="the router least-loaded or the gateway drr has no counters"
+    ):
         simulate(several(flags=flags, routers__form=form))
     tenants = {"d2lpm__tenants": "tree"}
-    with pytest.raises(UsageError, match=r"d2lpm\.tenants: not where routers share sums"):
+    with pytest.raises(
+        UsageError, match=r"d2lpm\.tenants: cannot be combined with routers that share counters"
+    ):
         simulate(several("d2lpm", routers__form=form, **tenants))
-    with pytest.raises(UsageError, match=r"not with admission\.policy"):
+    with pytest.raises(UsageError, match=r"cannot be combined with admission\.policy"):
         simulate(several("d2lpm", routers__form=form, admission__policy="demote"))
 
 
@@ -200,7 +204,11 @@ def test_the_same_seed_gives_the_same_records():
     [
         ({"routers": 0}, {}, "routers"),
         ({"routers": 65}, {}, "routers"),
-        ({"routers": 2, "backend": {"kind": "emulator"}}, {}, "only simulated runs have several"),
+        (
+            {"routers": 2, "backend": {"kind": "emulator"}},
+            {},
+            "must be 1, because only simulated runs support several routers",
+        ),
         ({"routers": 2}, {"routers.form": "gossip"}, "routers.form"),
         ({"routers": 2}, {"routers.skew": 0.5}, "routers.skew"),
     ],

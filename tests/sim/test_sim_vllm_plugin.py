@@ -76,7 +76,7 @@ def test_one_that_vllm_cannot_admit_yet_holds_nobody_up():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"FAIRBENCH_LOCAL": ""}, "FAIRBENCH_LOCAL does not say"),
+        ({"FAIRBENCH_LOCAL": ""}, "FAIRBENCH_LOCAL is not set"),
         ({"FAIRBENCH_LOCAL": "dlmp", "FAIRBENCH_SETTINGS": "{}"}, "dlpm"),
         (plugin_environment("rpm", {"rpm.limit": 5}), "rpm refuses requests"),
         (plugin_environment("edf-textbook", {}), "edf-textbook preempts"),

@@ -57,9 +57,7 @@ def test_figure_7_at_its_authors_settings_has_pools_of_20000_tokens():
 
 
 def test_a_preset_has_only_the_figures_of_its_machine():
-    with pytest.raises(
-        UsageError, match=r"--preset dlpm-paper: describes .* fig7, not that of fig9"
-    ):
+    with pytest.raises(UsageError, match=r"--preset dlpm-paper: is for .*fig7, not for fig9"):
         figure_named("fig9", "dlpm-paper")
     with pytest.raises(UsageError, match=r"unknown preset 'dlpm'.*Did you mean 'dlpm-paper'"):
         figure_named("fig7", "dlpm")
@@ -90,7 +88,11 @@ def test_an_unknown_figure_is_named():
 
 
 @pytest.mark.parametrize(
-    ("name", "complaint"), [("fig4", "no such file"), ("fig7", "sweep.toml|index.json")]
+    ("name", "complaint"),
+    [
+        ("fig4", "no such file"),
+        ("fig7", "sweep.toml|index.json"),
+    ],
 )
 def test_a_folder_that_is_no_store_is_an_error(tmp_path, name, complaint):
     with pytest.raises(DataError, match=complaint):
@@ -99,11 +101,13 @@ def test_a_folder_that_is_no_store_is_an_error(tmp_path, name, complaint):
 
 def test_timings_of_another_shape_are_an_error(tmp_path):
     write_json(tmp_path / "timings.json", {"points": []})
-    with pytest.raises(DataError, match="not the timings of a central scheduler"):
+    with pytest.raises(DataError, match="must hold the timings of a central scheduler"):
         FIGURES["fig4"].read(tmp_path)
 
 
 def test_without_seaborn_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr("fairbench.figures.style.find_spec", lambda name: name != "seaborn" or None)
-    with pytest.raises(UsageError, match=r"figures need seaborn: pip install '.\[plot\]'"):
+    with pytest.raises(
+        UsageError, match=r"figures need the package seaborn: pip install '.\[plot\]'"
+    ):
         FIGURES["fig4"].plot(tmp_path, tmp_path, ["svg"])

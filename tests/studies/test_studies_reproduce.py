@@ -54,7 +54,7 @@ def test_plot_draws_from_a_store_and_changes_nothing_in_it(swept, tmp_path):
 def test_runs_of_something_else_are_not_drawn_as_the_figure(swept, tmp_path):
     result = invoke("plot", "fig9", "--from", swept, "--output-dir", tmp_path)
     assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])
-    assert result.stderr.endswith("on chat s1 dp 2 is no run of fig9\n")
+    assert result.stderr.endswith("on chat s1 dp 2 does not belong to fig9\n")
 
 
 def test_plot_draws_a_directory_of_ones_own(swept, tmp_path):
@@ -85,23 +85,29 @@ def test_plot_finds_what_reproduce_keeps(swept, tmp_path, monkeypatch):
         (["plot", "fig8", "--format", "svg,jpg"], "unknown --format 'jpg': choose from pdf, png"),
         (
             ["plot", "fig8", "--from", "nowhere"],
-            "nowhere: no such store: `fairbench reproduce fig8` makes it",
+            "nowhere: no such directory; `fairbench reproduce fig8` makes it",
         ),
-        (["plot", "fig8", "--table", "t.tex"], "--table t.tex: is of a directory of runs"),
+        (["plot", "fig8", "--table", "t.tex"], "--table t.tex needs a directory of runs, and"),
         (["plot", ".", "--table", "t.csv"], "--table t.csv: must end in .tex"),
-        (["plot", ".", "--from", "here"], ".: is a directory: --from and --preset are of figures"),
-        (["plot", "all", "--from", "here"], "--from here: holds the runs of one figure"),
+        (
+            ["plot", ".", "--from", "here"],
+            (". is a directory: --from and --preset can be given only with the name of a figure"),
+        ),
+        (["plot", "all", "--from", "here"], "--from here holds the runs of one figure: give the"),
         (["reproduce", "fig2"], "unknown figure 'fig2': choose from all, claims, fig1"),
         (["reproduce", "fig8", "--format", ""], "--format '': must not be empty"),
         (
             ["reproduce", "vtc", "--preset", "vtc-paper"],
-            "--preset vtc-paper: is of figures and claims of DLPM, not of vtc",
+            (
+                "--preset vtc-paper can be given only with figures and claims of the "
+                "DLPM paper, not with vtc"
+            ),
         ),
         (
             ["reproduce", "claims", "--preset", "vtc-paper"],
-            "--preset vtc-paper: no figure of the DLPM paper is bundled for it",
+            "--preset vtc-paper: there is no figure of the DLPM paper for this preset",
         ),
-        (["reproduce", "fig8", "--map"], "--map: is of claims, not of fig8"),
+        (["reproduce", "fig8", "--map"], "--map can be given only with claims, not with fig8"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path, monkeypatch, arguments, complaint):

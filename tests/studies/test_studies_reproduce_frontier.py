@@ -60,7 +60,7 @@ def test_quick_then_whole_runs_only_what_is_missing(folders, tmp_path):
 def test_seeds_are_of_the_frontier_alone():
     result = invoke("fig8", "--seeds", "2")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "fairbench: --seeds: is of frontier, not of fig8\n"
+    assert result.stderr == "fairbench: --seeds can be given only with frontier, not with fig8\n"
 
 
 def test_more_seeds_than_any_cell_has_are_refused(folders):

@@ -54,12 +54,15 @@ def test_the_command_lines_are_read():
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"server": "sglang, Llama-3.1-8B"}, "names no known GPU"),
-        ({"server": SERVER.replace("Llama-3.1-8B", "Falcon-7B")}, "names no known model"),
-        ({"flags": "--Q 5"}, "no option --schedule-policy"),
+        ({"server": "sglang, Llama-3.1-8B"}, "field 'server' must name a known GPU: choose from"),
+        (
+            {"server": SERVER.replace("Llama-3.1-8B", "Falcon-7B")},
+            "field 'server' must name a known model: choose from",
+        ),
+        ({"flags": "--Q 5"}, "must contain the option --schedule-policy"),
         ({"client": CLIENT.replace("2 4", "2 x")}, "option --intervals: must be numbers"),
         ({"client": CLIENT.replace("4 2 ", "4 2 2 ")}, "must name the 2 users"),
-        ({"client": CLIENT.replace("programs a user", "each")}, "must say 'N programs a user'"),
+        ({"client": CLIENT.replace("programs a user", "each")}, "must contain 'N programs a user'"),
         ({"makespan_s": None}, "field 'makespan_s' = None: must be a positive number"),
         ({"program_latencies_s": {"user0": []}}, "'user0' must be a list of seconds"),
     ],

@@ -67,19 +67,19 @@ def test_reading_runs(tmp_path, name):
     ("changes", "complaint"),
     [
         ({"path": 3}, "line 1: missing field 'path'"),
-        ({"path": "all_results_real.jsonl"}, "names no scheduler"),
+        ({"path": "all_results_real.jsonl"}, "must have the form SCHEDULER/FILE"),
         ({"path": "a/VCT/all_results_real.jsonl"}, "line 1: unknown scheduler of a measured run"),
         ({"path": "a/VCT/all_results_real.jsonl"}, "choose from FCFS, LCF, LShare/rpmN, VTC"),
         ({"path": "a/VCT/all_results_real.jsonl"}, "Did you mean 'VTC'?"),
         ({"path": "a/LShare/rpm0/all_results_real.jsonl"}, "'LShare/rpm0'"),
-        ({"output_len": [1, 2]}, "line 1: field 'output_len' is not as long as 'client'"),
+        ({"output_len": [1, 2]}, "line 1: field 'output_len' must be as long as field 'client'"),
         ({"req_time": ["x", 1, 2]}, "field 'req_time' must be a list of numbers"),
         ({"req_time": [float("nan"), 1, 2]}, "field 'req_time' must be a list of numbers"),
         ({"req_time": 7}, "field 'req_time' must be a list of numbers"),
         ({"recorded": "2024"}, "line 1: unknown date in field 'recorded' '2024'"),
         ({"weights": [1, 0]}, "line 1: field 'weights' must be a list of positive numbers"),
         ({"weights": {"a": 1}}, "line 1: field 'weights' must be a list of positive numbers"),
-        ({"weights": [1, 2]}, "line 1: field 'weights': scheduler FCFS has none"),
+        ({"weights": [1, 2]}, "line 1: field 'weights': scheduler FCFS does not support weights"),
         ({"client": [0, 0.5, 1]}, "field 'client' must hold whole numbers from 0"),
         ({"output_len": [1, 0, 1]}, "field 'output_len' must hold whole numbers from 1"),
     ],
@@ -100,7 +100,11 @@ def test_a_missing_column_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "complaint"),
-    [(b"", "no records"), (b"{", "line 1: not JSON"), (b"\xff\n", "cannot be read")],
+    [
+        (b"", "no records"),
+        (b"{", "line 1: not JSON"),
+        (b"\xff\n", "cannot be read"),
+    ],
 )
 def test_a_bad_file_is_named(tmp_path, content, complaint):
     path = tmp_path / "runs.jsonl"
@@ -118,7 +122,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
 
 
 def test_two_runs_of_one_name_are_refused(tmp_path):
-    with pytest.raises(DataError, match="two runs are called 'FCFS/overload'"):
+    with pytest.raises(DataError, match="two runs have the name 'FCFS/overload'; rename one"):
         load_measured(write(tmp_path, record(), record()))
 
 
@@ -276,7 +280,9 @@ def test_the_calibration_finds_what_made_up_servers_have(monkeypatch):
 
 def test_only_the_named_scenarios_are_fitted_to():
     run = MeasuredRun("FCFS", "real", None)
-    with pytest.raises(DataError, match="no run of the scenarios overload and proportional"):
+    with pytest.raises(
+        DataError, match="the fit needs a run of the scenarios overload and proportional"
+    ):
         calibrate.fitted_runs([run])
 
 

@@ -64,13 +64,13 @@ def write(folder, *records):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"engine": "tgi"}, "field 'engine' = 'tgi': allowed are sglang and vllm"),
-        ({"arrival": "burst"}, "field 'arrival' = 'burst': allowed are closed and open"),
+        ({"engine": "tgi"}, "field 'engine' = 'tgi': must be sglang or vllm"),
+        ({"arrival": "burst"}, "field 'arrival' = 'burst': must be closed or open"),
         ({"concurrency": "8"}, "field 'concurrency' = '8': must be int"),
         ({"columns": {"client": ["a"]}}, "columns: field 'submit_s' must be a list of values"),
         (
             {"columns": {**record()["columns"], "ttft_s": [1.0]}},
-            "columns: field 'ttft_s' is not as long as 'client'",
+            "columns: field 'ttft_s' must be as long as field 'client'",
         ),
         (
             {"columns": {**record()["columns"], "prompt_tokens": [1, -1, 1]}},
@@ -86,7 +86,9 @@ def test_a_bad_line_is_named(tmp_path, changes, message):
 
 
 def test_two_runs_of_a_name_are_refused(tmp_path):
-    with pytest.raises(DataError, match="line 2: two runs are called 'sglang-a100-fixed-c1-run1'"):
+    with pytest.raises(
+        DataError, match="line 2: two runs have the name 'sglang-a100-fixed-c1-run1'"
+    ):
         load_serving(write(tmp_path, record(), record()))
 
 
@@ -145,7 +147,7 @@ def test_a_gateway_holds_what_is_over_its_limit():
         queue.enter(Request(number, "a", number, 0, (Segment("p", 1),), 1, 1), 0.0)
     queue.release(0.0, lambda request, _: fleet.sent.append(request.request_id))
     assert (fleet.sent, len(queue)) == ([0, 1], 2)
-    with pytest.raises(DataError, match="gateway 'lifo': known are 'fifo'"):
+    with pytest.raises(DataError, match="gateway 'lifo': must be one of 'fifo', 'fifo, N at a"):
         gateway_queue("lifo", fleet)
 
 

@@ -148,7 +148,7 @@ def test_a_run_that_cannot_be_replayed_is_a_line(tmp_path):
     assert "! lacking: " in text
     assert "run lacking: columns: field 'ttft_s' must be a list" in text
     assert "! elsewhere: no timing profile for vllm on gpu 'b200'" in text
-    assert "! lifo: gateway 'lifo': known are" in text
+    assert "! lifo: gateway 'lifo': must be one of" in text
     with pytest.raises(DataError):
         load_serving(path)
 

@@ -138,21 +138,33 @@ class TestWrongFiles:
             ("tree-of-thought", [{"question": "a"}, "{"], r"data\.jsonl, line 2: not JSON"),
             ("tree-of-thought", [{"question": "a"}, {"q": 1}], r"line 2: missing field 'question'"),
             ("tree-of-thought", [{"question": 5}], r"line 1: field 'question': must be a text"),
-            ("tree-of-thought", [{"question": ""}], r"line 1: field 'question': is empty"),
-            ("tree-of-thought", [[1]], r"line 1: not a JSON object or text"),
+            ("tree-of-thought", [{"question": ""}], r"line 1: field 'question': must not be empty"),
+            ("tree-of-thought", [[1]], r"line 1: must be a JSON object or a text"),
             ("tree-of-thought", [{"x": 1}], r"missing field 'question': tree-of-thought reads"),
-            ("long-qa", [{"text": "a", "qs": []}], r"text\} or a text records fit judge programs"),
+            (
+                "long-qa",
+                [{"text": "a", "qs": []}],
+                r"records of .*text\} or a text are for programs of kind judge",
+            ),
             ("long-qa", [{"title": "a", "qa": []}], r"line 1: missing field 'text'"),
-            ("long-qa", [{"text": "a", "qa": []}], r"line 1: field 'qa': is empty"),
+            ("long-qa", [{"text": "a", "qa": []}], r"line 1: field 'qa': must not be empty"),
             ("long-qa", [{"text": "a", "qa": [{"q": "b"}]}], r"missing field 'qa\[0\]\.a'"),
             ("chat", ["[" * 99_999], r"data\.jsonl, line 1: nested too deeply"),
             ("long-qa", [{"input": "a", "qa_pairs": "[" * 99_999}], r"must be a list of objects"),
             ("long-qa", [{"input": "a", "qa_pairs": "none("}], r"'qa_pairs': must be a list"),
             ("chat", [{"history": [{"user": "b"}]}], r"missing field 'history\[0\]\.bot'"),
             ("chat", [{"history": "b"}], r"'history': must be a list of objects"),
-            ("chat", [{"conversation_a": [{"role": "user", "content": "b"}]}], r"no user message"),
-            ("chat", [{"question": "a"}], r"fit tree-of-thought programs.*runs chat.*history"),
-            ("tree-of-thought", [{"text": "a", "qa": [1]}], r"fit long-qa programs"),
+            (
+                "chat",
+                [{"conversation_a": [{"role": "user", "content": "b"}]}],
+                "must hold a user message that is followed by an",
+            ),
+            (
+                "chat",
+                [{"question": "a"}],
+                r"for programs of kind tree-of-thought.*runs kind chat.*history",
+            ),
+            ("tree-of-thought", [{"text": "a", "qa": [1]}], r"for programs of kind long-qa"),
         ],
     )
     def test_file_line_and_field(self, write, kind, lines, message):
@@ -162,7 +174,7 @@ class TestWrongFiles:
         assert "data.jsonl" in str(raised.value)
 
     def test_empty_file(self, write):
-        with pytest.raises(DataError, match=r"data\.jsonl: no records"):
+        with pytest.raises(DataError, match=r"data\.jsonl: holds no records"):
             load_source("chat", write())
 
     def test_missing_file_folder_and_suffix(self, tmp_path):
@@ -219,14 +231,18 @@ class TestHub:
 
     def test_wrong_kind_and_row(self, hub):
         hub([{"question": "a"}, {"answer": "b"}])
-        with pytest.raises(DataError, match=r"hf:openai/gsm8k, row 1: .*fit tree-of-thought"):
+        with pytest.raises(
+            DataError, match=r"hf:openai/gsm8k, row 1: .*for programs of kind tree-of-thought"
+        ):
             load_source("chat", "hf:openai/gsm8k")
         with pytest.raises(DataError, match=r"row 2: missing field 'question'"):
             load_source("tree-of-thought", "hf:openai/gsm8k")
 
     def test_no_network(self, hub):
         hub(ConnectionError("no route\nmore"))
-        with pytest.raises(UsageError, match=r"cannot load hf:openai/gsm8k: no route \(") as raised:
+        with pytest.raises(
+            UsageError, match=r"hf:openai/gsm8k: cannot be loaded: no route \("
+        ) as raised:
             load_source("tree-of-thought", "hf:openai/gsm8k")
         assert "\n" not in str(raised.value)
 
@@ -350,7 +366,9 @@ class TestSharedData:
         assert sum(len(item.exchanges) for item in items(source)) == 4208
 
     def test_wrong_workload_for_a_real_file(self):
-        with pytest.raises(DataError, match=r"line 1: .*fit long-qa programs.*runs judge"):
+        with pytest.raises(
+            DataError, match=r"line 1: .*for programs of kind long-qa.*runs kind judge"
+        ):
             load_source("judge", shared_data("loogle_wiki9.jsonl.gz"))
 
     def test_a_real_tokenizer(self):

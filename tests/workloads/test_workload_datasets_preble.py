@@ -101,19 +101,34 @@ def test_agents_with_one_policy_share_it(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "text", "name", "complaint"),
     [
-        ("long-qa", HEADER + "7,many,why,2,a,b,c,d,e\n", "x.csv", "line 2: .*no number of frames"),
+        (
+            "long-qa",
+            HEADER + "7,many,why,2,a,b,c,d,e\n",
+            "x.csv",
+            "line 2: .*must be a number of frames",
+        ),
         ("long-qa", HEADER + "7,30,why,9,a,b,c,d,e\n", "x.csv", "line 2: .*number of a choice"),
         (
             "agent",
             '{"traj": [{"role": "user", "content": "x"}]}',
             "x.jsonl",
-            "one of the assistant",
+            "field 'traj': must hold a system message and an assistant message",
         ),
         ("agent", '{"a": "no steps"}', "x.json", "entry 'a': .*lines that begin with >"),
         ("agent", "[1, 2]", "x.json", "must be a JSON object"),
-        ("tool-use", '{"query": "q", "tools": [], "final": ""}', "x.jsonl", "'tools': is empty"),
-        ("samples", '{"prompt": "", "canonical_solution": ""}', "x.jsonl", "'prompt': is empty"),
-        ("samples", '{"question": "q"}', "x.jsonl", "fit tree-of-thought programs"),
+        (
+            "tool-use",
+            '{"query": "q", "tools": [], "final": ""}',
+            "x.jsonl",
+            "'tools': must not be empty",
+        ),
+        (
+            "samples",
+            '{"prompt": "", "canonical_solution": ""}',
+            "x.jsonl",
+            "'prompt': must not be empty",
+        ),
+        ("samples", '{"question": "q"}', "x.jsonl", "for programs of kind tree-of-thought"),
         ("agent", "a", "x.txt", r"must end in \.jsonl, \.csv"),
     ],
 )

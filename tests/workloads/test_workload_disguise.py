@@ -149,7 +149,11 @@ def test_a_scenario_may_have_fewer_clients():
     ("wrong", "keys", "complaint"),
     [
         ({"padding_of": 1}, {}, "misbehaving.padding_of: needs padding_tokens"),
-        ({"padding_of": 0, "padding_tokens": 1}, {}, "padding_of = 0: must be another client"),
+        (
+            {"padding_of": 0, "padding_tokens": 1},
+            {},
+            "padding_of = 0: must be a client that is not in the same misbehaving table",
+        ),
         ({"padding_of": 3, "padding_tokens": 1}, {}, "padding_of = 3: must be below clients = 3"),
         ({}, {"scenario": {"clients": 4}}, "clients = 4: must be at most clients = 3"),
         ({"client": 2}, {"scenario": {"clients": 2}}, "client = 2: must be below clients = 2"),

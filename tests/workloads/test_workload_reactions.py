@@ -68,10 +68,10 @@ def test_what_only_simulated_clients_do_is_refused_before_any_server_is_started(
     flags = {"workload": str(file), "scenario": "x", "scheduler": "d2lpm"}
     plan = experiment(flags, {}).client_plans()[0]
     assert plan.reaction or plan.disguise.output_multiple > 1
-    with pytest.raises(UsageError, match=f"{key.split()[0]}: backend emulator"):
+    with pytest.raises(UsageError, match=f"{key.split()[0]}: not supported by backend emulator"):
         experiment(flags | {"backend": "emulator"}, {})
 
 
 def test_a_reaction_and_so_many_at_a_time_are_too_much():
-    with pytest.raises(UsageError, match="in_flight and reaction both say when to begin"):
+    with pytest.raises(UsageError, match="misbehaving: in_flight and reaction both set the start"):
         plan_clients(claiming(in_flight=2, reaction="refill"), "s1")

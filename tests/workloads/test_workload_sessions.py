@@ -58,7 +58,7 @@ def test_a_prompt_goes_on_from_the_one_before():
 def test_bounds_choose_sessions_and_cut_them():
     assert drawn(1, least_tokens=100_000, most_tokens=200_000).demand.input_tokens == 202_300
     assert drawn(1, most_calls=1).demand.requests < drawn(1).demand.requests
-    with pytest.raises(UsageError, match="no session whose longest prompt has from 3,000"):
+    with pytest.raises(UsageError, match="must hold a session whose longest prompt has from 3,000"):
         drawn(1, least_tokens=3_000)
     assert Session.pauses(params())
     assert not Session.pauses(params(think_scale=0.0))

@@ -73,8 +73,11 @@ def test_without_the_variable_it_is_unknown(monkeypatch):
 @pytest.mark.parametrize(
     ("texts", "complaint"),
     [
-        ([MINE.replace('"echo"', '"judge"')], "another program kind 'judge'"),
-        ([MINE, MINE], "another program kind 'echo'"),
+        (
+            [MINE.replace('"echo"', '"judge"')],
+            "the program kind 'judge' exists already; choose another name",
+        ),
+        ([MINE, MINE], "the program kind 'echo' exists already; choose another name"),
         ([MINE.replace('"echo"', '"an echo"')], "class Echo needs a kind of letters"),
         ([MINE.replace("async def run", "async def walk")], "class Echo needs a method run"),
         ([MINE.replace("    @dataclass(frozen=True)\n", "")], "needs a dataclass Params"),

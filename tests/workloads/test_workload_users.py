@@ -143,14 +143,24 @@ def test_one_who_misbehaves_has_so_many_times_the_users():
 @pytest.mark.parametrize(
     ("scenario", "flags", "said"),
     [
-        ({}, {"num_programs": 5}, "num_programs: arrivals of kind closed need a duration"),
+        ({}, {"num_programs": 5}, "num_programs: not supported for arrivals of kind closed; give"),
         ({}, {"burstiness": 2.0}, "burstiness = 2"),
         (
             {"misbehaving": [{"client": 1, "until_fraction": 0.5}]},
             {},
-            r"^misbehaving client 1: until_fraction = 0\.5: not with arrivals of kind closed$",
+            (
+                r"^misbehaving client 1: until_fraction = 0\.5: not supported for "
+                "arrivals of kind closed; leave until_fraction out$"
+            ),
         ),
-        ({"misbehaving": [{"client": 1, "in_flight": 2}]}, {}, "no closed arrivals"),
+        (
+            {"misbehaving": [{"client": 1, "in_flight": 2}]},
+            {},
+            (
+                "misbehaving: padding_tokens, max_new_multiple, output_multiple, in_flight "
+                "and reaction cannot be combined with closed arrivals"
+            ),
+        ),
     ],
 )
 def test_what_a_loop_cannot_do_is_refused(scenario, flags, said):

@@ -1,1 +1,1 @@
-"""The Python interface; ``fairbench`` itself has all of it."""
+"""The Python interface, which the package ``fairbench`` exports."""

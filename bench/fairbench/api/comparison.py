@@ -1,4 +1,4 @@
-"""Results side by side, and experiments against the first, paired by seed."""
+"""Results side by side, and experiments compared with the first, paired by seed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Comparison:
         return contrast_text(self._shown).rstrip("\n")
 
     def _repr_html_(self) -> str:
-        """Return the differences that ``str`` shows as an HTML table, for notebooks."""
+        """Return the differences as an HTML table, for notebooks."""
         columns = (
             *("other", "place", "metric", "baseline_mean", "other_mean", "difference"),
             *("low", "high", "decision"),
@@ -105,7 +105,7 @@ def compare(
     show_progress: bool = False,
     **flags: Unpack[CompareFlags],
 ) -> Comparison:
-    """Compare experiments with the first of their place, run by run and paired by seed.
+    """Compare experiments with the first, run by run and paired by seed.
 
     Either results, those of one experiment in a sequence or one by one; or what ``fairbench
     compare`` takes: schedulers and experiment files, which are run (with its ``flags``, and
@@ -119,11 +119,16 @@ def compare(
     wanted = {key: value for key, value in flags.items() if value is not None}
     words = [str(one) for one in sides if isinstance(one, str | PathLike)]
     if words and len(words) < len(sides):
-        raise UsageError("give results, or names and directories, not both")
+        raise UsageError(
+            "results and names or directories cannot be mixed: give only results, or only "
+            "names and directories"
+        )
     check_usage(words or [""] * len(sides), resume, baseline, given=[*wanted, *(settings or {})])
     if resume is None and not words:
         if num_runs:
-            raise UsageError("num_runs: results are compared as they are")
+            raise UsageError(
+                "num_runs cannot be given with results, because no new runs are made; leave it out"
+            )
         return Comparison(_by_place(list(_sides(sides))), metrics)
     if resume is None and len(words) == 1:
         return Comparison(read_alone(Path(words[0]), baseline).groups, metrics)
@@ -154,7 +159,10 @@ def _sides(given: Sequence[One | Sequence[Result]]) -> list[Side]:
         elif isinstance(one, Sequence) and all(isinstance(each, Result) for each in one):
             rounds.append([_compared(each) for each in one if isinstance(each, Result)])
         else:
-            raise UsageError(f"{one!r}: must be a result, several, a name or a directory")
+            raise UsageError(
+                f"{one!r}: must be a Result, a list of Results, the name of a scheduler, or a "
+                "directory"
+            )
     sides = [side for runs in rounds for side in sides_of(runs)]
     found: dict[Label, int] = {}
     named = []
@@ -185,7 +193,7 @@ def _by_place(sides: Sequence[Side]) -> list[list[Side]]:
 
 
 def _contrasts(groups: Sequence[Sequence[Side]], metrics: Sequence[str]) -> Iterator[Contrast]:
-    """Yield the contrast of every side with the first of its group, if they share a seed."""
+    """Yield the contrast of every side with the first of its group, over common seeds."""
     for group in groups:
         for other in group[1:]:
             if group[0].runs.keys() & other.runs.keys():

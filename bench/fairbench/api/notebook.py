@@ -1,4 +1,4 @@
-"""Results as HTML tables, which notebooks show in place of a text."""
+"""Results as HTML tables for notebooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.report.numbers import number
 
 
 def html_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Return an HTML table of ``rows``: the ``columns`` that any row has, numbers to the right."""
+    """Return an HTML table of ``rows`` with the ``columns`` that any row has."""
     shown = [column for column in columns if any(column in row for row in rows)]
     head = "".join(f"<th>{escape(column)}</th>" for column in shown)
     body = "".join(

@@ -1,4 +1,4 @@
-"""A run over time: what each client got, and how long its requests took."""
+"""A run over time: the service of each client, and its response times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STYLES = ("-", "--", "-.", ":")
 
 
 def draw(run: StoredRun) -> Figure:
-    """Service and response times of each client; notebooks show it as it is.
+    """Return the figure of each client's service and response times.
 
     Raises UsageError without the plot extra.
     """
@@ -63,7 +63,7 @@ def _title(summary: Mapping[str, Any]) -> str:
 
 
 def _shown_figure() -> Figure:
-    """Return a figure without a window, which a notebook displays as a cell's value."""
+    """Return a figure without a window, which a notebook displays."""
     from matplotlib.figure import Figure
 
     class Shown(Figure):

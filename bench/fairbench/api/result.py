@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _InMemory(StoredRun):
-    """A run that is nowhere on disk."""
+    """A run that is not stored on disk."""
 
     tables: Mapping[str, pa.Table]
 
@@ -33,7 +33,7 @@ class _InMemory(StoredRun):
 
 
 class Result:
-    """A run that was made or loaded.
+    """The result of a run, made now or loaded.
 
     ``summary`` has the keys of docs/reference/metrics.md, ``experiment`` those of
     ``experiment.toml``; ``path`` is the run's directory, None if it was not saved. The tables are
@@ -58,7 +58,7 @@ class Result:
 
     @property
     def stored_run(self) -> StoredRun:
-        """The run as stores have it; its path is empty if it was not saved."""
+        """The run in its stored form; its path is empty if it was not saved."""
         return self._run
 
     @property
@@ -68,7 +68,7 @@ class Result:
 
     @property
     def requests(self) -> pa.Table:
-        """The requests, one row each. Raises DataError, as all tables do, if unreadable."""
+        """The requests, one row each. Raises DataError if the table is unreadable."""
         return self._run.table("requests")
 
     @property
@@ -78,7 +78,7 @@ class Result:
 
     @property
     def service(self) -> pa.Table:
-        """The service log: one row for each stretch of a batch and client in it."""
+        """The service log: one row per client and stretch of an unchanged batch."""
         return self._run.table("service")
 
     @property

@@ -1,4 +1,4 @@
-"""Runs from Python: as ``fairbench run``, and as ``fairbench show``."""
+"""Runs from Python, as ``fairbench run`` and ``fairbench show``."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run(
             result = Result.stored(read_run(path))
         if ran.complete:
             return result
-        kept = "" if result.path is None else f"; what had finished is saved to {result.path}"
+        kept = "" if result.path is None else f"; the finished requests are saved to {result.path}"
         if context.interrupted():
             raise context.interrupted.ended(f"interrupted{kept}")
         raise RunFailed(f"{ran.summary['notes']['complete']}{kept}")

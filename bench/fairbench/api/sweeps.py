@@ -1,4 +1,4 @@
-"""A grid of runs from Python: as ``fairbench sweep``."""
+"""A grid of runs from Python, as ``fairbench sweep``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SEVERAL = (list, tuple, range)
 
 
 class SweepResult:
-    """A sweep that was run or loaded: ``comparison`` has the keys of ``comparison.json``.
+    """A sweep that was run or loaded; ``comparison`` has the keys of ``comparison.json``.
 
     ``metrics`` has one row a run, ``clients`` one a run and client; both are Arrow tables. ``path``
     is the sweep's directory, None if it was not saved.
@@ -148,7 +148,7 @@ def sweep(
 
 
 def load_sweep(directory: str | PathLike[str]) -> SweepResult:
-    """Return a saved sweep as last compared. Raises DataError if the sweep cannot be read."""
+    """Return a saved sweep as last compared. Raises DataError if it is unreadable."""
     path = Path(directory)
     tables = [read_parquet(path / f"{name}.parquet") for name in ("metrics", "clients")]
     return SweepResult(read_json(path / "comparison.json"), tables[0], tables[1], path)

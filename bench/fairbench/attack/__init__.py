@@ -1,1 +1,1 @@
-"""Attacks: clients with an incentive, what they gain by it, and what the others lose."""
+"""Attacks: clients that cheat, what they gain, and what the other clients lose."""

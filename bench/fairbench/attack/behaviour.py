@@ -1,4 +1,4 @@
-"""The choices that an attacker has. Each choice has an honest value; the honest twin has them all.
+"""The choices of an attacker. Each choice has an honest value; the honest twin has only these.
 
 An attacker runs the same programs as its twin, and as often.
 """
@@ -21,7 +21,7 @@ Part = Annotated[float, Field(gt=0, le=1)]
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """A client behaviour. The defaults are honest.
+    """The behaviour of a client. The defaults are honest.
 
     - ``identities`` share the programs, at the same time or ``in_turn`` for ``period_s`` each.
     - ``padding_tokens`` are prepended to every prompt. They are the attacker's own, or the

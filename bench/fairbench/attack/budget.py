@@ -1,4 +1,4 @@
-"""Budgets: what an attacker asks for in an hour, in tokens or GPU time, served or not."""
+"""Budgets: the attacker's hourly demand, in tokens or GPU time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLE = 32  # programs by which a budget is judged
 
 
 def tokens_per_hour(spec: ExperimentSpec) -> float:
-    """Input and twice the output, padding included, of all that misbehave."""
+    """Return input plus twice the output of all heavy clients, including padding."""
 
     def tokens(plan: ClientPlan, job: Job) -> float:
         return job.demand.input_tokens + 2 * job.demand.output_tokens
@@ -55,7 +55,7 @@ def _per_hour(spec: ExperimentSpec, size: Callable[[ClientPlan, Job], float]) ->
 
 
 def programs_multiple(honest: ExperimentSpec, attack: ExperimentSpec) -> float:
-    """Return the attacker's programs over its twin's, on average, while programs arrive.
+    """Return the attacker's programs over its twin's, on average.
 
     The ratio differs from 1 if the time is not a whole number of an attack's periods.
     """

@@ -1,4 +1,4 @@
-"""Validation of the files of a search, which anyone may have written."""
+"""Validation of the files of a search, which users may edit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choice of the next behaviour: at random, or near good earlier trials (Optuna's TPE).
+"""The choice of the next attacks: at random, or near good trials (Optuna's TPE).
 
 A choice depends on the seed, its number and the trials before it. Interrupting the search does
 not change it.
@@ -27,7 +27,7 @@ OPTIMISERS = RANDOM, TPE = ("random", "tpe")
 def random_behaviours(
     choices: Choices, seed: int, first: int, count: int, tried: Sequence[Behaviour]
 ) -> list[Behaviour]:
-    """Draw ``count`` untried behaviours, numbered from ``first``; fewer if too few are left."""
+    """Draw ``count`` untried behaviours, numbered from ``first``; fewer if few are left."""
     known, found = {HONEST, *tried}, []
     for number in range(first, first + count):
         rng = stream(seed, f"attack/{number}")
@@ -76,7 +76,7 @@ def tpe_behaviours(
 
 
 def check_optimiser(name: str) -> None:
-    """Raise UsageError if it is not installed: trials before its first choice need none."""
+    """Raise UsageError if the optimiser is not installed."""
     if name != RANDOM:
         _optuna()
 

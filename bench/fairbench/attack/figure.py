@@ -1,4 +1,4 @@
-"""The figure of a search: what each trial did to the victims, and gained."""
+"""The figure of a search: the victims' loss and the attacker's gain of each trial."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.report.palette import SERIES
 
 
 def draw(search: Search, found: Sequence[Found], paths: Sequence[Path]) -> None:
-    """Draw every trial by kept and gain, the worst with their ranks, and the search's course."""
+    """Draw every trial by loss and gain, the ranks of the worst, and the search's course."""
     trials = [trial for trial in search.store.trials() if not trial.error]
     objective, spec = Objective(search.plan.objective), search.spec
     with paper_style():

@@ -10,7 +10,7 @@ from fairbench.config.flags.flag import OTHER, Flag, flags_of
 
 
 class Optimiser(StrEnum):
-    """The method that chooses the next behaviours."""
+    """The algorithm that chooses the next attacks."""
 
     RANDOM = "random"
     TPE = "tpe"

@@ -1,4 +1,4 @@
-"""Attacks that are known: their files in ``workloads/attacks/`` are written from these."""
+"""Known attacks, from which the files in ``workloads/attacks/`` are written."""
 
 from __future__ import annotations
 

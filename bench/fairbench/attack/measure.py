@@ -25,7 +25,7 @@ PERCENT = 95
 
 
 class Seen(NamedTuple):
-    """The measurements of one run. Service counts up to the end of arrivals, by the service log.
+    """The measurements of one run, with service up to the end of arrivals.
 
     - ``attacker`` is the attacker's useful service, in programs.
     - ``victims`` is the mean, over the victims, of the served fraction of the service due to them.
@@ -42,7 +42,7 @@ class Seen(NamedTuple):
 
 
 class Harm(NamedTuple):
-    """An attack against its honest twin, at one seed.
+    """An attack compared with its honest twin, at one seed.
 
     ``gain`` is the attacker's useful service over the twin's, ``kept`` the victims' served part
     over that beside the twin, ``finished`` likewise of their programs, ``p95`` of their P95: a
@@ -57,7 +57,7 @@ class Harm(NamedTuple):
 
 
 def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> ExperimentSpec:
-    """Return the experiment with its workload replaced by that of an attack."""
+    """Return the experiment with the workload of an attack."""
     count = workload.client_count(scenario)
     return spec.model_copy(
         update={"workload": workload, "scenario": scenario, "clients": count, "weights": None}
@@ -65,18 +65,21 @@ def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> Exp
 
 
 def measure(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen:
-    """Simulate, as a task of an executor. Raises as ``seen_in``."""
+    """Simulate and measure, as a task of an executor. Raises as ``seen_in``."""
     return seen_in(spec.client_plans(), *simulate_tables(spec, interrupted))
 
 
 def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
-    """Measure a run, simulated or live. Raises UsageError if the run is too short for a victim."""
+    """Measure a simulated or live run. Raises UsageError if the run is too short."""
     end_s = facts.window.end_s
     attackers = {plan.index: padding_of(plan) for plan in plans if plan.misbehaving}
     victims = [plan.index for plan in plans if not plan.misbehaving]
     each = [group_service(tables, {index: PLAIN}, end_s) for index in victims]
     if not all(one.due for one in each):
-        raise UsageError(f"duration = {end_s:g}: too short for every victim to send")
+        raise UsageError(
+            f"duration = {end_s:g}: in this time some victims send no request; give a longer "
+            "duration"
+        )
     each_p95 = Ranked(samples(tables.requests, tables.programs, facts)).percentiles(PERCENT)
     p95 = mean_percentile([each_p95[index] for index in victims])
     return Seen(
@@ -129,9 +132,14 @@ def pair(spec: ExperimentSpec, workload: WorkloadSpec) -> tuple[ExperimentSpec, 
     """
     for scenario in (HONEST, ATTACK):
         if scenario not in workload.scenarios:
-            raise UsageError(f"workload {workload.name}: has no scenario {scenario!r}")
+            raise UsageError(
+                f"workload {workload.name} has no scenario {scenario!r}: choose another scenario"
+            )
         if not workload.scenarios[scenario].misbehaving:
-            raise UsageError(f"workload {workload.name}: nobody misbehaves in {scenario!r}")
+            raise UsageError(
+                f"workload {workload.name}: scenario {scenario!r} has no heavy client; choose "
+                "a scenario that has one"
+            )
     alone = {
         **{"name": HONEST, "description": "", "client_owners": None},
         **{"scenarios": {HONEST: workload.scenarios[HONEST]}},
@@ -143,7 +151,9 @@ def pair(spec: ExperimentSpec, workload: WorkloadSpec) -> tuple[ExperimentSpec, 
 
 def _over(part: float, whole: float) -> float:
     if not whole:
-        raise RunFailed("nothing was served beside the honest twin: take a longer duration")
+        raise RunFailed(
+            "the victims got no service in the run with the honest client: give a longer --duration"
+        )
     return part / whole
 
 

@@ -1,4 +1,4 @@
-"""The attacker's objective, as a number for each trial."""
+"""The attacker's goal, as a number for each trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search: batches of behaviours against the honest twin, over common seeds."""
+"""The search: batches of attacks compared with the honest twin, over common seeds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CONFIRM_FROM = 1000  # seeds of the confirmation are so much higher: nothing was
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A confirmed attack: its trial, and its harm over the confirmation seeds."""
+    """A confirmed attack: its trial, and its harm over other seeds."""
 
     trial: Trial
     harm: dict[str, Any]
@@ -59,7 +59,7 @@ class Search:
         self.spent: Spent = store.spent()
 
     def run(self) -> list[Found]:
-        """Try what is left, then confirm the worst on other seeds, and write all of it down.
+        """Try the remaining attacks, confirm the worst on other seeds, and store all.
 
         Raises Interrupted, with every whole batch kept; what a simulation raised.
         """
@@ -71,7 +71,7 @@ class Search:
             return self._confirm(trials)
 
     def keep(self, trials: Sequence[Trial]) -> None:
-        """Write down the trials so far, and what they took."""
+        """Store the trials so far, and the time that they took."""
         self.store.save_trials(trials)
         self.store.save_spent(self.spent)
 
@@ -98,7 +98,7 @@ class Search:
         return whole if isclose(part, 1) else make(rate_part=part)
 
     def next_batch(self, trials: Sequence[Trial]) -> list[Behaviour]:
-        """Return the behaviours to try after these trials. The list is empty when none are left."""
+        """Return the next attacks to try, or an empty list."""
         left = BATCH if self.plan.trials is None else self.plan.trials - len(trials)
         count = min(BATCH, left)
         first, seed = len(trials), self.spec.seed
@@ -132,7 +132,7 @@ class Search:
         return trials
 
     def _attack(self, behaviour: Behaviour) -> ExperimentSpec | str:
-        """Return the experiment of a behaviour, or the reason why no workload can have it."""
+        """Return the experiment of an attack, or the reason why it is impossible."""
         try:
             return replayed(self.spec, self.workload(behaviour), ATTACK)
         except UsageError as error:
@@ -158,7 +158,7 @@ class Search:
         return found
 
     def _know_honest(self, seeds: Sequence[int]) -> None:
-        """Simulate the honest twin at those seeds at which that was not done yet."""
+        """Simulate the honest twin at seeds for which this is missing."""
         left = [seed for seed in seeds if seed not in self.honest]
         if not left:
             return
@@ -174,8 +174,9 @@ class Search:
         for seed in seeds:
             if self.honest[seed].p95_s is None or self.honest[seed].more:
                 raise UsageError(
-                    "--objective latency: beside the honest twin too many programs are unfinished "
-                    f"or refused at seed {seed} for a P95: take a smaller --multiple, or harm"
+                    f"--objective latency: at seed {seed}, in the run with the honest "
+                    "client, too many programs are unfinished or refused to compute a "
+                    "P95; give a smaller --multiple, or --objective harm"
                 )
 
     def _simulate(self, specs: Sequence[ExperimentSpec], how: Any = tried) -> list[Any]:
@@ -190,7 +191,7 @@ class Search:
 
 
 def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
-    """Return up to ``most`` worst trials, worst first; of equal harms, only the first tried."""
+    """Return up to ``most`` worst trials, worst first; of equal harm, only the first."""
     distinct: dict[tuple[Harm, ...], Trial] = {}
     for trial in trials:
         if not trial.error:

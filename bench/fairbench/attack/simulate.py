@@ -1,4 +1,4 @@
-"""Simulations of a search or of attacks that are known, side by side."""
+"""Simulations of a search or of known attacks, in parallel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directory of a search: what is searched, every trial in order, and the worst of them.
+"""The directory of a search: its settings, every trial in order, and the worst.
 
 experiment.toml  the honest experiment
 search.json      how it is searched
@@ -71,7 +71,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Simulations so far, and the processor time that they took: not the same at each search."""
+    """The number of simulations so far, and their processor time."""
 
     __pydantic_config__ = NO_MORE
 
@@ -81,7 +81,7 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A behaviour and its harm by seed, or why it is impossible."""
+    """An attack and its harm by seed, or the reason why it is impossible."""
 
     number: int
     behaviour: Behaviour
@@ -98,7 +98,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A trial as it is written down."""
+    """A trial in its stored form."""
 
     __pydantic_config__ = NO_MORE
 
@@ -110,7 +110,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class SearchStore:
-    """The directory of one search. Only ``create`` makes one."""
+    """The directory of one search. Only ``create`` makes it."""
 
     path: Path
 
@@ -133,7 +133,7 @@ class SearchStore:
         return checked(Plan, read_json(self.path / SEARCH), str(self.path / SEARCH))
 
     def go_on_for(self, trials: int | None, cpu_hours: float | None) -> None:
-        """Search until there are so many trials in all, or hours, whatever was planned."""
+        """Continue the search until this many trials, or hours, in total."""
         plan = replace(self.plan(), trials=trials, cpu_hours=cpu_hours)
         write_json(self.path / SEARCH, asdict(plan))
 
@@ -143,7 +143,7 @@ class SearchStore:
         found = {}
         for seed, data in (read_json(file) if file.exists() else {}).items():
             if not seed.isdecimal():
-                raise DataError(f"{file}: {seed!r} is no seed")
+                raise DataError(f"{file}: {seed!r} is not a seed: a seed must be a whole number")
             found[int(seed)] = checked(Seen, data, f"{file}: {seed}")
         return found
 
@@ -173,7 +173,9 @@ class SearchStore:
         for number, data in enumerate(rows):
             row = checked(_Row, data, f"{file}: trials[{number}]")
             if not row.harms and not row.error:
-                raise DataError(f"{file}: trials[{number}]: has neither harms nor an error")
+                raise DataError(
+                    f"{file}: trials[{number}] must have the field harms or the field error"
+                )
             found.append(Trial(number, row.behaviour, row.harms, row.error))
         return found
 

@@ -1,4 +1,4 @@
-"""The worst behaviours as a table for people."""
+"""The worst attacks as a table for people."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def attack_text(
 
 
 def _about(row: Mapping[str, Any]) -> str:
-    """Describe the attack, and how many times its twin's programs it sends if not as many."""
+    """Describe the attack, with the multiple of programs it sends if that is not 1."""
     times = f"{row.get('programs', 1.0):.2f}"
     return row["about"] if times == "1.00" else f"{row['about']}, {times} times the programs"
 

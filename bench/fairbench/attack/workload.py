@@ -1,4 +1,4 @@
-"""The workload of an attack: a scenario in which an attacker is honest, and one in which it is not.
+"""The workload of an attack: one scenario with an honest attacker, one with the attack.
 
 Client 0 is the attacker, clients 1 and up are its victims, and its further identities come last, so
 that nothing that a victim sends depends on what the attacker does.
@@ -40,7 +40,7 @@ def attack_workload(
     name: str = "attack",
     rate_part: float = 1.0,
 ) -> WorkloadSpec:
-    """Return ``base`` with an attack's clients, all of which run its programs as in ``scenario``.
+    """Return ``base`` with an attack's clients, which all run its programs.
 
     The attacker sends ``rate_part`` of its twin's load. Raises UsageError if the workload's
     clients differ, if its program cannot be split, or for stakes that a workload cannot have.
@@ -48,8 +48,8 @@ def attack_workload(
     chosen = base.scenario(scenario)
     if chosen.others or base.classes or base.arrivals:
         raise UsageError(
-            f"workload {base.name}: an attack needs one whose clients are all alike, without "
-            "others, classes or arrivals of its own"
+            f"workload {base.name}: attacks need a workload with equal clients; choose "
+            "one without others, classes and arrivals tables"
         )
     data = base.model_dump(mode="json", exclude_none=True)
     usual = chosen.model_dump(mode="json", exclude_none=True) | {"misbehaving": []}
@@ -120,17 +120,22 @@ def _sends(
     if one.split > 1:
         if program not in SPLITS:
             known = ", ".join(sorted(SPLITS))
-            raise UsageError(f"split: programs of kind {program} have none; {known} have")
+            raise UsageError(
+                f"split: programs of kind {program} cannot be split; programs that can are {known}"
+            )
         sends["params"] = SPLITS[program](params, one.split)
     return sends
 
 
 def _claims(base: WorkloadSpec, one: Behaviour) -> dict[str, Any]:
-    """Return an identity's claimed deadlines and weight. Raises UsageError if nobody has any."""
+    """Return an identity's claimed deadlines and weight. Raises UsageError without any."""
     claims: dict[str, Any] = {}
     if one.deadline_part < 1:
         if not base.targets:
-            raise UsageError(f"deadline_part: workload {base.name} promises nobody anything")
+            raise UsageError(
+                f"deadline_part: workload {base.name} has no latency targets; add targets to "
+                "it, or leave deadline_part out"
+            )
         promised = parse_targets(base.targets, "targets").given()
         claims["targets"] = {
             name: str(target._replace(amount=target.amount * one.deadline_part))
@@ -138,7 +143,10 @@ def _claims(base: WorkloadSpec, one: Behaviour) -> dict[str, Any]:
         }
     if one.weight_multiple > 1:
         if not base.client_weights:
-            raise UsageError(f"weight_multiple: in workload {base.name} nobody has a weight")
+            raise UsageError(
+                f"weight_multiple: workload {base.name} has no weights; add weights to it, or "
+                "leave weight_multiple out"
+            )
         claims["weight"] = one.weight_multiple
     return claims
 

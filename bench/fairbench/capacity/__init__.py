@@ -1,1 +1,1 @@
-"""Capacity: the smallest cluster that meets targets at a load that is held fixed."""
+"""Capacity: the smallest cluster that meets targets at a fixed load."""

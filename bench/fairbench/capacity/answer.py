@@ -1,4 +1,4 @@
-"""The answer of a plan as plain values: what ``answer.json`` holds, and everything shows."""
+"""The answer of a plan as plain values, the content of ``answer.json``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Summaries = Callable[[Choice, int], Sequence[Summary]]
 def answer_json(
     clusters: Clusters, found: Mapping[Choice, Found], judge: Judge, summaries: Summaries
 ) -> dict[str, Any]:
-    """Return the answer for every choice, in order, and the choices cheaper than the first."""
+    """Return the answer for every choice in order, with cheaper alternatives."""
     question = clusters.question
     rows = [_row(clusters, choice, one, judge, summaries) for choice, one in found.items()]
     choice, first = next(iter(found.items()))
@@ -98,7 +98,7 @@ def _sharing(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def _cheaper(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the indices of rows that cost less than the first row of their load, dearest first.
+    """Return the indices of rows that cost less than the first of their load.
 
     Without prices, only rows of the same GPU are comparable, by the number of GPUs. If the first
     row has no answer, every row with an answer counts as cheaper.

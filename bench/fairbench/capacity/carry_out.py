@@ -1,4 +1,4 @@
-"""A plan carried out: searches side by side, their runs in the directory of a sweep."""
+"""The execution of a plan: searches in parallel, with runs in a sweep's directory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUESTION, ANSWER = "plan.json", "answer.json"
 
 
 class _Walk:
-    """A choice's search, and what it wants tried next; nothing once it has ``found``."""
+    """The search of a choice, and the next size to try; nothing once ``found``."""
 
     def __init__(self, choice: Choice, search: Search) -> None:
         self.choice = choice
@@ -55,11 +55,13 @@ def asked(store: SweepStore) -> Question:
     try:
         return Question(**read_json(path))
     except TypeError:
-        raise DataError(f"{path}: is no question of a plan") from None
+        raise DataError(
+            f"{path}: must be the stored settings of a plan, as `fairbench plan` writes them"
+        ) from None
 
 
 def carry_out(store: SweepStore, context: RunContext) -> dict[str, Any]:
-    """Run what the plan in a directory lacks; the answer, which is kept there too.
+    """Run the missing simulations of a stored plan; return and store the answer.
 
     Raises RunFailed if a run failed, Interrupted once it has come to a halt, UsageError while
     another process carries it out.
@@ -96,7 +98,7 @@ class _Runs:
         self._found: dict[str, Summary] = {}
 
     def run(self, points: Iterable[tuple[Choice, int]], *, with_alone: bool = False) -> None:
-        """Run what is not finished of these, once what several choices have in common."""
+        """Run the unfinished points; common runs of several choices run once."""
         new: dict[str, ExperimentSpec] = {}
         for choice, dp in points:
             seeds = {identity(spec): spec for spec in self._clusters.seeds(choice, dp)}

@@ -1,4 +1,4 @@
-"""A target judged over the seeds of one cluster."""
+"""A target judged over the seeds of one cluster size."""
 
 from __future__ import annotations
 

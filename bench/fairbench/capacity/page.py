@@ -1,4 +1,4 @@
-"""The page of a plan: the answer in its title, the targets against replicas, then the runs."""
+"""The page of a plan: the answer, the targets against replicas, and the runs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def is_plan(path: Path) -> bool:
 def plan_page(path: Path) -> Page:
     """Return the page of a plan's directory. Raises DataError if it has no answer yet."""
     if not (path / ANSWER).is_file():
-        raise DataError(f"{path}: has no answer yet; go on with: fairbench plan --resume {path}")
+        raise DataError(
+            f"{path}: this plan is not finished; finish it with: fairbench plan --resume {path}"
+        )
     answer = read_json(path / ANSWER)
     return Page(
         title=title(answer),
@@ -72,7 +74,7 @@ def title(answer: Row) -> str:
 
 
 def _saved(first: Row, others: Sequence[Row]) -> str:
-    """Return what the first choice saves of the dearest other one, or costs more."""
+    """Return how much the first choice saves over the dearest, or costs more."""
     if first["replicas"] is None:
         return ""
     key = "cost" if first["cost"] is not None else "gpus"
@@ -120,7 +122,7 @@ def _remarks(answer: Row) -> Iterator[Section]:
 
 
 def _curves(answer: Row) -> Iterator[Section]:
-    """Yield the picture of every target that has values; plans of older versions kept none."""
+    """Yield the picture of every target with values."""
     figures: list[Block] = []
     for place, target in enumerate(answer["targets"]):
         series = [one for one in _series(answer, place) if one.points]

@@ -1,4 +1,4 @@
-"""The question of a plan: targets, what is to be tried, and the load that is held fixed."""
+"""The question of a plan: targets, choices, and the fixed load."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUM_RUNS = 3  # seeds of each cluster
 
 
 class Choice(NamedTuple):
-    """A purchase option: a scheduler on a GPU at a multiple of the load."""
+    """A choice: a scheduler on a GPU at a multiple of the load."""
 
     scheduler: str
     gpu: str
@@ -33,7 +33,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Question:
-    """The complete input of a plan, stored by ``as_json`` and ``Question(**...)``.
+    """The complete input of a plan, stored by ``as_json``.
 
     - The first of ``schedulers`` and of ``gpus`` is planned, the others are alternatives.
     - ``loads`` are multiples of the load that ``flags`` describe: of ``request_rate``, the
@@ -89,7 +89,7 @@ class Question:
 
 
 class Load(NamedTuple):
-    """The fixed load: programs/s per well-behaved client, or None if a trace sets the times.
+    """The fixed load: programs/s per well-behaved client, or None for a trace.
 
     ``usual`` is true if the rate is the workload's own for one replica.
     """
@@ -99,10 +99,10 @@ class Load(NamedTuple):
 
 
 class Clusters:
-    """The experiments of a question: every choice at any number of replicas, under one load."""
+    """The experiments of a plan: every choice with any number of replicas, at one load."""
 
     def __init__(self, question: Question) -> None:
-        """Prepare a plan. Raises UsageError, in one line, for what cannot be planned."""
+        """Prepare a plan. Raises UsageError, one line, if it is impossible."""
         self.question = question
         self.targets = question.targets
         _check(question)
@@ -138,7 +138,10 @@ class Clusters:
         spec = experiment({**self._flags, **own}, self.question.settings)
         if spec.workload.arrivals is not None and spec.workload.arrivals.kind == KIND:
             if set(self.question.loads) != {1.0}:
-                raise UsageError("--loads: the workload plays a trace; give it by --trace")
+                raise UsageError(
+                    "--loads cannot change a workload that replays a trace; give the trace "
+                    "itself by --trace"
+                )
             return Load(None, usual=False)
         if spec.request_rate is not None:
             return Load(spec.request_rate, usual=False)
@@ -151,9 +154,14 @@ def _check(question: Question) -> None:
             f"--dp {question.low}..{question.high}: must be LOW..HIGH, from 1 to {MAX_REPLICAS:,}"
         )
     if question.certain and question.num_runs < 2:
-        raise UsageError("--certain: one seed has no interval: give --num-runs 2 or more")
+        raise UsageError(
+            "--certain needs a confidence interval, and one seed has none: give --num-runs 2 "
+            "or more"
+        )
     if question.flags.get("request_rate") == inf:
-        raise UsageError("request_rate = inf: is no load that could be held")
+        raise UsageError(
+            "request_rate = inf: a plan needs a finite load; give a number of programs per second"
+        )
     for load in question.loads:
         if not (load > 0 and isfinite(load)):
             raise UsageError(f"--loads {load:g}: must be above 0")
@@ -167,7 +175,7 @@ def _check(question: Question) -> None:
 
 
 def _check_targets(targets: Sequence[Slo], spec: ExperimentSpec) -> None:
-    """Raise UsageError for a target of a client, of promises or of tenants that there are not."""
+    """Raise UsageError for a target on unknown clients, tenants or latency targets."""
     plans = spec.client_plans()
     promised = any(plan.targets != NO_TARGETS for plan in plans)
     tenants = tenants_of(named_below({plan.client: plan.owner for plan in plans}).values())
@@ -177,9 +185,13 @@ def _check_targets(targets: Sequence[Slo], spec: ExperimentSpec) -> None:
             if name not in (names := [plan.client for plan in plans]):
                 raise unknown_name("client in --slo", name, names)
         if "goodput" in slo.metric and not promised:
-            raise UsageError(f"--slo {slo.text}: nothing is promised: give --goodput too")
+            raise UsageError(
+                f"--slo {slo.text}: goodput needs latency targets; give them with --goodput"
+            )
         if slo.metric.rpartition(".")[2].startswith("tree_") and not tenants:
-            raise UsageError(f"--slo {slo.text}: no client has a tenant: name it TENANT/CLIENT")
+            raise UsageError(
+                f"--slo {slo.text}: the workload has no tenants; name its clients TENANT/CLIENT"
+            )
 
 
 def _plain(value: Any) -> Any:

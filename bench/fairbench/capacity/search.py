@@ -1,4 +1,4 @@
-"""The search for the smallest number that is enough, of which only some are tried."""
+"""The search for the smallest sufficient number, which tests only some numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ It never gives none: nobody would be told anything, so that it would not go on.
 
 
 class Found(NamedTuple):
-    """The smallest that is enough (None: none is), and what was tried.
+    """The smallest sufficient number (None for none), and the tested numbers.
 
     ``monotone``: of those tried, every one above an enough one is enough too. Where that is so the
     others were taken to be alike; where it is not, everything below the smallest was tried.
@@ -51,7 +51,7 @@ def bisected(low: int, high: int) -> Search:
 
 
 def _halves(low: int, high: int) -> list[int]:
-    """Half-way from ``high`` to ``low``, half-way from there, and so on to ``low`` itself."""
+    """Yield the numbers half-way from ``high`` to ``low``, and so on down to ``low``."""
     found = []
     while high > low:
         high = (low + high) // 2
@@ -70,6 +70,6 @@ def _found(tried: dict[int, bool]) -> Found:
 
 
 def is_monotone(tried: Mapping[int, bool]) -> bool:
-    """Return whether no insufficient size is larger than a sufficient one."""
+    """Return whether every size above a sufficient one is sufficient."""
     enough = [tried[one] for one in sorted(tried)]
     return enough == sorted(enough)

@@ -1,4 +1,4 @@
-"""A target of a plan: a metric and the limit that it has to keep (``ttft_p99<2s``)."""
+"""A target of a plan: a metric and its limit (``ttft_p99<2s``)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0
 
 
 class Slo(NamedTuple):
-    """``metric`` has to be below ``limit`` (in the metric's own unit), or above unless ``below``.
+    """A target: ``metric`` must be below ``limit``, or above unless ``below``.
 
     The limit itself is good enough if it is ``inclusive``.
     """
@@ -52,13 +52,13 @@ class Slo(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """The percentile that it is of; None for one that all summaries have, or no percentile."""
+        """The percentile of the metric; None if every summary has it."""
         match = RANKED.fullmatch(self.metric.rpartition(".")[2])
         return int(match[1]) if match and int(match[1]) not in USUAL_RANKS else None
 
     @property
     def of_sharing(self) -> bool:
-        """Return whether the metric requires simulating clients alone."""
+        """Return whether the metric needs simulations of clients alone."""
         return "sharing_incentive" in self.metric
 
     def met_by(self, value: float) -> bool:
@@ -76,15 +76,15 @@ class Slo(NamedTuple):
 
 
 def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
-    """Parse the targets, at least one. Raises UsageError naming what is wrong with a target."""
+    """Parse the targets, at least one. Raises UsageError naming the wrong part."""
     found = tuple(parse_slo(text) for text in texts)
     if not found:
-        raise UsageError(f"--slo: needed, or every cluster is large enough: {WRITE}")
+        raise UsageError(f"--slo: missing; a plan needs at least one target: {WRITE}")
     return found
 
 
 def parse_slo(text: str) -> Slo:
-    """``METRIC<LIMIT`` where less is better, ``METRIC>LIMIT`` where more is.
+    """Parse ``METRIC<LIMIT`` (if less is better) or ``METRIC>LIMIT``.
 
     A metric is one of a run's summary, ``clients.NAME.KEY``, ``min_share``, ``on_time``, or in
     other tools' order ``ttft_p99``. Raises UsageError for another shape, sign, metric or unit, and
@@ -101,7 +101,10 @@ def parse_slo(text: str) -> Slo:
     below = match["sign"].startswith("<")
     if below != (entry.better is Better.LESS):
         better, sign = entry.better.name.lower(), "<" if entry.better is Better.LESS else ">"
-        raise UsageError(f"--slo {text}: {better} of {short_of(key)} is better: write {sign}")
+        raise UsageError(
+            f"--slo {text}: {better} {short_of(key)} is better, so the target must be written "
+            f"with {sign}"
+        )
     limit = float(match["limit"]) * _in_unit_of(entry, match["unit"], text)
     shown = text.strip().replace(match["metric"], SHORT.get(key, match["metric"]), 1)
     slo = Slo(shown, key, below, match["sign"].endswith("="), limit)
@@ -110,16 +113,20 @@ def parse_slo(text: str) -> Slo:
 
 
 def _require_possible(slo: Slo) -> None:
-    """Raise UsageError for a limit that no cluster keeps: a search would try them all."""
+    """Raise UsageError for a limit that no cluster can meet."""
     if slo.below and not slo.met_by(0.0):
-        raise UsageError(f"--slo {slo.text}: {short_of(slo.metric)} is never below 0")
+        raise UsageError(
+            f"--slo {slo.text}: {short_of(slo.metric)} is never below 0; give a higher limit"
+        )
     part = slo.entry.form in (Form.PERCENT, Form.INDEX) and slo.entry.of is not Of.CLIENT
     if part and not slo.metric.startswith(CLIENTS) and not slo.below and not slo.met_by(1.0):
-        raise UsageError(f"--slo {slo.text}: {short_of(slo.metric)} is never above 1 (100%)")
+        raise UsageError(
+            f"--slo {slo.text}: {short_of(slo.metric)} is never above 1 (100%); give a lower limit"
+        )
 
 
 def metric_key(name: str) -> str:
-    """Return the summary key that a user's metric name means."""
+    """Return the summary key for a user's name of a metric."""
     if match := LATENCY.fullmatch(name):
         return f"{match[2]}_{match[1]}_ms"
     if match := SHARING.fullmatch(name):
@@ -139,7 +146,7 @@ def _in_unit_of(entry: Metric, unit: str | None, text: str) -> float:
 
 
 def _is_of_a_run(entry: Metric) -> bool:
-    """Return whether a metric has a better side and depends on its own run alone."""
+    """Return whether a metric has a better direction and needs a single run only."""
     beside_others = entry.of_comparison and not entry.key.startswith("sharing_incentive")
     return entry.better is not Better.NEITHER and not beside_others
 

@@ -1,4 +1,4 @@
-"""The answer of a plan for people, made from ``answer.json`` alone."""
+"""The answer of a plan for people, from ``answer.json`` alone."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def render(answer: Row) -> RenderableType:
 
 
 def head_lines(answer: Row) -> list[str]:
-    """Return the lines that say on what hardware, seeds, load and trace the numbers are based."""
+    """Return the lines on hardware, seeds, load and trace of the numbers."""
     count, first = len(answer["seeds"]), answer["seeds"][0]
     seeds = f"{count} seeds: {METHOD}" if count > 1 else f"seed {first}"
     profiles = list(dict.fromkeys(row["timing_profile"] for row in answer["choices"]))
@@ -97,7 +97,7 @@ def _judged(targets: Sequence[Row], seeds: int) -> list[Text]:
 
 
 def _cell(target: Row) -> Text:
-    """Return the mean, its interval below and the margin, coloured by the target's verdict."""
+    """Return the mean, its interval and the margin, coloured by the verdict."""
     style = MISSED if not target["met"] else MET if target["certain"] else DOUBTFUL
     text = Text(target_text(target), style=style)
     if target["mean"] is None:
@@ -111,7 +111,7 @@ def _cell(target: Row) -> Text:
 
 
 def target_text(target: Row) -> str:
-    """Return the mean of a target's metric with its unit, or in a word why it has none."""
+    """Return the mean of a target's metric with its unit, or why it has none."""
     if target["mean"] is None:
         return target["reason"].partition(":")[0] or UNDEFINED
     entry = metric_of(target["metric"])

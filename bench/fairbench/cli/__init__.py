@@ -1,1 +1,1 @@
-"""The command line: a thin file a command. Only here is anything printed."""
+"""The command line: one thin file per command. Only this package prints."""

@@ -1,4 +1,4 @@
-"""The commands put together. Here, and only here, errors become exit codes."""
+"""The command line application. Only here do errors become exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WrongUsage: Any = typer.BadParameter.__base__
 
 
 class _Commands(TyperGroup):
-    """The commands, with the one catch: a line on stderr and an exit code, never a traceback.
+    """The commands; an error ends as a line on stderr and an exit code, never a traceback.
 
     Those that it lists have no more than a name and a line of help; the one that is used is loaded.
     """
@@ -73,7 +73,7 @@ class _Commands(TyperGroup):
 
 @contextmanager
 def _before_typer() -> Iterator[None]:
-    """Handle exceptions that typer would otherwise end silently or not cleanly."""
+    """Handle exceptions that typer would end silently or with a traceback."""
     try:
         yield
     except Interrupted as error:
@@ -87,7 +87,7 @@ def _before_typer() -> Iterator[None]:
 
 
 def _wording(error: Any) -> str:
-    """Word typer's error message: the flag, and for a wrong value also what is allowed."""
+    """Word typer's error message: the flag, and the allowed values for a wrong value."""
     details = getattr(error.__cause__, "errors", None)
     if details is not None:
         first = details()[0]

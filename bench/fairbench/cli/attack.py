@@ -1,4 +1,4 @@
-"""``fairbench attack``: search for what an attacker gains under a scheduler, or replay attacks."""
+"""``fairbench attack``: search for attacks on a scheduler, or measure known attacks."""
 
 from __future__ import annotations
 
@@ -47,24 +47,30 @@ def attack(
         ),
     ] = None,
     num_runs: Annotated[
-        int | None, Option(min=1, help="Seeds of each trial. [default: 2, or 1 with --quick]")
+        int | None,
+        Option(min=1, help="Number of seeds of each trial. [default: 2, or 1 with --quick]"),
     ] = None,
-    quick: Annotated[bool, Option("--quick", help="Short simulations, few trials.")] = False,
+    quick: Annotated[bool, Option("--quick", help="Run short simulations and few trials.")] = False,
     rediscovery: Annotated[
         bool, Option("--rediscover", help="Test whether the search finds six known attacks.")
     ] = False,
     settings: Annotated[
         list[str] | None,
-        Option("--set", metavar="NAME.PARAM=VALUE", help="A parameter; may be repeated."),
+        Option(
+            "--set",
+            metavar="NAME.PARAM=VALUE",
+            help="Parameter of a scheduler, the engine or the workload; may be repeated.",
+        ),
     ] = None,
     result_dir: Annotated[
-        Path, Option(help="Directory in which the search makes its own.")
+        Path, Option(help="Parent directory; the search makes a new directory in it.")
     ] = DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None,
         Option(
             metavar="DIR",
-            help="Go on with the search in this directory, for --trials or --cpu-hours in all.",
+            help="Directory of an interrupted search to continue. --trials and --cpu-hours "
+            "count from its start.",
         ),
     ] = None,
     as_json: Annotated[
@@ -75,11 +81,11 @@ def attack(
     disable_tqdm: NoProgress = False,
     **flags: Unpack[AttackFlags],
 ) -> None:
-    """Search for what a client gains by cheating, and what the others lose.
+    """Search for the attack by which a client gains most, or harms the other clients most.
 
-    Or measure attacks that are known. Whatever the attacker does, it runs the same programs as
-    often as its honest twin, with which each behaviour is compared at the same seeds. The worst are
-    saved as workload files.
+    With names or files of attacks, measure these attacks instead. Each attack is compared with a
+    run in which the same client is honest: same programs, same number of programs, same seeds. The
+    worst attacks of a search are saved as workload files.
     """
     from fairbench.attack.search import Search
     from fairbench.attack.store import Plan, SearchStore
@@ -96,7 +102,8 @@ def attack(
     if rediscovery:
         if any((files, quick, settings, resume, flags.get("scheduler"), searched - {"trials"})):
             raise UsageError(
-                "--rediscover: says itself what is sought and under which scheduler: give none"
+                "--rediscover cannot be combined with attacks, a scheduler, --set, "
+                "--resume, --quick or options of the search; it sets them itself"
             )
         sought_all = study("attacks.rediscover", "--rediscover").sought_all
         with run_context(shown_progress(not disable_tqdm), runs_on) as context:
@@ -107,11 +114,14 @@ def attack(
     if resume is not None:
         if any((files, quick, settings, num_runs, attacked, searched - LENGTHS)):
             raise UsageError(
-                f"--resume {resume}: goes on with that search as it is: "
-                "only --trials or --cpu-hours may be given anew"
+                f"--resume {resume} continues the search with its stored settings; only "
+                "--trials and --cpu-hours can be given with it"
             )
     elif files and ("scenario" in flags or searched):
-        raise UsageError(f"{files[0]}: says itself who sends what: give nothing of a search")
+        raise UsageError(
+            f"{files[0]}: the file or name of an attack cannot be combined with --scenario or "
+            "options of a search; leave them out"
+        )
     with run_context(shown_progress(not disable_tqdm), runs_on) as context:
         if files:
             _replay(files, attacked, settings, num_runs or (1 if quick else 5), context, as_json)
@@ -120,7 +130,10 @@ def attack(
             store = SearchStore(resume)
             check_writable(resume, "--resume")
             if not store.plan().keep:
-                raise UsageError(f"--resume {resume}: is of --rediscover, which starts anew")
+                raise UsageError(
+                    f"--resume {resume}: this directory was made by --rediscover, which "
+                    "cannot be continued; run --rediscover again"
+                )
             if searched:
                 with run_folder(resume, "search"):  # not while it goes on in another process
                     store.go_on_for(trials, above_0("--cpu-hours", cpu_hours))
@@ -148,7 +161,7 @@ def attack(
 
 
 def _check(spec: ExperimentSpec, plan: Plan) -> None:
-    """Raise UsageError for what cannot be searched: the twin says why not."""
+    """Raise UsageError if the search is impossible."""
     from fairbench.attack.behaviour import HONEST
     from fairbench.attack.choose import check_optimiser
     from fairbench.attack.measure import replayed
@@ -171,7 +184,7 @@ def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str
     flags = {"dp": 2, **flags, "scenario": scenario}
     spec = experiment(flags, assigned(settings))
     if spec.duration_s is None:
-        raise UsageError("duration: an attack needs one")
+        raise UsageError("duration: missing; an attack needs a duration in seconds")
     # Measurements end with the arrivals, except for latencies.
     return spec.model_copy(update={"max_drain_s": min(spec.max_drain_s, spec.duration_s)})
 

@@ -1,4 +1,4 @@
-"""``fairbench baseline``: rerun committed experiments; check them, or make them the baseline."""
+"""``fairbench baseline``: rerun stored experiments, and check or update their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fairbench.results.store import StoredRun
 
 baseline = typer.Typer(
-    help="Rerun stored experiments: check them, or store what changed.",
+    help="Rerun stored experiments, and report or accept differences.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -27,10 +27,11 @@ baseline = typer.Typer(
 Folder = Annotated[
     Path,
     typer.Argument(
-        metavar="DIR", help="Holds a directory with an experiment.toml for each experiment."
+        metavar="DIR",
+        help="Directory of the baseline, with NAME/experiment.toml for each experiment.",
     ),
 ]
-Quiet = Annotated[bool, Option("--disable-tqdm", help="No live progress.")]
+Quiet = Annotated[bool, Option("--disable-tqdm", help="Do not show live progress.")]
 DEFAULT_FOLDER = Path("results/baseline")
 
 
@@ -41,13 +42,14 @@ def check(
         list[str] | None,
         Option(
             metavar="METRIC:LOSS",
-            help="A clause as of `fairbench check`. [default: nothing may differ]",
+            help="Limit on how much worse a metric may get, as in `fairbench check`; may be "
+            "repeated. [default: no difference is allowed]",
         ),
     ] = None,
     output: FormatOption = Format.TABLE,
     disable_tqdm: Quiet = False,
 ) -> None:
-    """Rerun all experiments; exit 1 if anything is not as it is stored."""
+    """Rerun all experiments; exit 1 if a result differs from the stored one."""
     from fairbench.cli.check import fail_unless_passed, judged, print_outcome
     from fairbench.gate.baseline import check_stored, read_specs
 
@@ -61,9 +63,10 @@ def check(
 
 @baseline.command()
 def update(folder: Folder = DEFAULT_FOLDER, disable_tqdm: Quiet = False) -> None:
-    """Rerun all experiments, print what changed and store it.
+    """Rerun all experiments, print the results that changed and store them.
 
-    What did not change is left as it is. To add an experiment, put its NAME/experiment.toml there.
+    Results that did not change are left as they are. To add an experiment, create its file
+    NAME/experiment.toml first.
     """
     from fairbench.cli.output import look
     from fairbench.gate.baseline import difference, keep, read_specs

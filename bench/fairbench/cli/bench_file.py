@@ -1,4 +1,4 @@
-"""``--output-file``: summaries as lines in the shape of sglang.bench_serving's, in a file."""
+"""``--output-file``: summaries as JSON lines in the format of sglang.bench_serving."""
 
 from __future__ import annotations
 
@@ -16,11 +16,18 @@ if TYPE_CHECKING:
 OutputFile = Annotated[
     Path | None,
     option(
-        OUTPUT, "Also add the summary to this file, as a JSON line like sglang.bench_serving's."
+        OUTPUT,
+        "File to which a JSON line with the summary is appended, in the format of "
+        "sglang.bench_serving.",
     ),
 ]
 OutputDetails = Annotated[
-    bool, option(OUTPUT, "Add lists of all requests to that line.", "--output-details")
+    bool,
+    option(
+        OUTPUT,
+        "Add lists with the values of all requests to the line of --output-file.",
+        "--output-details",
+    ),
 ]
 
 OnSaved: TypeAlias = Callable[[Path, Mapping[str, Any]], None]
@@ -62,7 +69,7 @@ def add_bench_line(
     *,
     details: bool,
 ) -> None:
-    """Add the summary as a line of sglang.bench_serving's to a file, if there is a path.
+    """Append the summary in sglang.bench_serving's format to a file, if a path is given.
 
     With ``details`` also its requests. Raises UsageError if the file cannot be written, or if
     details are asked for without one.
@@ -77,4 +84,4 @@ def add_bench_line(
 
 def _check_details(path: Path | None, details: bool) -> None:
     if details and path is None:
-        raise UsageError("--output-details: only with --output-file")
+        raise UsageError("--output-details needs --output-file")

@@ -1,4 +1,4 @@
-"""``fairbench check``: stored runs against a baseline, for people and for CI."""
+"""``fairbench check``: stored runs compared with a baseline, for people and for CI."""
 
 from __future__ import annotations
 
@@ -38,38 +38,46 @@ class CannotTell(StrEnum):
 FormatOption = Annotated[
     Format,
     Option(
-        "--format", help="Output format. `github`: annotations, and the table in the job's summary."
+        "--format",
+        help="Output format. `github` prints annotations and adds the table to the summary of "
+        "the job.",
     ),
 ]
 
 
 def check(
     baseline: Annotated[
-        Path, typer.Argument(metavar="BASELINE", help="A run, or a directory of runs.")
+        Path, typer.Argument(metavar="BASELINE", help="Directory of a run, or of several runs.")
     ],
     current: Annotated[
-        Path, typer.Argument(metavar="CURRENT", help="The same experiments, run again.")
+        Path,
+        typer.Argument(
+            metavar="CURRENT", help="Directory of the new runs of the same experiments."
+        ),
     ],
     fail_if: Annotated[
         list[str] | None,
         Option(
             metavar="METRIC:LOSS",
             help="Limit on how much worse a metric may get, such as jain_index:-0.02 or "
-            "victim_p99_s:+10%; "
-            "may be repeated. Without any, simulated runs must not differ at all.",
+            "victim_p99_s:+10%; may be repeated. Without a limit, simulated runs must "
+            "not differ at all.",
         ),
     ] = None,
     allow: Annotated[
         list[str] | None,
         Option(
             metavar="KEY",
-            help="A key of the experiments that was changed on purpose, such as dp or vtc.charge: "
-            "runs that differ in it are compared; may be repeated.",
+            help="Key of the experiment that was changed on purpose, such as dp or "
+            "vtc.charge. Runs are compared even if this key differs; may be repeated.",
         ),
     ] = None,
     output: FormatOption = Format.TABLE,
     alpha: Annotated[
-        float, Option(min=1e-6, max=0.5, help="Level of the tests over several seeds or repeats.")
+        float,
+        Option(
+            min=1e-6, max=0.5, help="Significance level of the tests over several seeds or repeats."
+        ),
     ] = 0.05,
     cannot_tell: Annotated[
         CannotTell, Option(help="Result of an inconclusive check.")
@@ -77,8 +85,9 @@ def check(
 ) -> None:
     """Compare runs with a baseline; exit 1 if one got worse.
 
-    Both are of the same experiments. One simulated run is compared number by number. Over several
-    seeds runs are paired, as `compare` does, and a check passes or fails if that is certain.
+    Both directories hold runs of the same experiments. Single simulated runs are compared number by
+    number. Runs over several seeds are paired by seed, as in `compare`; a check passes or fails
+    only if the result is significant.
     """
     strict = cannot_tell is CannotTell.FAIL
     outcome = judged(baseline, current, fail_if or [], alpha=alpha, allowed=allow or [])
@@ -102,7 +111,7 @@ def judged(
 
 
 def print_outcome(outcome: Outcome, output: Format, *, cannot_tell_fails: bool = True) -> None:
-    """Print an outcome on stdout; for GitHub also add it to the job's summary, if there is one."""
+    """Print an outcome on stdout; for GitHub also add it to the summary of the job."""
     typer.echo(_text(outcome, output, cannot_tell_fails=cannot_tell_fails), nl=False)
     if output is Format.GITHUB and (summary := os.environ.get(JOB_SUMMARY)):
         with Path(summary).open("a", encoding="utf-8") as file:
@@ -129,9 +138,9 @@ def _text(outcome: Outcome, output: Format, *, cannot_tell_fails: bool) -> str:
 def fail_unless_passed(
     outcome: Outcome, *, cannot_tell_fails: bool = True, advice: str = ""
 ) -> None:
-    """Raise RunFailed, with the advice, if a check failed or could not be told but should be."""
+    """Raise RunFailed, with the advice, if a check failed or is inconclusive."""
     from fairbench.gate.judge import Verdict
 
     failed, unknown = outcome.count(Verdict.FAIL), outcome.count(Verdict.CANNOT_TELL)
     if failed or (unknown and cannot_tell_fails):
-        raise RunFailed(f"the gate is red: {outcome.summary()}{advice}")
+        raise RunFailed(f"the check failed: {outcome.summary()}{advice}")

@@ -1,4 +1,4 @@
-"""The commands by name. A module is imported when its command is used, not to list it."""
+"""The commands by name. A command's module is imported only when the command is used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.cli.panels import PANELLED, PanelCommand
 
 
 class Entry(NamedTuple):
-    """A command: its location, ``MODULE:NAME`` in this package, and its description in a line.
+    """A command: ``MODULE:NAME`` in this package, and its description in a line.
 
     The module of a command of the ``studies`` is in their package.
     """
@@ -23,7 +23,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS: Mapping[str, Entry] = {
-    "run": Entry("run:run", "Run one experiment and say who got what."),
+    "run": Entry("run:run", "Run one experiment and print the service and latency of each client."),
     "list": Entry(
         "list:list_names",
         "List schedulers, routers, gateways, evictions, workloads, profiles, engines or presets.",
@@ -31,56 +31,63 @@ COMMANDS: Mapping[str, Entry] = {
     "show": Entry(
         "show:show", "Print the summary of a stored run, or the comparison of a sweep, again."
     ),
-    "recover": Entry("recover:recover", "Save what had finished of a run that was killed."),
-    "validate": Entry("validate:validate", "Replay measured runs in the simulator, and compare."),
+    "recover": Entry("recover:recover", "Save the finished requests of a run that was killed."),
+    "validate": Entry(
+        "validate:validate", "Replay measured runs in the simulator, and compare the results."
+    ),
     "profile": Entry(
         "profile:profile", "Make a timing profile of any model on any GPU, or of a live server."
     ),
     "sweep": Entry("sweep:sweep", "Run a grid of experiments and compare them."),
     "compare": Entry(
-        "compare:compare", "Compare experiments over common seeds: better, worse or cannot tell."
+        "compare:compare", "Compare experiments over common seeds: better, worse or inconclusive."
     ),
     "plan": Entry(
-        "plan:plan", "Find the smallest cluster that meets targets at a load that stays as it is."
+        "plan:plan",
+        "Find the smallest cluster that meets latency and fairness targets at a fixed load.",
     ),
     "attack": Entry(
-        "attack:attack", "Search for what a client gains by cheating, and what the others lose."
+        "attack:attack",
+        "Search for the attack by which a client gains most, or harms the other clients most.",
     ),
     "leaderboard": Entry(
-        "leaderboard:leaderboard", "Rank the schedulers of stored sweeps, and say what is noise."
+        "leaderboard:leaderboard",
+        "Rank the schedulers of stored sweeps, and mark differences that are not significant.",
     ),
     "emulate": Entry(
-        "emulate:emulate", "Serve SGLang's HTTP with the simulated engine, in real time."
+        "emulate:emulate", "Serve SGLang's HTTP API with the simulated engine, in real time."
     ),
     "serve": Entry(
         "serve:serve",
-        "Route anyone's requests to workers: the APIs of OpenAI, and SGLang's /generate.",
+        "Route requests of clients to workers, with OpenAI's APIs and SGLang's /generate.",
     ),
-    "trace": Entry("trace:trace", "Inspect recorded traffic, or write a part of it."),
+    "trace": Entry("trace:trace", "Inspect recorded traffic, or write a changed copy of it."),
     "workload": Entry(
         "workload:workload",
         "Check a workload file: its clients, their rates, and the load of a cluster.",
     ),
     "check": Entry("check:check", "Compare runs with a baseline; exit 1 if one got worse."),
     "score": Entry(
-        "score:score", "Compute every fairness metric from anyone's records of requests."
+        "score:score", "Compute every fairness metric from request records of any serving system."
     ),
     "diagnose": Entry(
-        "diagnose:diagnose_log", "Find who floods an access log, who is hurt, and what would help."
+        "diagnose:diagnose_log",
+        "Find the heavy clients of an access log, the clients they harm, and a remedy.",
     ),
     "report": Entry(
-        "report:report", "Write a page on a run, its repeats, a sweep, a plan, or an access log."
+        "report:report",
+        "Write a report page for a run, its repeats, a sweep, a plan, or an access log.",
     ),
     "plot": Entry(
-        "plot:plot", "Draw a figure of the DLPM paper, or your own runs, from what is stored."
+        "plot:plot", "Draw a figure of the DLPM paper, or of your own runs, from stored runs."
     ),
     "reproduce": Entry(
         "reproduce:reproduce",
-        "Run what a figure of the DLPM paper lacks, then draw it.",
+        "Run the missing simulations of a figure of the DLPM paper, then draw it.",
         studies=True,
     ),
     "baseline": Entry(
-        "baseline:baseline", "Rerun stored experiments: check them, or store what changed."
+        "baseline:baseline", "Rerun stored experiments, and report or accept differences."
     ),
 }
 
@@ -94,7 +101,7 @@ def _home(module: str, entry: Entry, name: str) -> Any:
 
 
 def load(name: str) -> Any:
-    """Return a command as click has it, from its function or its group of commands.
+    """Return a command as click's object, from its function or its group of commands.
 
     Raises UsageError for a command of the studies where they are not.
     """

@@ -1,4 +1,4 @@
-"""``fairbench compare``: experiments against the first, paired by seed."""
+"""``fairbench compare``: experiments compared with the first, paired by seed."""
 
 from __future__ import annotations
 
@@ -31,30 +31,38 @@ def compare(
         typer.Argument(
             metavar="A B [C ...]",
             help="Schedulers, experiment files (FILE.toml) or directories of stored runs; the "
-            "first is the baseline. One directory alone: its schedulers, place by place.",
+            "first is the baseline. For a single directory, its schedulers are compared "
+            "in each configuration.",
         ),
     ] = None,
     settings: Settings = None,
     num_runs: Annotated[
-        int | None, option(COMMON, "Seeds of each. [default: 5, or those that are stored]", min=1)
+        int | None,
+        option(
+            COMMON,
+            "Number of seeds of each scheduler. [default: 5, or the number of stored seeds]",
+            min=1,
+        ),
     ] = None,
     metric: Annotated[
         list[str] | None,
         option(
             COMMON,
-            "Compare these metrics only, such as victim_p99_s or clients.NAME.p99_s; may be "
-            "repeated.",
+            "Metric to compare, such as victim_p99_s or clients.NAME.p99_s; may be "
+            "repeated. [default: the main metrics]",
             metavar="KEY",
         ),
     ] = None,
     baseline: Annotated[
         str | None,
         option(
-            COMMON, "Baseline within a single directory. [default: the first]", metavar="SCHEDULER"
+            COMMON,
+            "Scheduler that is the baseline if a single directory is given. [default: the first]",
+            metavar="SCHEDULER",
         ),
     ] = None,
     result_dir: Annotated[
-        Path, option(OUTPUT, "Parent of the new directory of these runs.")
+        Path, option(OUTPUT, "Parent directory; the comparison makes a new directory in it.")
     ] = DEFAULT_RESULT_DIR,
     resume: Annotated[
         Path | None,
@@ -68,9 +76,10 @@ def compare(
     disable_tqdm: NoProgress = False,
     **flags: Unpack[CompareFlags],
 ) -> None:
-    """Compare experiments over common seeds: better, worse or cannot tell.
+    """Compare experiments over common seeds: better, worse or inconclusive.
 
-    Every metric gets the difference to the baseline, paired by seed, and its 95% interval.
+    Prints, for every metric, the difference to the baseline, paired by seed, with its 95%
+    confidence interval.
     """
     from fairbench.execute.comparison import carry_out, go_on, read_alone
     from fairbench.execute.comparison_plan import check_usage, plan_comparison
@@ -95,7 +104,7 @@ def compare(
 
 
 def _print(compared: Compared, metrics: list[str] | None, *, as_json: bool) -> None:
-    """Print the comparison; failed runs and comparability warnings go to stderr."""
+    """Print the comparison; failed runs and warnings go to stderr."""
     from fairbench.cli.output import look, print_json
     from fairbench.metrics.catalogue import key_of
     from fairbench.report.contrast_table import contrast_text, shown_metrics
@@ -128,7 +137,7 @@ def _print(compared: Compared, metrics: list[str] | None, *, as_json: bool) -> N
 
 
 def _advise(contrasts: list[Contrast], path: Path | None) -> None:
-    """Print where the comparison is stored, and how to add seeds if they may settle a metric."""
+    """Print where the comparison is stored, and how to add seeds if they may help."""
     if path is None:
         return
     typer.echo(f"files  {path}")

@@ -1,4 +1,4 @@
-"""``fairbench diagnose``: who floods an access log, who is hurt, and what would change it."""
+"""``fairbench diagnose``: the heavy clients of an access log, their harm, and a remedy."""
 
 from __future__ import annotations
 
@@ -19,15 +19,21 @@ from fairbench.hardware.engines import ENGINES
 @takes(LogFlags)
 def diagnose_log(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Access log: any format of `run --trace`.")
+        str,
+        typer.Argument(metavar="FILE", help="Access log, in any format that `run --trace` reads."),
     ],
     dp: Annotated[
         int | None,
-        Option(min=1, help="Replicas of the replay. [default: the fewest without the floods]"),
+        Option(
+            min=1,
+            help="Replicas in the replay. [default: the fewest that meet --slo without the floods]",
+        ),
     ] = None,
     gpu: Annotated[
         str | None,
-        Option(help="Timing profile id or a unique prefix, see `list profiles`. [default: a100]"),
+        Option(
+            help="Timing profile: its id or a unique prefix, see `list profiles`. [default: a100]"
+        ),
     ] = None,
     model: Annotated[str | None, Option(help="Model served. [default: llama-3.1-8b]")] = None,
     engine: Annotated[
@@ -53,16 +59,19 @@ def diagnose_log(
         bool, Option("--no-plan", help="Do not search for the number of replicas.")
     ] = False,
     report: Annotated[
-        Path | None, Option(metavar="FILE.html", help="Write a page with pictures too; or .md.")
+        Path | None,
+        Option(
+            metavar="FILE.html", help="Write a page with charts to this file (.html or .md), too."
+        ),
     ] = None,
     as_json: Annotated[bool, json_option("the diagnosis")] = False,
     disable_tqdm: NoProgress = False,
     **log_flags: Unpack[LogFlags],
 ) -> None:
-    """Find who floods an access log, who is hurt, and what would help.
+    """Find the heavy clients of an access log, the clients they harm, and a remedy.
 
-    The log is replayed in the simulator. A log of more than 12,000 requests is replayed in part:
-    the first flood, or the busiest time.
+    The log is replayed in the simulator under several schedulers. If the log has more than 12,000
+    requests, only a part is replayed: the first flood, or the busiest period.
     """
     from fairbench.capacity.slo import parse_slos
     from fairbench.cli.output import look, print_json

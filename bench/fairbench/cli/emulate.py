@@ -1,4 +1,4 @@
-"""``fairbench emulate``: one emulated worker that speaks SGLang's HTTP."""
+"""``fairbench emulate``: one emulated worker with SGLang's HTTP API."""
 
 from __future__ import annotations
 
@@ -23,63 +23,78 @@ MAX_PORT = 65_535
 
 def emulate(
     port: Annotated[
-        int, Option(min=0, max=MAX_PORT, help="HTTP port; 0 is any free port.")
+        int, Option(min=0, max=MAX_PORT, help="Port to listen on for HTTP; 0 chooses a free port.")
     ] = 30_000,
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
     gpu: Annotated[
-        str, Option(help="Timing profile id or a unique prefix, see `list profiles`.")
+        str, Option(help="Timing profile: its id or a unique prefix, see `list profiles`.")
     ] = "a100",
-    model: Annotated[str, Option(help="Model served.")] = "llama-3.1-8b",
+    model: Annotated[str, Option(help="Model served, see `list profiles`.")] = "llama-3.1-8b",
     local: Annotated[str, Option(help="Local scheduler, see `list schedulers`.")] = "fcfs",
     settings: Annotated[
         list[str] | None,
         Option(
             "--set",
             metavar="NAME.PARAM=VALUE",
-            help="Any parameter of the local scheduler or the engine; may be repeated.",
+            help="Parameter of the local scheduler or the engine; may be repeated.",
         ),
     ] = None,
     weights: Annotated[
         str | None,
         Option(
             metavar="NAME=WEIGHT,...",
-            help="Weights: entitlements relative to clients that are not named, which have 1.",
+            help="Weights of clients; a client that is not named has weight 1.",
         ),
     ] = None,
-    time_scale: Annotated[float, Option(help="Emulated seconds that pass in a real one.")] = 1.0,
+    time_scale: Annotated[
+        float, Option(help="Speed of the emulator: emulated seconds per real second.")
+    ] = 1.0,
     slowdown: Annotated[
-        float, Option(help="Factor on the time of every iteration: a slow worker.")
+        float,
+        Option(help="Factor by which every iteration takes longer, to emulate a slow worker."),
     ] = 1.0,
     stream_interval: Annotated[
-        int, Option(min=1, help="Decode steps between two chunks of a stream.")
+        int, Option(min=1, help="Number of decode steps between two chunks of a streamed answer.")
     ] = 16,
     kv_events_port: Annotated[
         int | None,
-        Option(min=0, max=MAX_PORT, help="Publish KV events there (ZMQ); 0 is any free port."),
+        Option(
+            min=0,
+            max=MAX_PORT,
+            help="Port on which KV events are published (ZMQ); 0 chooses a free port.",
+        ),
     ] = None,
     kv_replay_port: Annotated[
         int | None,
-        Option(min=0, max=MAX_PORT, help="Replay missed KV events there. [default: any free port]"),
+        Option(
+            min=0,
+            max=MAX_PORT,
+            help="Port on which subscribers ask for missed KV events. [default: any free port]",
+        ),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        Option(help="tokenizer.json for prompts in text. [default: tokens are approximated]"),
+        Option(
+            help="File tokenizer.json that tokenizes text prompts. [default: the number of tokens "
+            "is estimated]"
+        ),
     ] = None,
     number: Annotated[
-        int | None, Option(min=0, help="Its number among workers, which its answers then say.")
+        int | None,
+        Option(min=0, help="Number of this worker in the cluster; answers then contain it."),
     ] = None,
 ) -> None:
-    """Serve SGLang's HTTP with the simulated engine, in real time. No GPU is needed.
+    """Serve SGLang's HTTP API with the simulated engine, in real time. No GPU is needed.
 
-    Prints its address as `serve --worker-url` takes it. All its answers are emulated: times are
-    those of the profile, texts are made up.
+    Prints its address in the form that `serve --worker-url` takes. Answers are emulated: their
+    times come from the timing profile, and their texts are random.
     """
     require_live_extra()
     from fairbench.live.emulator.app import serve_emulator
     from fairbench.live.emulator.config import EmulatorConfig
 
     if kv_replay_port is not None and kv_events_port is None:
-        raise UsageError("--kv-replay-port: only with --kv-events-port")
+        raise UsageError("--kv-replay-port needs --kv-events-port")
     config = EmulatorConfig(
         gpu=resolve_profile(gpu, model).profile_id,
         model=model,

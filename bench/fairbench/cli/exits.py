@@ -1,4 +1,4 @@
-"""Exit codes: how the command ends, and what is said on stderr before."""
+"""Exit codes: how the command ends, and its last message on stderr."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def heed_sigterm() -> None:
 
 
 def interrupted(error: KeyboardInterrupt) -> int:
-    """Say by which signal the command ends; the exit code, 128 plus the signal's number."""
+    """Print which signal ended the command; return 128 plus the signal's number."""
     terminated = isinstance(error, Terminated)
     complain("terminated" if terminated else "interrupted")
     return TERMINATED if terminated else INTERRUPTED
 
 
 def written_file(error: OSError) -> str:
-    """Return what could not be written: the file that the error names, or standard output.
+    """Return the output that failed: the file that the error names, or standard output.
 
     An error without a name is of standard output if it came from what prints there.
     """

@@ -30,17 +30,25 @@ Settings = Annotated[
     list[str] | None,
     option(
         COMMON,
-        "Any parameter of a scheduler, the engine or the workload; may be repeated.",
+        "Parameter of a scheduler, the engine or the workload; may be repeated.",
         "--set",
         metavar="NAME.PARAM=VALUE",
     ),
 ]
-NoProgress = Annotated[bool, option(OUTPUT, "No live progress.", "--disable-tqdm")]
+NoProgress = Annotated[bool, option(OUTPUT, "Do not show live progress.", "--disable-tqdm")]
+Explain = Annotated[
+    bool,
+    option(
+        OUTPUT,
+        "Print, below the summary, sentences that say what each number means for this run.",
+        "--explain",
+    ),
+]
 ReadyTimeout = Annotated[
     float,
     option(
         SERVERS,
-        "Seconds within which servers have to be ready.",
+        "Seconds within which servers must be ready.",
         "--ready-check-timeout-sec",
         min=1,
     ),
@@ -50,14 +58,15 @@ ExecutorName = Annotated[
     Option(
         "--executor",
         metavar="|".join(EXECUTORS),
-        help="Place of simulations: processes of this machine, or a Ray cluster.",
+        help="Place where simulations run: processes on this machine, or a Ray cluster.",
     ),
 ]
 RayAddress = Annotated[
     str | None,
     option(
         SERVERS,
-        "Head of the Ray cluster of --executor ray. [default: auto, this machine's cluster]",
+        "Address of the head of the Ray cluster for --executor ray. [default: auto, the "
+        "cluster of this machine]",
         metavar="HOST:PORT|auto",
     ),
 ]
@@ -146,7 +155,7 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_headers(texts: list[str] | None) -> dict[str, str]:
-    """``NAME=VALUE`` texts as a mapping. A wrong one is not repeated, since it may be secret."""
+    """Parse ``NAME=VALUE`` texts. An error does not show the text, which may be secret."""
     pairs = [text.partition("=") for text in texts or ()]
     for name, equals, _ in pairs:
         if not (equals and name.strip()):
@@ -159,7 +168,9 @@ def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
     if file is None:
         return headers
     if any(name.lower() == "authorization" for name in headers):
-        raise UsageError("--api-key-file: --header gives Authorization too: choose one")
+        raise UsageError(
+            "--api-key-file and --header Authorization both set the key: give only one of them"
+        )
     from fairbench.files.secret import read_key
 
     return {**headers, "Authorization": f"Bearer {read_key(file, str(file))}"}
@@ -168,5 +179,5 @@ def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
 def above_0(flag: str, value: float | None) -> float | None:
     """Return the value of a flag. Raises UsageError unless it is above 0 and finite."""
     if value is not None and not 0 < value < float("inf"):
-        raise UsageError(f"{flag} {value:g}: must be above 0, and finite")
+        raise UsageError(f"{flag} {value:g}: must be above 0 and finite")
     return value

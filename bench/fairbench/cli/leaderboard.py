@@ -1,4 +1,4 @@
-"""``fairbench leaderboard``: every scheduler of stored sweeps in one table, and what is noise."""
+"""``fairbench leaderboard``: the schedulers of stored sweeps in one ranked table."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def leaderboard(
         list[Path] | None,
         typer.Argument(
             metavar="[DIR ...|FILE.csv ...]",
-            help="Directories of sweeps, taken as one, or lines that --format csv has written. "
-            f"[default: {DEFAULT_STORE}]",
+            help="Directories of sweeps, combined into one table, or CSV files written by "
+            f"--format csv. [default: {DEFAULT_STORE}]",
         ),
     ] = None,
     sort: Annotated[
@@ -46,19 +46,26 @@ def leaderboard(
     ] = None,
     place: Annotated[
         list[str] | None,
-        Option(metavar="PLACE", help="Only there, such as `chat s1`; may be repeated."),
+        Option(
+            metavar="PLACE",
+            help="Configuration to show, such as `chat s1`; may be repeated. [default: all]",
+        ),
     ] = None,
     row: Annotated[
-        list[str] | None, Option(metavar="ROW", help="Only this scheduler; may be repeated.")
+        list[str] | None,
+        Option(metavar="ROW", help="Scheduler to show; may be repeated. [default: all]"),
     ] = None,
     output: Annotated[
         Format,
-        Option("--format", help="`csv` is a line per run, from which the table comes again."),
+        Option(
+            "--format",
+            help="Output format. `csv` prints a line per run, which `leaderboard` reads again.",
+        ),
     ] = Format.TABLE,
 ) -> None:
-    """Rank the schedulers of stored sweeps, and say what is noise.
+    """Rank the schedulers of stored sweeps, and mark differences that are not significant.
 
-    Nothing is run. Rows that lack a run anywhere are named and not ranked.
+    Nothing is run. A scheduler that lacks a run in some configuration is listed without a rank.
     """
     from fairbench.results.board.board import chosen, make_board
     from fairbench.results.board.lines import lines_csv

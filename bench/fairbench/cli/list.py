@@ -1,4 +1,4 @@
-"""``fairbench list``: what can be named on the command line."""
+"""``fairbench list``: the names that the command line accepts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.schedulers.eviction.registry import EVICTIONS
 
 
 class Kind(StrEnum):
-    """The things that can be listed."""
+    """The kinds of names that can be listed."""
 
     SCHEDULERS = "schedulers"
     ROUTERS = "routers"
@@ -124,7 +124,7 @@ def _part(name: str, described: type, params_class: type) -> Iterator[str]:
 
 
 def _entry(name: str, description: str) -> str:
-    """Return a name with the first line of its docstring or description, if it has one."""
+    """Return a name with the first line of its docstring or description, if any."""
     return f"  {name:<20} {description.strip().partition(chr(10))[0]}".rstrip()
 
 

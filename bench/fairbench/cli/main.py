@@ -1,4 +1,4 @@
-"""The ``fairbench`` command: what its console script calls."""
+"""The entry point of the console script ``fairbench``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from fairbench.cli.exits import FAILED, complain, heed_sigterm, interrupted
 
 
 def main() -> None:
-    """Run the command line; exits 0 fine, 1 a run failed, 2 wrong usage, 130 or 143 by a signal."""
+    """Run the command line.
+
+    Exit codes: 0 success, 1 a run failed, 2 wrong usage, 130/143 signal.
+    """
     try:
         heed_sigterm()
         for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,4 @@
-"""Output: how a summary reaches the terminal."""
+"""Output of summaries to the terminal."""
 
 from __future__ import annotations
 
@@ -12,16 +12,32 @@ from typing import Any
 
 import typer
 
+from fairbench.errors import UsageError
+
 MIN_WIDTH = 60
 
 
-def print_summary(summary: Mapping[str, Any], path: Path, *, complete: bool) -> None:
-    """Print the summary for people on stdout, as plain text unless stdout is a terminal."""
+def print_summary(
+    summary: Mapping[str, Any], path: Path, *, complete: bool, explain: bool = False
+) -> None:
+    """Print the summary for people on stdout, as plain text unless stdout is a terminal.
+
+    ``explain`` adds sentences about its numbers.
+    """
+    from fairbench.report.explained import explained_text
     from fairbench.report.table import summary_text
 
     colour, width = look()
     text = summary_text(summary, path=path, complete=complete, colour=colour, width=width)
-    typer.echo(text, nl=False)
+    typer.echo(text + (explained_text(summary, width) if explain else ""), nl=False)
+
+
+def check_explain(explain: bool, *, single: bool, as_json: bool) -> None:
+    """Raise UsageError if ``--explain`` is given, but no summary of a single run is printed."""
+    if explain and as_json:
+        raise UsageError("--explain cannot be combined with --json, which prints no text")
+    if explain and not single:
+        raise UsageError("--explain needs a single run")
 
 
 def look() -> tuple[bool, int]:

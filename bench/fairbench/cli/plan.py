@@ -1,4 +1,4 @@
-"""``fairbench plan``: the smallest cluster that meets targets at a load that is held fixed."""
+"""``fairbench plan``: the smallest cluster that meets targets at a fixed load."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def plan(
         list[str] | None,
         option(
             COMMON,
-            "A target, such as 'ttft_p99<2s' or 'min_share>80%'; may be repeated.",
+            "Target that the cluster must meet, such as 'ttft_p99<2s' or "
+            "'min_share>80%'; may be repeated.",
             metavar="METRIC<LIMIT",
         ),
     ] = None,
@@ -41,23 +42,26 @@ def plan(
         str | None,
         option(
             COMMON,
-            "Pairs; the first is planned, others are alternatives. [default: d2lpm]",
+            "Schedulers. The plan is for the first; the others are shown as "
+            "alternatives. [default: d2lpm]",
             metavar="A,B",
         ),
     ] = None,
     dp: Annotated[
-        str | None, option(COMMON, "Replicas to choose from. [default: 1..32]", metavar="LOW..HIGH")
+        str | None,
+        option(COMMON, "Range of replicas to search. [default: 1..32]", metavar="LOW..HIGH"),
     ] = None,
     gpu: Annotated[
         str | None,
         option(
             COMMON,
-            "Timing profiles; others than the first are alternatives. [default: a100]",
+            "Timing profiles. The plan is for the first; the others are shown as "
+            "alternatives. [default: a100]",
             metavar="A,B",
         ),
     ] = None,
     price: Annotated[
-        list[str] | None, Option(metavar="GPU=X", help="Price of a GPU an hour; may be repeated.")
+        list[str] | None, Option(metavar="GPU=X", help="Price of a GPU per hour; may be repeated.")
     ] = None,
     loads: Annotated[
         str | None,
@@ -67,26 +71,41 @@ def plan(
     ] = None,
     settings: Settings = None,
     num_runs: Annotated[
-        int | None, option(COMMON, "Seeds of each cluster, common to all. [default: 3]", min=1)
+        int | None,
+        option(
+            COMMON,
+            "Number of seeds of each cluster size; all sizes use the same seeds. [default: 3]",
+            min=1,
+        ),
     ] = None,
     certain: Annotated[
-        bool, Option("--certain", help="A target is met only if its whole 95% interval is.")
+        bool,
+        Option(
+            "--certain", help="Accept a target only if its whole 95% confidence interval meets it."
+        ),
     ] = False,
     every: Annotated[
-        bool, Option("--every", help="Try every number of replicas, not by halves.")
+        bool, Option("--every", help="Try every number of replicas instead of a binary search.")
     ] = False,
     no_sharing: Annotated[
-        bool, Option("--no-sharing", help="Do not simulate each client alone at the end.")
+        bool,
+        Option(
+            "--no-sharing",
+            help="Skip the final simulations of each client alone on a cluster of its own.",
+        ),
     ] = False,
     plot: Annotated[
         Path | None,
-        Option(metavar="FILE.svg", help="Draw load against replicas too; or .png, .pdf."),
+        Option(
+            metavar="FILE.svg",
+            help="Draw load against replicas into this file (.svg, .png or .pdf), too.",
+        ),
     ] = None,
     result_dir: Annotated[
-        Path, option(OUTPUT, "The plan makes one fresh directory in here, that of a sweep.")
+        Path, option(OUTPUT, "Parent directory; the plan makes a new directory in it.")
     ] = DEFAULT_RESULT_DIR,
     resume: Annotated[
-        Path | None, option(OUTPUT, "Go on with the plan in this directory.", metavar="DIR")
+        Path | None, option(OUTPUT, "Directory of an interrupted plan to continue.", metavar="DIR")
     ] = None,
     as_json: Annotated[bool, json_option("the answer")] = False,
     executor: ExecutorName = LOCAL,
@@ -94,10 +113,10 @@ def plan(
     disable_tqdm: NoProgress = False,
     **flags: Unpack[PlanFlags],
 ) -> None:
-    """Find the smallest cluster that meets targets at a load that stays as it is.
+    """Find the smallest cluster that meets latency and fairness targets at a fixed load.
 
-    By halves, over common seeds. Exit code 1 if nothing in the range suffices for the first
-    scheduler on the first GPU.
+    The search is binary, and all cluster sizes use the same seeds. Exits with code 1 if no size in
+    the range meets the targets with the first scheduler on the first GPU.
     """
     from fairbench.capacity.carry_out import asked, begin, carry_out
     from fairbench.capacity.question import NUM_RUNS, Question
@@ -131,7 +150,8 @@ def plan(
         own = (slo, flags, settings, scheduler, dp, gpu, price, loads, num_runs)
         if any((*own, certain, every, no_sharing)):
             raise UsageError(
-                f"--resume {resume}: goes on with that plan as it is: give no other with it"
+                f"--resume {resume} continues the plan with its stored settings; no other "
+                "setting can be given with it"
             )
         store = SweepStore(resume)
         asked(store)
@@ -162,7 +182,7 @@ def _loads(text: str) -> list[float]:
     try:
         return sorted(float(word) for word in split_commas("--loads", text))
     except ValueError:
-        raise UsageError(f"--loads {text}: must be numbers with commas between") from None
+        raise UsageError(f"--loads {text}: must be numbers, separated by commas") from None
 
 
 def _prices(texts: list[str] | None) -> dict[str, float]:
@@ -170,7 +190,9 @@ def _prices(texts: list[str] | None) -> dict[str, float]:
     for text in texts or ():
         gpu, _, amount = text.partition("=")
         if gpu.strip() in prices:
-            raise UsageError(f"--price {text}: {gpu.strip()} has a price already")
+            raise UsageError(
+                f"--price {text}: the price of {gpu.strip()} is given twice; give it once"
+            )
         try:
             prices[gpu.strip()] = float(amount)
         except ValueError:

@@ -1,4 +1,4 @@
-"""``fairbench plot``: a figure of the paper, or pictures of runs of one's own."""
+"""``fairbench plot``: a figure of the DLPM paper, or pictures of your own runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def plot(
         str,
         typer.Argument(
             metavar="FIGURE|DIR",
-            help="Such as fig7, or all; or the directory of a sweep or comparison of your own.",
+            help="Name of a figure, such as fig7, or all; or the directory of your own sweep "
+            "or comparison.",
         ),
     ],
     source: Annotated[
@@ -31,39 +32,51 @@ def plot(
         Option(
             "--from",
             metavar="DIR",
-            help="Directory of its runs. [default: results/runs/FIGURE, or FIGURE-quick]",
+            help="Directory of the runs of the figure. [default: results/runs/FIGURE, or "
+            "FIGURE-quick]",
         ),
     ] = None,
     preset: Annotated[
         str | None,
-        Option(metavar="NAME", help="The figure at a paper's own settings, see `list presets`."),
+        Option(metavar="NAME", help="Preset whose settings the figure uses, see `list presets`."),
     ] = None,
     formats: Annotated[
-        str, Option("--format", metavar="A,B", help="Formats: svg, png, pdf.")
+        str, Option("--format", metavar="A,B", help="Formats of the pictures: svg, png, pdf.")
     ] = "svg",
     output_dir: Annotated[Path, Option(help="Directory for the pictures.")] = DEFAULT_PLOT_DIR,
     table: Annotated[
         Path | None,
-        Option(metavar="FILE.tex", help="With DIR: also write its numbers as a LaTeX table."),
+        Option(
+            metavar="FILE.tex",
+            help="File to which the numbers of DIR are written as a LaTeX table, too.",
+        ),
     ] = None,
 ) -> None:
-    """Draw a figure of the DLPM paper, or your own runs, from what is stored.
+    """Draw a figure of the DLPM paper, or of your own runs, from stored runs. Runs nothing.
 
-    DIR gives bars with 95% intervals, high latency against throughput, and the distribution of
-    latencies. Figures of the paper save their numbers as CSV. Runs nothing.
+    For a directory, draws bars with 95% confidence intervals, P95 latency against throughput, and
+    the distribution of latencies. Figures of the paper also save their numbers as CSV.
     """
     suffixes = read_formats(formats)
     if figure != ALL and Path(figure).is_dir():
         if source is not None or preset is not None:
-            raise UsageError(f"{figure}: is a directory: --from and --preset are of figures")
+            raise UsageError(
+                f"{figure} is a directory: --from and --preset can be given only with the "
+                "name of a figure"
+            )
         _plot_own(Path(figure), output_dir, suffixes, table)
         return
     if table is not None:
-        raise UsageError(f"--table {table}: is of a directory of runs, not of {figure}")
+        raise UsageError(
+            f"--table {table} needs a directory of runs, and {figure} is the name of a figure"
+        )
     catalogue = study("dlpm.catalogue", f"plot {figure}")
     if figure == ALL:
         if source is not None:
-            raise UsageError(f"--from {source}: holds the runs of one figure, so name it")
+            raise UsageError(
+                f"--from {source} holds the runs of one figure: give the name of this figure "
+                "instead of all"
+            )
         known = catalogue.FIGURES if preset is None else catalogue.figures_of(preset)
         wanted = list(known.values())
     else:
@@ -72,13 +85,13 @@ def plot(
         folder = source or stored(one.sweep)
         if not folder.is_dir():
             made = one.name if preset is None else f"{one.name} --preset {preset}"
-            raise UsageError(f"{folder}: no such store: `fairbench reproduce {made}` makes it")
+            raise UsageError(f"{folder}: no such directory; `fairbench reproduce {made}` makes it")
         for path in one.plot(folder, output_dir, suffixes):
             typer.echo(path)
 
 
 def _plot_own(folder: Path, output_dir: Path, suffixes: list[str], table: Path | None) -> None:
-    """Write the pictures of a directory, and its LaTeX table if one is wanted."""
+    """Write the pictures of a directory, and its LaTeX table if requested."""
     from fairbench.figures.compared.latex import latex_table
     from fairbench.figures.compared.plot import read_own, write_pictures
     from fairbench.results.store import write_text

@@ -20,7 +20,7 @@ DERIVE = "derive"
 
 
 class _DeriveByDefault(TyperGroup):
-    """``profile MODEL`` means ``profile derive MODEL``."""
+    """A group in which ``profile MODEL`` means ``profile derive MODEL``."""
 
     default = DERIVE
 
@@ -46,30 +46,42 @@ def derive_profile(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A bundled model, the path of a config.json, or a hub's name (owner/name).",
+            help="Name of a bundled model, path of a config.json, or name on the Hugging Face "
+            "hub (owner/name).",
         ),
     ],
-    gpu: Annotated[str, Option(help="The GPU: h100, a100, h200, b200, l40s, l4 or a10g.")],
-    tp: Annotated[int, Option(min=1, help="GPUs that share the model.")] = 1,
+    gpu: Annotated[str, Option(help="GPU: h100, a100, h200, b200, l40s, l4 or a10g.")],
+    tp: Annotated[
+        int, Option(min=1, help="Number of GPUs that share the model (tensor parallelism).")
+    ] = 1,
     dtype: Annotated[
-        Dtype | None, Option(help="Type of the weights. [default: as published]")
+        Dtype | None, Option(help="Number format of the weights. [default: the published format]")
     ] = None,
-    engine: Annotated[Tables, Option(help="The engine whose kernels are used.")] = Tables.SGLANG,
+    engine: Annotated[Tables, Option(help="Engine whose kernels are assumed.")] = Tables.SGLANG,
     roofline: Annotated[
-        bool, Option("--roofline", help="Use the data sheet, not the operator tables.")
+        bool,
+        Option(
+            "--roofline",
+            help="Compute times from the data sheet of the GPU instead of the operator tables.",
+        ),
     ] = False,
     output: Output = None,
     plot: Annotated[
-        Path | None, Option(metavar="FILE", help="Draw the fit. Needs the plot extra.")
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="File to which a picture of the fit is drawn. Needs the extra `plot`.",
+        ),
     ] = None,
     as_json: Annotated[
         bool, Option("--json", help="Print the profile as one JSON object, and nothing else.")
     ] = False,
 ) -> None:
-    """Derive a profile from a model's config and a GPU's name; nothing is measured.
+    """Derive a profile from a model's config and the name of a GPU; nothing is measured.
 
-    Times are those of operators that NVIDIA measured (the profile extra), else of a roofline,
-    which the grade says. `fairbench run --gpu FILE.toml` simulates with the profile.
+    Operator times come from NVIDIA's measurements (needs the extra `profile`), or else from a
+    roofline model; the profile's grade says which. `fairbench run --gpu FILE.toml` simulates with
+    the profile.
     """
     from fairbench.cli.output import print_json
     from fairbench.figures.profile_fit import check_plot, draw_profile
@@ -97,19 +109,25 @@ def derive_profile(
 
 @profile.command()
 def fit(
-    file: Annotated[Path, typer.Argument(metavar="RUNS.jsonl", help="Measured runs.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="RUNS.jsonl", help="File of measured runs, one JSON object a line."),
+    ],
     as_json: Annotated[
         bool, Option("--json", help="Print one JSON object, and nothing else.")
     ] = False,
 ) -> None:
-    """Fit the measured profiles to runs again, and print the fit (4 min); as `validate --fit`."""
+    """Fit the measured profiles to runs again, and print the fit (takes 4 minutes).
+
+    `validate --fit` does the same.
+    """
     from fairbench.cli.studies import study
 
     study("validation.command", f"profile fit {file}").print_fit(file, as_json=as_json)
 
 
 def _points(found: Derived) -> list[Points]:
-    """Return the iterations held out by kind, for the figure."""
+    """Return the held-out iterations by kind, for the figure."""
     from fairbench.figures.profile_fit import Points
     from fairbench.profiling.form import predicted_ms
 

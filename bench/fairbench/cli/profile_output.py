@@ -16,7 +16,7 @@ SUFFIX = ".toml"  # by which --gpu knows a file
 
 
 class Dtype(StrEnum):
-    """Types of weights that a profile may be asked for."""
+    """The number formats of weights for which profiles exist."""
 
     FP16 = "fp16"
     FP8 = "fp8"
@@ -31,18 +31,21 @@ class Tables(StrEnum):
 
 
 Output = Annotated[
-    Path | None, Option("--output-file", "-o", metavar="FILE.toml", help="File for the profile.")
+    Path | None,
+    Option(
+        "--output-file", "-o", metavar="FILE.toml", help="File to which the profile is written."
+    ),
 ]
 
 
 def check_output(output: Path | None) -> None:
-    """Raise UsageError unless the file's name is one that ``--gpu`` takes."""
+    """Raise UsageError unless ``--gpu`` would accept the file's name."""
     if output is not None and output.suffix != SUFFIX:
         raise UsageError(f"--output-file {output}: must end in {SUFFIX}")
 
 
 def write_profile(path: Path, table: Mapping[str, Any]) -> None:
-    """Write a profile as TOML, and say so."""
+    """Write a profile as TOML, and report the file."""
     from fairbench.config.toml import dumps
     from fairbench.results.store import write_text
 

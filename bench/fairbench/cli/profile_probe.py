@@ -16,25 +16,38 @@ if TYPE_CHECKING:
 
 
 def probe(
-    base_url: Annotated[str, Option(metavar="URL", help="The server, http://HOST:PORT.")],
-    gpu: Annotated[str, Option(help="Its GPU, as of `profile MODEL`.")],
+    base_url: Annotated[str, Option(metavar="URL", help="URL of the server, http://HOST:PORT.")],
+    gpu: Annotated[str, Option(help="GPU of the server, with the names of `profile MODEL`.")],
     model: Annotated[
-        str | None, Option(help="Its model, as of `profile MODEL`. [default: the server's name]")
+        str | None,
+        Option(
+            help="Model of the server, with the names of `profile MODEL`. [default: the name that "
+            "the server reports]"
+        ),
     ] = None,
     served_model_name: Annotated[
-        str | None, Option(help="Name of the model in requests. [default: as the server lists it]")
+        str | None,
+        Option(help="Name of the model in requests. [default: the name that the server lists]"),
     ] = None,
-    tp: Annotated[int, Option(min=1, help="GPUs that share the model.")] = 1,
+    tp: Annotated[
+        int, Option(min=1, help="Number of GPUs that share the model (tensor parallelism).")
+    ] = 1,
     dtype: Annotated[
-        Dtype | None, Option(help="Type of the weights. [default: as published]")
+        Dtype | None, Option(help="Number format of the weights. [default: the published format]")
     ] = None,
-    engine: Annotated[Tables, Option(help="The engine of the server.")] = Tables.SGLANG,
+    engine: Annotated[Tables, Option(help="Engine of the server.")] = Tables.SGLANG,
     chunked_prefill_size: Annotated[
         int | None,
-        Option(min=64, help="Most prompt tokens of an iteration. [default: SGLang's for the GPU]"),
+        Option(
+            min=64, help="Limit on prompt tokens in one iteration. [default: SGLang's for the GPU]"
+        ),
     ] = None,
     header: Annotated[
-        list[str] | None, Option(metavar="NAME=VALUE", help="Sent along, such as an API key.")
+        list[str] | None,
+        Option(
+            metavar="NAME=VALUE",
+            help="Header sent with every request, such as an API key; may be repeated.",
+        ),
     ] = None,
     output: Output = None,
     as_json: Annotated[
@@ -43,8 +56,9 @@ def probe(
 ) -> None:
     """Measure a live OpenAI-compatible server for about two minutes, and fit a profile to it.
 
-    It must be idle otherwise. Lone prompts of four lengths and batches of 1 to 64 requests, of
-    random tokens; the shape of the fit begins at `profile MODEL --gpu GPU`.
+    The server must be idle otherwise. The probe sends random tokens: single prompts of four
+    lengths, then batches of 1 to 64 requests. The fit starts from the profile of `profile MODEL
+    --gpu GPU`.
     """
     from fairbench.cli.output import print_json
     from fairbench.hardware.profile_file import table_of

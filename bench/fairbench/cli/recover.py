@@ -1,4 +1,4 @@
-"""``fairbench recover``: a run that was killed, made into a stored run."""
+"""``fairbench recover``: saves a killed run as a stored run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def recover(
         Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run that was killed.")
     ],
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as one JSON object, nothing else.")
+        bool, typer.Option("--json", help="Print the summary as one JSON object, and nothing else.")
     ] = False,
 ) -> None:
-    """Save what had finished of a run that was killed.
+    """Save the finished requests of a run that was killed.
 
     Prints its summary. The run is marked incomplete. What was under way when it was killed is not
     in it.

@@ -1,4 +1,4 @@
-"""``fairbench report``: a stored run, its repeats, a sweep, a plan or an access log as a page."""
+"""``fairbench report``: a page for a run, its repeats, a sweep, a plan or an access log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def report(
         Path,
         typer.Argument(
             metavar="DIR|FILE",
-            help="Directory of a run, a sweep or a plan; or an access log, as of `run --trace`.",
+            help="Directory of a run, a sweep or a plan; or an access log that `run --trace` "
+            "reads.",
         ),
     ],
     output: Annotated[
@@ -30,14 +31,15 @@ def report(
         typer.Option(
             "--output-file",
             "-o",
-            help="FILE.html or FILE.md. [default: report.html in DIR, FILE-report.html]",
+            help="File for the page, FILE.html or FILE.md. [default: report.html in DIR, or "
+            "FILE-report.html]",
         ),
     ] = None,
     **log_flags: Unpack[LogFlags],
 ) -> None:
-    """Write a page on a run, its repeats, a sweep, a plan, or an access log.
+    """Write a report page for a run, its repeats, a sweep, a plan, or an access log.
 
-    The page is one file that needs no network and no script.
+    The page is a single file that needs no network and no scripts.
     """
     from fairbench.diagnose.access_log import read_log
     from fairbench.diagnose.page import access_log_page
@@ -47,7 +49,10 @@ def report(
     if directory.is_file():
         page = access_log_page(read_log(log_params(str(directory), log_flags)))
     elif log_flags:
-        raise UsageError(f"{directory}: --map and --trace flags are of an access log, a file")
+        raise UsageError(
+            f"{directory} is a directory: --map and the --trace options can be given only "
+            "with the file of an access log"
+        )
     else:
         page = _page(directory)
     write_report(page, path, "--output-file")
@@ -55,7 +60,7 @@ def report(
 
 
 def _usual(source: Path) -> Path:
-    """Return where the page of a directory or of a file goes."""
+    """Return the default path of a page for a directory or a file."""
     if source.is_file():
         return source.with_name(f"{source.name.partition('.')[0]}-report.html")
     return source / "report.html"
@@ -79,4 +84,6 @@ def _page(directory: Path) -> Page:
         return plan_page(directory)
     if (directory / SWEEP_FILE).exists():
         return sweep_page(directory)
-    raise DataError(f"{directory}: is no access log, nor the directory of a run, a sweep or a plan")
+    raise DataError(
+        f"{directory}: must be an access log, or the directory of a run, a sweep or a plan"
+    )

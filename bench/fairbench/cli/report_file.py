@@ -1,4 +1,4 @@
-"""The file of a page: its name is checked before anything runs, and it is written whole."""
+"""The file of a page: its name is checked before anything runs."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ENDINGS = (".html", ".md")
 
 
 def check_report(path: Path | None, flag: str = "--report") -> None:
-    """Raise UsageError for a name that ends in neither .html nor .md."""
+    """Raise UsageError for a name that does not end in .html or .md."""
     if path is not None and path.suffix not in ENDINGS:
         raise UsageError(f"{flag} {path}: must end in .html or .md")
 
 
 def write_report(page: Page, path: Path, flag: str = "--report") -> None:
-    """Write a page as the file's ending says. Raises UsageError if it cannot be written."""
+    """Write a page in the format of the file's suffix. Raises UsageError on failure."""
     from fairbench.report.pages.html import as_html
     from fairbench.report.pages.markdown import page_markdown
     from fairbench.results.store import write_text

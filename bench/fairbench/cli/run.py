@@ -11,6 +11,7 @@ from fairbench.cli.bench_file import OnSaved, OutputDetails, OutputFile, run_lin
 from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
+    Explain,
     NoProgress,
     ReadyTimeout,
     Settings,
@@ -36,23 +37,33 @@ if TYPE_CHECKING:
 def run(
     experiment_file: Annotated[
         Path | None,
-        typer.Argument(metavar="EXPERIMENT.toml", help="Experiment file; flags override it."),
+        typer.Argument(
+            metavar="EXPERIMENT.toml", help="Experiment file; flags override its values."
+        ),
     ] = None,
     settings: Settings = None,
     num_runs: Annotated[
-        int, option(COMMON, "Repeat over so many seeds; metrics get 95% intervals.", min=1)
+        int,
+        option(
+            COMMON,
+            "Number of seeds over which the run is repeated; metrics get 95% confidence intervals.",
+            min=1,
+        ),
     ] = 1,
     header: Annotated[
         list[str] | None,
         option(
-            SERVERS, "Sent with every request to --base-url, never stored.", metavar="NAME=VALUE"
+            SERVERS,
+            "Header sent with every request to --base-url; never stored; may be repeated.",
+            metavar="NAME=VALUE",
         ),
     ] = None,
     api_key_file: Annotated[
         Path | None,
         option(
             SERVERS,
-            "Key of --base-url, a line: sent as Authorization: Bearer KEY, never stored.",
+            "File with the API key of --base-url on one line; sent as Authorization: "
+            "Bearer KEY, never stored.",
             metavar="FILE",
         ),
     ] = None,
@@ -60,15 +71,16 @@ def run(
         str | None,
         option(
             SERVERS,
-            "Python that has SGLang or vLLM. [default: $FAIRBENCH_SGLANG_PYTHON or "
-            "$FAIRBENCH_VLLM_PYTHON, or this one]",
+            "Path of a Python that has SGLang or vLLM. [default: "
+            "$FAIRBENCH_SGLANG_PYTHON or $FAIRBENCH_VLLM_PYTHON, or the Python that runs "
+            "fairbench]",
         ),
     ] = None,
     launcher: Annotated[
         str,
         option(
             SERVERS,
-            "Place of servers: here, a Ray cluster's nodes, or --hosts.",
+            "Place where servers start: this machine, the nodes of a Ray cluster, or --hosts.",
             metavar="|".join(LAUNCHERS),
         ),
     ] = LOCAL,
@@ -84,26 +96,34 @@ def run(
     hosts: Annotated[
         str | None,
         option(
-            SERVERS, "Hosts on which --launcher command starts servers, in turn.", metavar="A,B,..."
+            SERVERS,
+            "Hosts on which --launcher command starts servers, used in this order.",
+            metavar="A,B,...",
         ),
     ] = None,
     launch_command: Annotated[
         str | None,
         option(
             SERVERS,
-            "Command of --launcher command that runs a shell line, its last word, on a host. "
-            f"[default: {DEFAULT}]",
+            "Command with which --launcher command runs a shell line on {host}; the line "
+            f"is appended as its last word. [default: {DEFAULT}]",
             metavar="'CMD {host} ...'",
         ),
     ] = None,
     drivers: Annotated[
-        int, option(SERVERS, "Processes that send the load, each of some of the clients.", min=1)
+        int,
+        option(
+            SERVERS,
+            "Number of processes that send the load; each sends for some of the clients.",
+            min=1,
+        ),
     ] = 1,
     driver_launcher: Annotated[
         str,
         option(
             SERVERS,
-            "Place of the processes of --drivers: here, or a Ray cluster's nodes.",
+            "Place where the processes of --drivers run: this machine, or the nodes of a Ray "
+            "cluster.",
             metavar="|".join(DRIVER_LAUNCHERS),
         ),
     ] = LOCAL,
@@ -113,20 +133,23 @@ def run(
     ] = DEFAULT_RESULT_DIR,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
+    explain: Explain = False,
     as_json: Annotated[bool, json_option("the summary")] = False,
     disable_tqdm: NoProgress = False,
     **flags: Unpack[RunFlags],
 ) -> None:
-    """Run one experiment and say who got what.
+    """Run one experiment and print the service and latency of each client.
 
-    On the simulated cluster, or on real servers. Everything has a default: `fairbench run` alone
-    works.
+    Runs on the simulated cluster, or on real servers. Every option has a default: `fairbench run`
+    works without any.
     """
+    from fairbench.cli.output import check_explain
     from fairbench.execute.context import run_context
     from fairbench.execute.live_options import LiveFlags, live_options
     from fairbench.execute.requests import experiment
     from fairbench.report.progress import shown_progress
 
+    check_explain(explain, single=num_runs == 1, as_json=as_json)
     spec = experiment(flags, assigned(settings), experiment_file)
     live = LiveFlags(
         server_python,
@@ -143,7 +166,7 @@ def run(
         if num_runs > 1:
             _repeatedly(spec, num_runs, options, result_dir, on_saved, context, as_json=as_json)
         else:
-            _once(spec, options, result_dir, on_saved, context, as_json=as_json)
+            _once(spec, options, result_dir, on_saved, context, as_json=as_json, explain=explain)
 
 
 def _once(
@@ -154,8 +177,9 @@ def _once(
     context: RunContext,
     *,
     as_json: bool,
+    explain: bool,
 ) -> None:
-    """Run, save, print. Raises, after that, if the run did not come to its end."""
+    """Run, save and print. Raises afterwards if the run is incomplete."""
     from fairbench.cli.output import print_json, print_summary
     from fairbench.execute.one_run import run_and_save
 
@@ -165,12 +189,12 @@ def _once(
         print_json(result.summary)
         typer.echo(f"fairbench: saved to {path}", err=True)
     else:
-        print_summary(result.summary, path, complete=result.complete)
+        print_summary(result.summary, path, complete=result.complete, explain=explain)
     if result.complete:
         return
     if context.interrupted():
-        raise context.interrupted.ended("interrupted; what had finished is saved")
-    raise RunFailed(f"{result.summary['notes']['complete']}; what had finished is saved")
+        raise context.interrupted.ended("interrupted; the finished requests are saved")
+    raise RunFailed(f"{result.summary['notes']['complete']}; the finished requests are saved")
 
 
 def _repeatedly(
@@ -183,7 +207,7 @@ def _repeatedly(
     *,
     as_json: bool,
 ) -> None:
-    """Run several seeds, print what they give together; exit if they did not come to their end."""
+    """Run several seeds and print their combined summary; exit if they are incomplete."""
     from fairbench.cli.output import print_json
     from fairbench.execute.repeats import repeat
     from fairbench.metrics.tail import shown_tail

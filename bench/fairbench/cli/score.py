@@ -1,4 +1,4 @@
-"""``fairbench score``: our metrics, from anyone's records."""
+"""``fairbench score``: fairbench's metrics from request records of any system."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Unit(StrEnum):
 
 
 class Latency(StrEnum):
-    """The quantity that counts as clients' latency."""
+    """The latency that is reported."""
 
     PROGRAM = "program"
     TTFT = "ttft"
@@ -45,12 +45,17 @@ UNITS_S = {Unit.S: 1.0, Unit.MS: 1e-3, Unit.US: 1e-6, Unit.NS: 1e-9}
 def score(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE", help="JSON lines, JSON, CSV, parquet, or a run's folder."),
+        typer.Argument(
+            metavar="FILE",
+            help="File of request records (JSON lines, JSON, CSV or parquet), or the directory of "
+            "a run.",
+        ),
     ],
     layout: Annotated[
         str | None,
         Option(
-            metavar="|".join(LAYOUTS), help="Layout of the file. [default: the first that fits]"
+            metavar="|".join(LAYOUTS),
+            help="Layout of the file. [default: the first layout that fits]",
         ),
     ] = None,
     names: Annotated[
@@ -58,10 +63,10 @@ def score(
         Option(
             "--map",
             metavar="FIELD=NAME",
-            help="Name of a field in the file, such as client=user_id; may be repeated. Fields: "
-            "client, start, first_token or ttft, end or latency or itls, input_tokens, "
-            "output_tokens; optional program, worker, cached_tokens, admitted, status, error, "
-            "gaps, id.",
+            help="Column of the file that holds a field, such as client=user_id; may be "
+            "repeated. Required fields: client, start, first_token or ttft, end or "
+            "latency or itls, input_tokens, output_tokens. Optional fields: program, "
+            "worker, cached_tokens, admitted, status, error, gaps, id.",
         ),
     ] = None,
     time_unit: Annotated[
@@ -71,48 +76,61 @@ def score(
         int | None, Option(min=1, help="Number of the run, from 1, in a file with several.")
     ] = None,
     clients: Annotated[
-        str | None, Option(metavar="A,B", help="Clients that count even if they have no record.")
+        str | None,
+        Option(metavar="A,B", help="Clients that are counted even if they have no records."),
     ] = None,
     misbehaving: Annotated[
-        str | None, Option(metavar="A,B", help="Clients that are not well-behaved.")
+        str | None,
+        Option(metavar="A,B", help="Heavy clients: metrics of the well-behaved clients omit them."),
     ] = None,
     weights: Annotated[
-        str | None, Option(metavar="NAME=WEIGHT,...", help="Weights: entitlements relative to 1.")
+        str | None,
+        Option(
+            metavar="NAME=WEIGHT,...",
+            help="Weights of clients; a client that is not named has weight 1.",
+        ),
     ] = None,
     goodput: Annotated[list[str] | None, option_of(RUN["goodput"])] = None,
     percentiles: Annotated[str | None, option_of(RUN["percentiles"])] = None,
     latency: Annotated[
         Latency | None,
         Option(
-            help="Latency of programs (a request outside a program is one), or of first tokens. "
-            "[default: program]"
+            help="Latency to report: of whole programs (a request outside a program counts as "
+            "one), or of first tokens. [default: program]"
         ),
     ] = None,
     window_start: Annotated[
         float | None,
-        Option(min=0.0, help="Count from so many seconds after the first request. [default: 0]"),
+        Option(
+            min=0.0,
+            help="Start of the measured period, in seconds after the first request. [default: 0]",
+        ),
     ] = None,
     window_end: Annotated[
         float | None,
         Option(
             min=0.0,
-            help="Count until then, seconds. [default: the last arrival, or the last answer where "
-            "programs have several requests or everything came at once]",
+            help="End of the measured period, in seconds after the first request. [default: "
+            "the last arrival; or the last answer if programs have several requests or "
+            "all requests arrive at once]",
         ),
     ] = None,
     report: Annotated[
-        Path | None, Option(metavar="FILE.html", help="Write a page with pictures too; or .md.")
+        Path | None,
+        Option(
+            metavar="FILE.html", help="Write a page with charts to this file (.html or .md), too."
+        ),
     ] = None,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
     as_json: Annotated[
-        bool, Option("--json", help="Print the summary as one JSON object, nothing else.")
+        bool, Option("--json", help="Print the summary as one JSON object, and nothing else.")
     ] = False,
 ) -> None:
-    """Compute every fairness metric from anyone's records of requests.
+    """Compute every fairness metric from request records of any serving system.
 
-    Times may be by any clock. A request without an end failed. Several files are one run; where a
-    layout names no client (vllm, sglang), each file is a client.
+    Times may start at any zero. A request without an end counts as failed. Several files are read
+    as one run; if their layout has no client names (vllm, sglang), each file is a client.
     """
     from fairbench.cli.bench_file import add_bench_line
     from fairbench.cli.output import print_json
@@ -126,9 +144,15 @@ def score(
     if any(path.is_dir() for path in files):
         others = (layout, names, time_unit, line, clients, misbehaving, weights, goodput, latency)
         if len(files) > 1 or any(others):
-            raise UsageError(f"{files[0]}: a run's directory is scored alone and as it is")
+            raise UsageError(
+                f"{files[0]} is the directory of a run: it must be the only FILE, without "
+                "options that describe records"
+            )
         if report is not None:
-            raise UsageError(f"--report {report}: use `fairbench report {files[0]}`")
+            raise UsageError(
+                f"--report {report} cannot be given with the directory of a run; use "
+                f"`fairbench report {files[0]}`"
+            )
         summary, requests = score_run(files[0], *window, ranks)
     else:
         scored = read_scored(

@@ -1,4 +1,4 @@
-"""``fairbench serve``: the router in front of workers, for anyone's traffic."""
+"""``fairbench serve``: the router in front of workers, for real traffic."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def serve(
         bool,
         Option(
             "--client-limit/--no-client-limit",
-            help="Keep a fifth of the workers free of any one client that is alone, so that others "
-            "find room; several clients share what workers run and hold. Other shares by "
-            "--set gateway.client_limit, client_requests and client_reserve.",
+            help="Limit each client's share of the workers. A client that is alone leaves a fifth "
+            "of the workers free for others. Change the limits with --set "
+            "gateway.client_limit, gateway.client_requests and gateway.client_reserve.",
         ),
     ] = True,
     **flags: Unpack[ServeFlags],
 ) -> None:
-    """Route anyone's requests to workers: the APIs of OpenAI, and SGLang's /generate.
+    """Route requests of clients to workers, with OpenAI's APIs and SGLang's /generate.
 
-    Prints its URL when it serves. Who sends a request is said by the header x-fairbench-client, by
-    `user` in its body (see --client-from), or by its API key.
+    Prints its URL once it serves. The client of a request is identified by the header
+    x-fairbench-client, by `user` in the body (see --client-from), or by the API key.
     """
     from fairbench.cli.serve_peers import peers_by
     from fairbench.cli.serve_plan import client_fields, held_by, plan_text
@@ -171,7 +171,10 @@ def serve(
 def _check_together(flags: ServeFlags) -> None:
     """Raise UsageError unless workers are either named or started, and options fit that."""
     if bool(flags.get("worker_url")) == bool(flags.get("dp")):
-        raise UsageError("name workers by --worker-url, or start some by --dp: one of the two")
+        raise UsageError(
+            "workers: give either --worker-url, for workers that run already, or --dp, to "
+            "start some"
+        )
     only, other = (ONLY_WITH_URLS, "worker-url") if flags.get("dp") else (ONLY_WITH_DP, "dp")
     if misplaced := [name for name in only if name in flags]:
         raise UsageError(f"{SERVE[misplaced[0]].option}: only with --{other}")
@@ -192,7 +195,7 @@ def _started(flags: ServeFlags) -> dict[str, Any]:
 
 
 def _weights(given: Mapping[str, float] | None, keys: Mapping[str, str] | None) -> dict[str, float]:
-    """Return the clients' weights. Raises UsageError for a wrong one, or one without a key."""
+    """Return the clients' weights. Raises UsageError for a wrong weight or one without key."""
     weights = checked_weights(given or {})
     known = set(with_tenants(keys.values())) if keys is not None else weights
     for name in weights:
@@ -204,5 +207,5 @@ def _weights(given: Mapping[str, float] | None, keys: Mapping[str, str] | None) 
 def _own(
     weights: Mapping[str, float], flagged: Mapping[str, float], filed: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return the weights that come from flags or are missing in the keys file."""
+    """Return the weights from flags or missing in the keys file."""
     return {one: weight for one, weight in weights.items() if one in flagged or one not in filed}

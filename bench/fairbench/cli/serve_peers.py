@@ -1,4 +1,4 @@
-"""``fairbench serve --peer``: the other routers before the same workers, by flags."""
+"""``fairbench serve --peer``: other routers in front of the same workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PeersAsked(NamedTuple):
-    """The peers' addresses, the key that all show each other, and whose settings there may be."""
+    """The peers' addresses, the common key, and the parts that may have settings."""
 
     urls: tuple[str, ...]
     key: str | None
@@ -24,7 +24,7 @@ class PeersAsked(NamedTuple):
 def peers_by(
     urls: Sequence[str] | None, key_file: Path | None, router: str, held: Held, admin: int | None
 ) -> PeersAsked:
-    """Return the peers that flags ask for. Raises UsageError for a conflict, DataError for a key.
+    """Return the peers from the flags. Raises UsageError for a conflict, DataError for a key.
 
     Peers exclude an admin port: workers would come and go, and routers would number them
     differently.
@@ -38,17 +38,22 @@ def peers_by(
 
     if not urls:
         if key_file is not None:
-            raise UsageError("--peer-key-file: only with --peer")
+            raise UsageError("--peer-key-file needs --peer")
         return PeersAsked((), None, ())
     if key_file is None:
-        raise UsageError(f"--peer {urls[0]}: needs --peer-key-file, the key of all routers")
+        raise UsageError(
+            f"--peer {urls[0]} needs --peer-key-file, the file with the key of all routers"
+        )
     if admin is not None:
-        raise UsageError(f"--peer {urls[0]}: not with --admin-port: all name the same workers")
+        raise UsageError(
+            f"--peer {urls[0]} cannot be combined with --admin-port, because all routers must "
+            "have the same workers"
+        )
     if admission_params(held.settings).is_on:
-        raise UsageError(f"--peer {urls[0]}: not with admission.policy")
+        raise UsageError(f"--peer {urls[0]} cannot be combined with admission.policy")
     for name in (router, held.policy):
         if held.settings.get(f"{name}.tenants") is not None:
-            raise UsageError(f"--peer {urls[0]}: not with {name}.tenants")
+            raise UsageError(f"--peer {urls[0]} cannot be combined with {name}.tenants")
     check_peers(router_class(router), router, held.policy)
     served_routers(held.settings)
     found = tuple(parse_worker(url, "--peer").url for url in urls)

@@ -1,4 +1,4 @@
-"""The plan of ``fairbench serve``: the gateway that flags ask for, and the whole plan as text."""
+"""The plan of ``fairbench serve``: its gateway from flags, and the plan as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AUTO = "auto"
 
 
 class Held(NamedTuple):
-    """The gateway's policy, None without one; its detector; all settings, and whose they may be."""
+    """The gateway's policy (None without one), its detector, and all settings."""
 
     policy: str | None
     saturation: str
@@ -30,7 +30,7 @@ class Held(NamedTuple):
 def held_by(
     gateway: str | None, saturation: str | None, most: str | None, settings: Mapping[str, Any]
 ) -> Held:
-    """Return the gateway that flags ask for. Raises UsageError for a conflict."""
+    """Return the gateway from the flags. Raises UsageError for a conflict."""
     from fairbench.config.gateway import (
         SERVED_DETECTOR,
         admission_parts,
@@ -45,7 +45,7 @@ def held_by(
     if gateway in (None, NO_GATEWAY):
         for flag, text in (("saturation", saturation), ("max-inflight-per-worker", most)):
             if text is not None:
-                raise UsageError(f"--{flag} {text}: of no gateway: name one by --gateway")
+                raise UsageError(f"--{flag} {text} needs a gateway: give --gateway")
         return Held(None, SERVED_DETECTOR, settings, parts)
     detector = saturation or SERVED_DETECTOR
     if most is not None:
@@ -59,7 +59,10 @@ def client_fields(text: str | None, *, keys: bool) -> tuple[str, ...]:
     if text is None:
         return (BODY_CLIENT,)
     if keys:
-        raise UsageError(f"--client-from {text}: with --keys the key alone says whose a request is")
+        raise UsageError(
+            f"--client-from {text} cannot be combined with --keys, because the API key alone "
+            "identifies the client"
+        )
     names = split_commas("--client-from", text)
     for name in names:
         if name not in BODY_CLIENTS:
@@ -72,20 +75,22 @@ def _with_most(most: str, detector: str, settings: Mapping[str, Any]) -> Mapping
 
     flag = f"--max-inflight-per-worker {most}"
     if detector != SERVED_DETECTOR:
-        raise UsageError(f"{flag}: only with --saturation {SERVED_DETECTOR}")
+        raise UsageError(f"{flag} needs --saturation {SERVED_DETECTOR}")
     if MOST_REQUESTS in settings:
-        raise UsageError(f"{flag}: --set {MOST_REQUESTS} says the same: choose one")
+        raise UsageError(
+            f"{flag} and --set {MOST_REQUESTS} set the same limit: give only one of them"
+        )
     if most == AUTO:
         return settings
     if not (most.isascii() and most.isdigit() and 1 <= int(most) <= 2**31):
-        raise UsageError(f"{flag}: must be a whole number from 1 on, or {AUTO}")
+        raise UsageError(f"{flag}: must be a whole number of at least 1, or {AUTO}")
     return {**settings, MOST_REQUESTS: int(most)}
 
 
 def plan_text(
     config: RouterConfig, spec: ExperimentSpec | None, known: KeysFile | None = None
 ) -> str:
-    """Return the policy as TOML with every parameter and the clients' names, but never a key.
+    """Return the policy as TOML with every parameter and clients' names, without keys.
 
     ``spec`` describes the workers that would be started, ``known`` is the keys file. Raises
     UsageError as starting the workers would.

@@ -1,4 +1,4 @@
-"""``fairbench show``: the summary of a stored run again."""
+"""``fairbench show``: prints the summary of a stored run again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fairbench.cli.bench_file import OutputDetails, OutputFile
+from fairbench.cli.flags import Explain
 from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import MissingFile
 from fairbench.results.run_folder import FOLDER
@@ -18,20 +19,26 @@ def show(
         Path, typer.Argument(metavar="DIR", help="Directory of a run, a sweep or a plan.")
     ],
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as one JSON object, nothing else.")
+        bool, typer.Option("--json", help="Print the summary as one JSON object, and nothing else.")
     ] = False,
+    explain: Explain = False,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
 ) -> None:
     """Print the summary of a stored run, or the comparison of a sweep, again."""
     from fairbench.cli.bench_file import add_run_line
-    from fairbench.cli.output import print_json, print_summary
+    from fairbench.cli.output import check_explain, print_json, print_summary
     from fairbench.results.store import SUMMARY, read_run
     from fairbench.results.summary_schema import check_summary
 
-    if _is_sweep(run_dir):
+    is_sweep = _is_sweep(run_dir)
+    check_explain(explain, single=not is_sweep, as_json=as_json)
+    if is_sweep:
         if output_file is not None:
-            raise UsageError(f"--output-file {output_file}: takes single runs, not a sweep")
+            raise UsageError(
+                f"--output-file {output_file} needs a single run, and this is the directory "
+                "of a sweep"
+            )
         _show_sweep(run_dir, as_json=as_json)
         return
     try:
@@ -47,7 +54,8 @@ def show(
     if as_json:
         print_json(stored.summary)
     else:
-        print_summary(stored.summary, run_dir, complete=bool(stored.manifest.get("complete")))
+        complete = bool(stored.manifest.get("complete"))
+        print_summary(stored.summary, run_dir, complete=complete, explain=explain)
 
 
 def _is_sweep(folder: Path) -> bool:
@@ -74,7 +82,7 @@ def _show_sweep(folder: Path, *, as_json: bool) -> None:
         return
     cells = compare_sweep(folder)
     if not cells:
-        raise DataError(f"{folder}: nothing of this sweep is finished")
+        raise DataError(f"{folder}: no run of this sweep is finished")
     if as_json:
         print_json({"cells": [cell_json(cell) for cell in cells]})
     else:
@@ -82,7 +90,7 @@ def _show_sweep(folder: Path, *, as_json: bool) -> None:
 
 
 def _hint(folder: Path) -> str:
-    """Explain a directory without a manifest and what to do with it; "" for an unknown one."""
+    """Explain a directory without a manifest, and what to do; "" for an unknown one."""
     from fairbench.results.intervals import INTERVALS_FILE
     from fairbench.results.store import is_run
     from fairbench.sim.records.spool import FOLDER as SIMULATED

@@ -1,4 +1,4 @@
-"""Find the studies of papers, which a checkout of the repository has and a wheel has not."""
+"""Finds the studies of papers, which a clone of the repository has, but not a wheel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGE = "fairbench_studies"
 
 
 def study(module: str, what: str) -> Any:
-    """Import a module of the studies: an installed one, or else one of a checkout.
+    """Import a module of the studies, from the installed package or from a clone.
 
     Raises UsageError, which begins with ``what``, if there is none or it is of another version.
     """
@@ -23,18 +23,20 @@ def study(module: str, what: str) -> Any:
         folder = _folder()
         if folder is None:
             raise UsageError(
-                f"{what}: needs the studies, which a wheel does not have: run it in a checkout of "
-                "the repository, or pip install 'fairbench-llm[studies]'"
+                f"{what}: needs the package of the studies, which is not installed: run "
+                "it in a clone of the repository, or pip install 'fairbench-llm[studies]'"
             )
         sys.path.append(str(folder))
     try:
         return import_module(f"{PACKAGE}.{module}")
     except ImportError as error:
-        raise UsageError(f"{what}: the studies are of another version: {error}") from error
+        raise UsageError(
+            f"{what}: the installed studies do not fit this version of fairbench: {error}"
+        ) from error
 
 
 def _folder() -> Path | None:
-    """Return ``studies/`` of the checkout that the package, or else the current folder, is in."""
+    """Return ``studies/`` of the clone around the package or the current folder."""
     here = Path.cwd()
     for top in (Path(fairbench.__file__).resolve().parents[2], here, *here.parents):
         found = top / "studies"

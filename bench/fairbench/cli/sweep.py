@@ -1,4 +1,4 @@
-"""``fairbench sweep``: a grid of experiments in parallel processes, compared place by place."""
+"""``fairbench sweep``: a grid of experiments in parallel, compared by configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 def sweep(
     file: Annotated[
         str | None,
-        typer.Argument(metavar="NAME|FILE.toml", help="Bundled sweep, such as fig7, or a file."),
+        typer.Argument(
+            metavar="NAME|FILE.toml", help="Name of a bundled sweep, such as fig7, or a sweep file."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -45,47 +47,56 @@ def sweep(
         ),
     ] = None,
     num_runs: Annotated[
-        int | None, option(COMMON, "Seeds of each point; metrics get 95% intervals.")
+        int | None,
+        option(COMMON, "Number of seeds of each point; metrics get 95% confidence intervals."),
     ] = None,
     quick: Annotated[
         bool,
         Option(
             "--quick",
-            help="40 well-behaved programs a point and three seeds, unless other flags say.",
+            help="Run each point with 40 programs of each well-behaved client and three "
+            "seeds, unless other flags override this.",
         ),
     ] = False,
     name: Annotated[
         str | None, Option(help="Name of the sweep and its directory. [default: the file's]")
     ] = None,
     result_dir: Annotated[
-        Path, option(OUTPUT, "The sweep makes one fresh directory in here.")
+        Path, option(OUTPUT, "Parent directory; the sweep makes a new directory in it.")
     ] = DEFAULT_RESULT_DIR,
     resume: Annotated[
-        Path | None, option(OUTPUT, "Go on with the sweep in this directory.", metavar="DIR")
+        Path | None, option(OUTPUT, "Directory of an interrupted sweep to continue.", metavar="DIR")
     ] = None,
     reuse: Annotated[
         list[Path] | None,
         Option(
             metavar="DIR",
-            help="A sweep whose finished points are copied instead of run again; may be repeated.",
+            help="Directory of a sweep whose finished points are copied instead of run again; "
+            "may be repeated.",
         ),
     ] = None,
     flush_cache: Annotated[
         bool,
         Option(
             "--flush-cache",
-            help="Empty the caches of servers between the runs that share them (as in SGLang). "
-            "Always done.",
+            help="Empty the caches of servers between runs that share the servers. Accepted "
+            "as in SGLang; always done.",
         ),
     ] = True,
     server_python: Annotated[
         str | None,
-        option(SERVERS, "Python that has SGLang. [default: $FAIRBENCH_SGLANG_PYTHON, or this one]"),
+        option(
+            SERVERS,
+            "Path of a Python that has SGLang. [default: $FAIRBENCH_SGLANG_PYTHON, or the "
+            "Python that runs fairbench]",
+        ),
     ] = None,
     ready_check_timeout_sec: ReadyTimeout = 600.0,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Only list the points.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="List the points of the sweep, and run nothing.")
+    ] = False,
     as_json: Annotated[bool, json_option("the comparison")] = False,
     disable_tqdm: NoProgress = False,
     **flags: Unpack[SweepFlags],
@@ -93,7 +104,7 @@ def sweep(
     """Run a grid of experiments and compare them.
 
     The grid is every combination of schedulers, workloads and settings. It comes from a file, from
-    flags, or from both: flags replace what the file says.
+    flags, or from both: flags override the values of the file.
     """
     from fairbench.config import identity
     from fairbench.config.sweep import parse_axis, said_by, sweep_of
@@ -109,7 +120,8 @@ def sweep(
     if resume is not None:
         if file or flags or axes or num_runs or quick or name or reuse:
             raise UsageError(
-                f"--resume {resume}: goes on with that sweep as it is: give no other with it"
+                f"--resume {resume} continues the sweep with its stored settings; no "
+                "other setting can be given with it"
             )
         store = SweepStore(resume)
         specs = points(store.sweep(), file=str(store.file))
@@ -138,7 +150,7 @@ def sweep(
 
 
 def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
-    """Print the points, and how many requests each is expected to make."""
+    """Print the points, and the expected number of requests of each."""
     from fairbench.cli.output import print_json
     from fairbench.execute.estimate import estimate
     from fairbench.execute.sweep_jobs import expected_requests
@@ -158,7 +170,7 @@ def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
 
 
 def _print(outcome: SweepOutcome, *, as_json: bool) -> None:
-    """Print the comparison; failed runs and comparability warnings go to stderr."""
+    """Print the comparison; failed runs and warnings go to stderr."""
     from fairbench.cli.output import print_json
     from fairbench.cli.sweep_output import print_comparison
 

@@ -1,4 +1,4 @@
-"""Output of what has many runs: how a comparison and a plan reach the terminal."""
+"""Output of comparisons and plans to the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fairbench trace``: what is in a recorded trace, and parts of it without names."""
+"""``fairbench trace``: describes recorded traffic, or writes changed copies of it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,29 @@ if TYPE_CHECKING:
 SHORTEST_KEY = 16
 
 trace = typer.Typer(
-    help="Inspect recorded traffic, or write a part of it.",
+    help="Inspect recorded traffic, or write a changed copy of it.",
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
 )
 
-File = Annotated[str, typer.Argument(metavar="FILE", help="Trace, as of `run --trace`.")]
+File = Annotated[
+    str, typer.Argument(metavar="FILE", help="Trace, in any format that `run --trace` reads.")
+]
 Output = Annotated[
     Path,
-    Option("--output-file", "-o", metavar="FILE.jsonl", help="Written in the schema of our own."),
+    Option(
+        "--output-file",
+        "-o",
+        metavar="FILE.jsonl",
+        help="File to which the result is written, in fairbench's trace format.",
+    ),
 ]
 AsJson = Annotated[bool, json_option("the numbers")]
-Seed = Annotated[int, Option(help="Seed of what a format leaves to be drawn.")]
+Seed = Annotated[
+    int,
+    Option(help="Seed of the values that a trace does not record and that are drawn at random."),
+]
 
 
 @trace.command()
@@ -44,16 +54,20 @@ Seed = Annotated[int, Option(help="Seed of what a format leaves to be drawn.")]
 def inspect(
     file: File,
     end: Annotated[
-        float | None, Option("--to", min=0.0, help="Only so many seconds of it.")
+        float | None, Option("--to", min=0.0, help="Read only this many seconds of the trace.")
     ] = None,
     seed: Seed = 0,
     plot: Annotated[
-        Path | None, Option(metavar="FILE.svg", help="Draw rates and lengths too; or .png, .pdf.")
+        Path | None,
+        Option(
+            metavar="FILE.svg",
+            help="Draw rates and lengths into this file (.svg, .png or .pdf), too.",
+        ),
     ] = None,
     as_json: AsJson = False,
     **flags: Unpack[TraceFlags],
 ) -> None:
-    """Say what is in a trace: clients, rates, burstiness, lengths, shared prefixes."""
+    """Describe a trace: clients, rates, burstiness, lengths and shared prefixes."""
     from fairbench.cli.output import look, print_json
     from fairbench.figures.trace import draw_trace
     from fairbench.report.table import printed
@@ -87,22 +101,28 @@ def inspect(
 def cut_trace(
     file: File,
     output: Output,
-    start: Annotated[float, Option("--from", min=0.0, help="Seconds from the first request.")] = 0,
+    start: Annotated[
+        float,
+        Option("--from", min=0.0, help="Start of the part, in seconds after the first request."),
+    ] = 0,
     end: Annotated[
-        float | None, Option("--to", min=0.0, help="Seconds from the first request.")
+        float | None,
+        Option("--to", min=0.0, help="End of the part, in seconds after the first request."),
     ] = None,
-    head: Annotated[int | None, Option(min=1, help="The first so many requests.")] = None,
+    head: Annotated[
+        int | None, Option(min=1, help="Number of requests to keep, from the first.")
+    ] = None,
     clients: Annotated[
-        str | None, Option(metavar="A,B", help="Only the requests of these clients.")
+        str | None, Option(metavar="A,B", help="Clients whose requests are kept.")
     ] = None,
     largest: Annotated[
-        int | None, Option(min=1, help="Only the clients with the most requests, so many.")
+        int | None, Option(min=1, help="Number of clients to keep: those with the most requests.")
     ] = None,
     seed: Seed = 0,
     as_json: AsJson = False,
     **flags: Unpack[TraceFlags],
 ) -> None:
-    """Write a part of a trace: of a time, of some clients, the first requests."""
+    """Write a part of a trace: a period, some clients, or the first requests."""
     from fairbench.workloads.traces.change import cut
 
     params = log_params(file, flags, flags.get("trace_block_size"))
@@ -122,7 +142,7 @@ def scale(
     as_json: AsJson = False,
     **flags: Unpack[TraceFlags],
 ) -> None:
-    """Write a trace at another rate: all its times are divided."""
+    """Write a trace at another request rate: all arrival times are divided by a factor."""
     from fairbench.workloads.traces.change import scaled
 
     params = log_params(file, flags, flags.get("trace_block_size"))
@@ -142,7 +162,7 @@ def combine(
     as_json: AsJson = False,
     **flags: Unpack[TraceFlags],
 ) -> None:
-    """Write times and clients of a trace with the requests of another: synthetic."""
+    """Write a synthetic trace: arrival times and clients of one trace, requests of another."""
     from fairbench.workloads.traces.change import combined
 
     senders = _table(log_params(file, flags, flags.get("trace_block_size")), seed)
@@ -159,15 +179,15 @@ def anonymize(
         Path | None,
         Option(
             metavar="FILE",
-            help="A secret, a line: the same one gives the same labels for other files too. "
-            "[default: a new one, which is forgotten]",
+            help="File with a secret on one line. The same secret gives the same labels in "
+            "several files. [default: a random secret, which is not kept]",
         ),
     ] = None,
     seed: Seed = 0,
     as_json: AsJson = False,
     **flags: Unpack[TraceFlags],
 ) -> None:
-    """Write a trace without names and texts: what was shared still is."""
+    """Write a trace without names and texts; shared prefixes stay shared."""
     from fairbench.workloads.traces.change import anonymized
 
     key = token_bytes(32) if key_file is None else _key(key_file)
@@ -176,10 +196,10 @@ def anonymize(
 
 
 def _key(file: Path) -> bytes:
-    """Too long to be guessed, as every label would be with it."""
+    """Return the secret of ``--key-file``, which must be too long to be guessed."""
     key = read_key(file, f"{file}")
     if len(key) < SHORTEST_KEY:
-        raise UsageError(f"--key-file {file}: must hold {SHORTEST_KEY} characters at least")
+        raise UsageError(f"--key-file {file}: must hold at least {SHORTEST_KEY} characters")
     return key.encode()
 
 

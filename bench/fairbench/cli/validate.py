@@ -1,4 +1,4 @@
-"""``fairbench validate``: the simulator against runs measured on a real server."""
+"""``fairbench validate``: the simulator compared with runs on real servers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ def validate(
         list[Path],
         typer.Argument(
             metavar="FILE...|RUN_DIR",
-            help="Measured runs, JSON (.gz or not), or the directory of a live run of ours.",
+            help="Files of measured runs (JSON or .json.gz), or the directory of a live run "
+            "by fairbench.",
         ),
     ],
     crosschecks: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Published numbers to compare with the simulator's as well, JSON."
+            metavar="FILE",
+            help="JSON file of published numbers that are compared with the simulator's, too.",
         ),
     ] = None,
     output_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Directory for validation.{json,csv,svg,png}, or RUN_DIR's name with .json; "
-            "without "
-            "it, none. The pictures need the plot extra."
+            help="Directory for validation.{json,csv,svg,png}, or for the JSON file of "
+            "RUN_DIR. Without this option, no file is written. The pictures need the "
+            "extra `plot`."
         ),
     ] = None,
     gpu: Annotated[
@@ -42,56 +44,64 @@ def validate(
     ] = None,
     profile: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="The timing profile to replay with: fairbench list."),
+        typer.Option(metavar="ID", help="Timing profile of the replay, see `list profiles`."),
     ] = None,
     pool: Annotated[
         int | None,
-        typer.Option(metavar="TOKENS", min=1, help="The KV pool to replay with; 10,000."),
+        typer.Option(
+            metavar="TOKENS",
+            min=1,
+            help="Size of the KV pool in the replay, in tokens. [default: 10,000]",
+        ),
     ] = None,
     fit: Annotated[
-        bool, typer.Option("--fit", help="Only redo the calibration and print it (4 min).")
+        bool, typer.Option("--fit", help="Repeat the calibration and print it (takes 4 minutes).")
     ] = False,
     predict: Annotated[
         Path | None,
         typer.Option(
             metavar="OUT",
-            help="Only write predictions of SGLang or vLLM runs, with intervals, "
-            "to OUT (JSON); measured results are not read.",
+            help="JSON file to which predictions of SGLang or vLLM runs are written, with "
+            "intervals; measured results are not read.",
         ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, and nothing else.")
     ] = False,
 ) -> None:
-    """Replay measured runs in the simulator, and compare.
+    """Replay measured runs in the simulator, and compare the results.
 
-    Runs of SGLang and vLLM: same load and lengths, the engine's own contract, the measured profile
-    on an A100. Runs of S-LoRA: same arrivals, lengths and scheduler, on an A10G unless told
-    otherwise. What the host adds is fitted to the overload and proportional runs; all other runs
-    are the test. docs/guide/validate.md says where FILE comes from, and its format.
+    Runs of SGLang and vLLM are simulated on an A100 with the same load and lengths, and with the
+    engine's own rules. Runs of S-LoRA are simulated on an A10G, with the same arrivals, lengths and
+    scheduler. The overhead of the host is fitted to the overload and proportional runs; all other
+    runs are the test. docs/guide/validate.md says where FILE comes from, and its format.
 
-    Runs of the DLPM authors' judge benchmark: their command lines, simulated. Runs of several
-    tenants straight to an engine: latency and share of each. A run that cannot be replayed is a
-    line of its own, and the exit code is 1.
+    Runs of the DLPM authors' judge benchmark are simulated from their command lines. Runs of
+    several tenants on a single engine are compared by the latency and service of each tenant. A run
+    that cannot be replayed gets a line of its own, and the exit code is 1.
 
-    A live run of ours is simulated with its own seed, load, schedulers and KV pool.
+    A live run by fairbench is simulated with its own seed, load, schedulers and KV pool.
     """
     file = files[0]
     if len(files) == 1 and file.is_dir():
         if profile is not None or pool is not None or predict is not None:
             raise UsageError(
-                "--profile, --pool, --predict: of a FILE; the directory of a run takes --gpu"
+                "--profile, --pool and --predict need a FILE, and this is the directory "
+                "of a run; use --gpu for its timing profile"
             )
         _validate_live(file, gpu, model, output_dir, as_json=as_json)
         return
     others = study("validation.command", f"validate {file}")
     if len(files) > 1:
         if crosschecks is not None or pool is not None or predict is not None or fit:
-            raise UsageError("--crosschecks, --pool, --predict, --fit: of one FILE at a time")
+            raise UsageError("--crosschecks, --pool, --predict and --fit need exactly one FILE")
         others.validate_all(files, output_dir, profile, as_json=as_json)
     elif predict is not None:
         if pool is not None or crosschecks is not None:
-            raise UsageError("--pool, --crosschecks: of S-LoRA's runs; these have their own pools")
+            raise UsageError(
+                "--pool and --crosschecks need a FILE of S-LoRA runs; the runs of this FILE "
+                "state their own pools"
+            )
         others.predict(file, profile, predict)
     elif fit:
         others.print_fit(file, as_json=as_json)

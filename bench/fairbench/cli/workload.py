@@ -1,4 +1,4 @@
-"""``fairbench workload``: what a workload file comes to, before anything runs."""
+"""``fairbench workload``: checks a workload file before anything runs."""
 
 from __future__ import annotations
 
@@ -29,21 +29,27 @@ def _commands() -> None:
 @workload.command()
 def check(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A path, a recorded trace, or a bundled workload.")
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="Path of a workload file or a recorded trace, or the name of a bundled workload.",
+        ),
     ],
-    scenario: Annotated[str | None, Option(help="[default: s1, or the first one]")] = None,
+    scenario: Annotated[
+        str | None, Option(help="Scenario of the workload. [default: s1, or the first of the file]")
+    ] = None,
     dp: Annotated[int | None, Option(help="Replicas. [default: 1]")] = None,
     gpu: Annotated[str | None, Option(help="Option as of `run`.")] = None,
     model: Annotated[str | None, Option(help="Option as of `run`.")] = None,
     clients: Annotated[int | None, Option(help="Option as of `run`.")] = None,
     request_rate: Annotated[float | None, Option(help="Option as of `run`.")] = None,
     duration: Annotated[float | None, Option(help="Option as of `run`.")] = None,
-    seed: Annotated[int, Option(help="Seed of the sampled programs.")] = 0,
+    seed: Annotated[int, Option(help="Seed of the programs that are sampled.")] = 0,
     as_json: Annotated[
         bool, Option("--json", help="Print the numbers as one JSON object, and nothing else.")
     ] = False,
 ) -> None:
-    """Validate a workload file, and say what it would ask of a cluster. Nothing is run."""
+    """Validate a workload file, and compute the load that it puts on a cluster. Nothing is run."""
     from fairbench.cli.output import look, print_json
     from fairbench.config.resolve import resolve
     from fairbench.execute.expected.check import check_facts
@@ -72,7 +78,7 @@ def check(
 
 
 def _workload(file: str) -> WorkloadSpec:
-    """Return the workload of a file; a file that is no TOML is a trace."""
+    """Return the workload of a file; a file that is not TOML is a trace."""
     from fairbench.workloads.spec import load_workload
     from fairbench.workloads.trace_workload import trace_workload
     from fairbench.workloads.traces.read import TraceParams

@@ -1,4 +1,4 @@
-"""The configuration: an experiment as one frozen spec, from flags, ``--set`` and TOML, and back.
+"""The configuration: a frozen experiment spec, from flags, ``--set`` and TOML, and back.
 
 The spec is imported when it is first used: flags and their help need none of it.
 """

@@ -1,4 +1,4 @@
-"""Backends: the simulator, or real processes started in one of these ways, serve an experiment.
+"""Backends: the simulator, or real processes, which serve an experiment.
 
 Everything here decides what is measured, so it is part of a spec's identity. Where SGLang is
 installed, how long to wait for it and an endpoint's secrets are not: they are given to each run.
@@ -83,17 +83,17 @@ class BackendConfig(BaseModel):
 
     @property
     def own_policy(self) -> str | None:
-        """The policy that schedules in place of a scheduler of ours, if there is one."""
+        """The server's own scheduling policy, if it replaces fairbench's scheduler."""
         return None
 
     @property
     def external_router(self) -> list[str] | None:
-        """The command of somebody else's router that stands before the workers, if one does."""
+        """The command of an external router in front of the workers, if any."""
         return None
 
 
 class _Servers(BackendConfig):
-    """Servers that the harness starts: ``server_args`` are passed on to each as they are."""
+    """Servers that fairbench starts, each with the flags ``server_args``."""
 
     api: Api = "generate"
     server_args: list[str] = []
@@ -104,19 +104,22 @@ class _Servers(BackendConfig):
         for arg in self.server_args:
             flag = arg.partition("=")[0]
             if flag.startswith("--") and len(words := flag.split()) > 1:
-                raise ValueError(f"server_args: {flag!r} is {len(words)} words, write one an item")
+                raise ValueError(
+                    f"server_args: {flag!r} has {len(words)} words, and each item must be one word"
+                )
             if flag in MANAGED_ARGS:
-                raise ValueError(f"server_args: {flag} is set by fairbench itself")
+                raise ValueError(f"server_args: {flag} is set by fairbench itself; leave it out")
             if flag.startswith(RANK_ARGS):
                 raise ValueError(
-                    f"server_args: {flag} is refused: each rank has a queue of its own, so credits "
-                    "and deficits would be a rank's; start more servers with dp"
+                    f"server_args: {flag} is not supported: each rank has its own queue, "
+                    "so credits and deficits would be counted per rank; start more "
+                    "servers with dp instead"
                 )
         return self
 
 
 class RealServers(_Servers):
-    """Real servers of ``tp`` GPUs each; ``share_gpus`` lets several have the same ones.
+    """Real servers with ``tp`` GPUs each; ``share_gpus`` lets several share GPUs.
 
     ``schedule_policy`` is a policy of the engine's own, in place of our scheduler of that name.
     """
@@ -154,7 +157,7 @@ class VLLM(RealServers):
     @classmethod
     def _speaks(cls, api: Api) -> Api:
         if api == "generate":
-            raise ValueError("vLLM speaks completions and chat")
+            raise ValueError("must be completions or chat for vLLM")
         return api
 
 
@@ -191,7 +194,7 @@ class Emulator(_Servers):
 
 
 class Endpoint(BackendConfig):
-    """An OpenAI-compatible server that runs already, benchmarked as it is.
+    """A running OpenAI-compatible server, benchmarked as it is.
 
     With ``output_lengths`` exact it is asked for ``min_tokens``, which not every server knows;
     free, its answers may be shorter than the workload has them. ``extra_body`` is a JSON object of
@@ -217,7 +220,10 @@ class Endpoint(BackendConfig):
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"base_url = {self.base_url!r}: write http://HOST:PORT")
         if parts.username or parts.password:
-            raise ValueError("base_url: give credentials with --header, which is not stored")
+            raise ValueError(
+                "base_url: must not contain credentials, because it is stored; give them "
+                "with --header"
+            )
         return self
 
     @field_validator("extra_body")
@@ -226,7 +232,7 @@ class Endpoint(BackendConfig):
         fields = _extra_fields(text)
         for name in sorted(MANAGED_FIELDS & set(fields)):
             how = ", by --max-tokens-field" if name == "max_completion_tokens" else ""
-            raise ValueError(f"{name} is set by fairbench itself{how}")
+            raise ValueError(f"{name} is set by fairbench itself{how}; leave it out")
         return text
 
     @property
@@ -236,7 +242,7 @@ class Endpoint(BackendConfig):
 
 
 def _extra_fields(text: str | None) -> dict[str, Any]:
-    """Return the fields of a JSON object, none of no text. Raises ValueError for others."""
+    """Return the fields of a JSON object; none for no text. Raises ValueError for others."""
     if not text:
         return {}
     try:

@@ -16,9 +16,9 @@ from fairbench.schedulers.params import own_settings
 def check_engine(
     backend: BackendConfig | None, engine: str | None, settings: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError for an engine, or a setting of one, changed, that nothing simulates."""
+    """Raise UsageError for an engine, or an engine setting, that is not simulated."""
     if backend is not None and engine is not None:
-        own = f"engine = {engine!r}: backend {backend.kind} has its own engine"
+        own = f"engine = {engine!r}: backend {backend.kind} has its own engine; leave engine out"
         raise UsageError(own).of("engine", "backend.kind")
     chosen = engine or DEFAULT_ENGINE
     for other, kind in ENGINES.items():
@@ -26,14 +26,15 @@ def check_engine(
         for name, value in given.items():
             if value != getattr(kind.params(), name):
                 raise UsageError(
-                    f"{kind.part}.{name} = {value!r}: engine {chosen} has no such setting"
+                    f"{kind.part}.{name} = {value!r}: engine {chosen} has no such "
+                    "setting; leave it out"
                 ).of(f"{kind.part}.{name}", "engine")
 
 
 def check_machine(
     backend: BackendConfig | None, settings: Mapping[str, Any], usual: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError for a setting of the machine, changed, that nothing would obey.
+    """Raise UsageError for a changed machine setting that nothing supports.
 
     Unchanged is also what is ``usual`` for the workload.
     """
@@ -46,12 +47,13 @@ def check_machine(
             unchanged = value in (getattr(default, name), usual.get(f"{part}.{name}"))
             if not unchanged and not obeyed:
                 raise UsageError(
-                    f"{part}.{name} = {value!r}: backend {backend.kind} has no such setting"
+                    f"{part}.{name} = {value!r}: backend {backend.kind} has no such "
+                    "setting; leave it out"
                 ).of(f"{part}.{name}", "backend.kind")
 
 
 def check_behaviours(spec: ExperimentSpec) -> None:
-    """Raise UsageError for what only simulated clients do, if servers are real or emulated.
+    """Raise UsageError for behaviour of simulated clients if servers are real.
 
     They react to what they see, and repeat the beginning alone of an answer that went on.
     """
@@ -68,7 +70,8 @@ def check_behaviours(spec: ExperimentSpec) -> None:
         if there:
             kind = spec.backend.kind
             raise UsageError(
-                f"misbehaving.{key}: backend {kind} has none, only simulated clients do"
+                f"misbehaving.{key}: not supported by backend {kind}; only simulated "
+                "clients support it"
             )
 
 
@@ -85,13 +88,16 @@ class RunOptions(NamedTuple):
 def check_run_options(spec: ExperimentSpec, given: RunOptions) -> None:
     """Raise UsageError for an option that the experiment's backend does not support."""
     if given.headers and not obeys(spec.backend, "headers"):
-        raise UsageError("--header, --api-key-file: only with --base-url")
+        raise UsageError("--header and --api-key-file need --base-url")
     if given.server_python and not obeys(spec.backend, "server_python"):
         raise python_misplaced()
     if given.launcher and not obeys(spec.backend, "launcher"):
         raise UsageError(f"--launcher: only with --backend {_kinds_with('launcher')}")
     if given.driver_launcher and spec.backend is None:
-        raise UsageError("--driver-launcher: a simulation has no drivers")
+        raise UsageError(
+            "--driver-launcher needs real servers, because a simulation has no drivers; give "
+            "--backend or --base-url"
+        )
     if given.drivers == 1:
         return
     if spec.backend is None:
@@ -101,7 +107,9 @@ def check_run_options(spec: ExperimentSpec, given: RunOptions) -> None:
             f"--drivers {given.drivers}: at most one a client, and there are {clients}"
         )
     if spec.backend.max_concurrency is not None:
-        raise UsageError("--max-concurrency: not with --drivers, which do not count together")
+        raise UsageError(
+            "--max-concurrency cannot be combined with --drivers, which do not share a count"
+        )
 
 
 def obeys(backend: BackendConfig | None, option: str) -> bool:
@@ -110,7 +118,7 @@ def obeys(backend: BackendConfig | None, option: str) -> bool:
 
 
 def python_misplaced() -> UsageError:
-    """Return the error for a ``--server-python`` with which no server would be started."""
+    """Return the error for ``--server-python`` if no server would be started with it."""
     return UsageError(f"--server-python: only with --backend {_kinds_with('server_python')}")
 
 

@@ -1,4 +1,4 @@
-"""The names of backends: all that the help of a command needs to know of them."""
+"""The names of backends, for the help of commands."""
 
 SIM = "sim"
 STARTED = ("emulator", "sglang", "vllm")  # whose servers a run starts itself

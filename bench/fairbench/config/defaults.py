@@ -1,4 +1,4 @@
-"""The values of a spec that nobody chose, and which of a file's somebody did choose."""
+"""Defaults of a spec, and which values of a file were set explicitly."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def workload_defaults(draft: Mapping[str, Any], workload: WorkloadSpec) -> dict[
 
 
 def machine_of_workload(workload: WorkloadSpec) -> dict[str, str]:
-    """GPU, model and engine that the workload is made for; empty for most."""
+    """Return GPU, model and engine for which the workload is made; empty for most."""
     return {} if workload.machine is None else workload.machine.model_dump(exclude_none=True)
 
 

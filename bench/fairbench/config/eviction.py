@@ -16,7 +16,7 @@ EVICTION, MEMORY_RECORDS = "eviction", "memory_records"
 def with_eviction(
     draft: Mapping[str, Any], backend: BackendConfig | None, engine: str | None
 ) -> dict[str, Any]:
-    """Return the draft without memory records where nobody wants them.
+    """Return the draft without memory records if they are not requested.
 
     Raises UsageError for an unknown policy, and for an engine or a backend that evicts by itself.
     """
@@ -27,9 +27,12 @@ def with_eviction(
         if key not in made:
             continue
         if backend is not None:
-            raise UsageError(f"{key} = {made[key]!r}: backend {backend.kind} evicts by itself")
+            raise UsageError(
+                f"{key} = {made[key]!r}: backend {backend.kind} has its own eviction policy; "
+                f"leave {key} out"
+            )
         if engine is not None and engine != DEFAULT_ENGINE:
-            raise UsageError(f"{key} = {made[key]!r}: only engine {DEFAULT_ENGINE} has one")
+            raise UsageError(f"{key} = {made[key]!r}: only engine {DEFAULT_ENGINE} supports {key}")
     if EVICTION in made:
         if not isinstance(made[EVICTION], str):
             raise UsageError(f"{EVICTION} = {made[EVICTION]!r}: must be a text")

@@ -43,7 +43,7 @@ def gateway_of(draft: Mapping[str, Any]) -> dict[str, str]:
     Raises UsageError for an unknown name, or for a detector without a gateway.
     """
     if "saturation" in draft and "gateway" not in draft:
-        raise UsageError(f"saturation = {draft['saturation']!r}: of no gateway: name one, too")
+        raise UsageError(f"saturation = {draft['saturation']!r}: needs a gateway; set gateway, too")
     policy = draft.get("gateway", NO_GATEWAY)
     if policy == NO_GATEWAY:
         return {}
@@ -57,13 +57,13 @@ def gateway_of(draft: Mapping[str, Any]) -> dict[str, str]:
 
 
 def gateway_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the draft's gateway parts, which have parameters."""
+    """Return the names of the draft's gateway parts that have parameters."""
     gateway = gateway_of(draft)
     return (*gateway.values(), GATEWAY) if gateway else ()
 
 
 def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every parameter of admission control before real servers as NAME.PARAM.
+    """Return every admission control parameter in front of real servers as NAME.PARAM.
 
     The result is empty without admission control. Raises UsageError for a wrong value, and if no
     timing profile of the workers is set.
@@ -91,14 +91,14 @@ def admission_profile(params: AdmissionParams) -> TimingProfile:
 
 
 def admission_parts(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Admission control, if anything is said of it: else no experiment has its parameters."""
+    """Return admission control as a part with parameters, if any of them is set."""
     return (ADMISSION,) if own_settings(ADMISSION, settings) else ()
 
 
 def check_gateway(
     gateway: Mapping[str, str], settings: Mapping[str, Any], backend: BackendConfig | None
 ) -> None:
-    """Raise UsageError for a gateway before real or emulated servers.
+    """Raise UsageError for a gateway in front of real or emulated servers.
 
     Also for admission control where no router of ours is, nobody says what workers take, or an
     emulator's clock is not the router's.
@@ -107,17 +107,22 @@ def check_gateway(
     if policy != OFF and backend is not None:
         which = f"{ADMISSION}.policy = {policy!r}"
         if not backend.is_managed or backend.external_router is not None:
-            raise UsageError(f"{which}: needs fairbench's own router before the servers")
+            raise UsageError(f"{which}: needs fairbench's own router in front of the servers")
         if (scale := getattr(backend, "time_scale", 1.0)) != 1.0:
-            raise UsageError(f"{which}: estimates are of the router's clock: no time_scale {scale}")
+            raise UsageError(
+                f"{which}: time_scale = {scale} is not supported, because admission control "
+                "estimates times on the router's clock; use time_scale = 1"
+            )
         if not backend.has_profile:
             admission_profile(make_params(ADMISSION, AdmissionParams, settings))
     if gateway and backend is not None:
-        raise UsageError(f"gateway = {gateway['gateway']!r}: only simulated runs have one")
+        raise UsageError(
+            f"gateway = {gateway['gateway']!r}: only simulated runs support a gateway; leave it out"
+        )
 
 
 def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every parameter of a gateway before real servers as NAME.PARAM.
+    """Return every parameter of a gateway in front of real servers as NAME.PARAM.
 
     Raises UsageError for an unknown name, a wrong value, or a value that real servers rule out.
     """
@@ -131,8 +136,9 @@ def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) ->
         resolved |= as_settings(owner, make_params(owner, params, given))
     if resolved[f"{GATEWAY}.order"] == "longest-prefix":
         raise UsageError(
-            "gateway.order = 'longest-prefix': serve does not match what it holds with the "
-            "workers' caches: choose from fcfs, edf"
+            "gateway.order = 'longest-prefix': serve does not support this order, "
+            "because it does not match queued requests with the workers' caches; choose "
+            "from fcfs, edf"
         )
     if resolved.get(f"{GATEWAY}.client_limit") == AUTO:
         raise UsageError(UNKNOWN_COSTS)

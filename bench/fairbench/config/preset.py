@@ -32,7 +32,7 @@ class _Table(BaseModel):
 
 
 class Fact(_Table):
-    """A value that the paper's authors used, and where that is documented.
+    """A value that the paper's authors used, and its source.
 
     ``key`` is a key of an experiment file, a setting ``NAME.PARAM``, or ``rate_per_replica``.
     """
@@ -43,14 +43,14 @@ class Fact(_Table):
 
 
 class Unserved(_Table):
-    """The reason why a preset cannot serve a workload unless the user sets the key ``unless``."""
+    """The reason why a preset excludes a workload unless the key ``unless`` is set."""
 
     unless: str
     because: str
 
 
 class Preset(_Table):
-    """The facts of one paper's experiments; ``workloads`` are those that they cannot serve."""
+    """The facts of a paper's experiments; ``workloads`` are the excluded ones."""
 
     name: str
     description: str
@@ -65,7 +65,7 @@ class Preset(_Table):
 
     @property
     def experiment(self) -> dict[str, Any]:
-        """The facts that are keys of an experiment file, settings left out."""
+        """The facts that are keys of an experiment file, without settings."""
         return {key: value for key, value in self.values.items() if "." not in key}
 
     @property
@@ -75,7 +75,7 @@ class Preset(_Table):
 
     @property
     def rate_per_replica(self) -> float | None:
-        """Programs/s of each well-behaved client for each replica; None if it is not a fact."""
+        """Programs/s of each well-behaved client per replica; None if unknown."""
         found = [one.value for one in self.facts if one.key == RATE_PER_REPLICA]
         return float(found[0]) if found else None
 
@@ -118,7 +118,7 @@ def preset_of(chosen: Mapping[str, Any]) -> Preset | None:
 
 
 def without_preset(file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of an experiment file without the values that its preset gives anyway."""
+    """Return the keys of an experiment file without values that its preset implies."""
     preset = preset_of(file)
     if preset is None:
         return dict(file)
@@ -137,7 +137,7 @@ def check_preset(
     workload: str,
     backend: BackendConfig | None,
 ) -> None:
-    """Raise UsageError for what does not go with a preset.
+    """Raise UsageError for values that contradict a preset.
 
     Args:
         preset: The preset.
@@ -154,7 +154,8 @@ def check_preset(
     engine = chosen.get("engine", described)
     if engine != described:
         raise UsageError(
-            f"engine = {engine!r}: preset {preset.name} describes the engine {described!r}"
+            f"engine = {engine!r}: preset {preset.name} is for engine {described!r}; "
+            "leave engine out, or choose another preset"
         )
     unserved = preset.workloads.get(workload)
     if unserved is not None and unserved.unless not in given:
@@ -162,7 +163,7 @@ def check_preset(
 
 
 def at_rate_of(preset: Preset, workload: WorkloadSpec) -> WorkloadSpec:
-    """Return the workload with the preset's rate, if it has one, in every scenario."""
+    """Return the workload with the preset's rate in every scenario, if it has one."""
     rate = preset.rate_per_replica
     if rate is None:
         return workload

@@ -1,4 +1,4 @@
-"""Resolution: from what the user said to a full spec: defaults, then the file, then the flags."""
+"""Resolution of user input to a full spec: defaults, then the file, then flags."""
 
 from __future__ import annotations
 
@@ -171,14 +171,14 @@ def _not_overridden(file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[s
 
 
 def _made_for(backend: Chosen, chosen: Mapping[str, Any]) -> dict[str, str]:
-    """Return the workload's GPU and model; empty for a real server, which has its own."""
+    """Return the workload's GPU and model; empty for a real server."""
     if backend is not None:
         return {}
     return machine_of_workload(read_workload(chosen.get("workload", DEFAULTS["workload"])))
 
 
 def check_size(spec: ExperimentSpec) -> None:
-    """Raise UsageError if the clients could not be made, or would send too many programs."""
+    """Raise UsageError for impossible clients, or for too many programs."""
     plans = spec.client_plans()
     programs = sum(map(expected_programs, plans))
     if programs <= MAX_PROGRAMS:
@@ -188,5 +188,6 @@ def check_size(spec: ExperimentSpec) -> None:
     number = f"{programs:,.0f}" if programs < 1e18 else f"{programs:.3g}"
     causes = ", ".join(f"{key} = {getattr(spec, key)}" for key in (*keys, "clients"))
     raise UsageError(
-        f"{causes}: about {number} programs in all, at most {MAX_PROGRAMS:,} are allowed"
+        f"{causes}: this gives about {number} programs in total, and at most "
+        f"{MAX_PROGRAMS:,} are allowed"
     )

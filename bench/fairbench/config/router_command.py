@@ -1,4 +1,4 @@
-"""The command that starts somebody else's router, with placeholders for what a run decides."""
+"""The command of an external router, with placeholders for a run's values."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def check_router_command(words: Sequence[str]) -> None:
-    """Raise ValueError unless the command has what a router must be told, and all is known."""
+    """Raise ValueError unless the command has the required, and only known, placeholders."""
     if not words:
-        raise ValueError("is empty: write the command that starts the router")
+        raise ValueError("must not be empty: write the command that starts the router")
     used = {name for word in words for name in _PLACEHOLDER.findall(word)}
     for name in sorted(used):
         if name not in PLACEHOLDERS:
             raise ValueError(str(unknown_name("placeholder", name, PLACEHOLDERS)))
     if PORT not in used:
-        raise ValueError(f"has no {{{PORT}}}: the router must be told where to listen")
+        raise ValueError(f"must contain {{{PORT}}}, the port on which the router is to listen")
     if used.isdisjoint({WORKER_URLS, WORKER_URL_LIST}):
         raise ValueError(
-            f"has neither {{{WORKER_URLS}}} nor {{{WORKER_URL_LIST}}}: "
-            "the router must be told of its workers"
+            f"must contain {{{WORKER_URLS}}} or {{{WORKER_URL_LIST}}}, the URLs of the workers"
         )
 
 
 def filled(
     words: Sequence[str], *, host: str, ports: Sequence[int], workers: Sequence[str], model: str
 ) -> list[str]:
-    """Return the command with its placeholders filled; ``check_router_command`` must accept it."""
+    """Return the command with its placeholders filled in."""
     values = {
         PORT: str(ports[0]),
         "port2": str(ports[1]),

@@ -1,4 +1,4 @@
-"""Routers in number: how many share the fleet of an experiment."""
+"""The number of routers that share the workers of an experiment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def with_routers(draft: Mapping[str, Any], backend: BackendConfig | None) -> dic
     if number == 1 and not isinstance(number, bool):
         return {key: value for key, value in draft.items() if key != ROUTERS}
     if number is not None and backend is not None:
-        raise UsageError(f"routers = {number!r}: only simulated runs have several")
+        raise UsageError(
+            f"routers = {number!r}: must be 1, because only simulated runs support several routers"
+        )
     return dict(draft)
 
 
@@ -35,5 +37,8 @@ def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
     """Return the parameters of a real router with peers. Raises UsageError for wrong values."""
     for name in own_settings(ROUTERS, settings):
         if name not in SERVED:
-            raise UsageError(f"{ROUTERS}.{name}: simulated only; peers have {', '.join(SERVED)}")
+            raise UsageError(
+                f"{ROUTERS}.{name}: only simulated routers support this setting; `serve "
+                f"--peer` supports {', '.join(SERVED)}"
+            )
     return make_params(ROUTERS, RoutersParams, settings)

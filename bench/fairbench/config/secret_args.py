@@ -1,4 +1,4 @@
-"""Secrets among the flags of servers: they reach the servers and are stored nowhere."""
+"""Secrets among the flags of servers, which are passed on but never stored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECRET = frozenset({"key", "secret", "password", "passwd", "credential", "crede
 
 
 def is_secret(flag: str) -> bool:
-    """Return whether the value of ``--some-flag`` is a secret: ``--api-key``, ``--hf-token``."""
+    """Return whether the value of a flag is secret, as of ``--api-key`` or ``--hf-token``."""
     words = flag.lstrip("-").replace("_", "-").lower().split("-")
     return flag.startswith("--") and (not _SECRET.isdisjoint(words) or words[-1] == "token")
 
@@ -57,8 +57,8 @@ def _args(value: Any) -> Any:
 
 
 def check_given(args: Sequence[str], what: str = ARGS) -> None:
-    """Raise UsageError if a server cannot be started, since a secret of its was not stored."""
+    """Raise UsageError if a server needs a secret that was not stored."""
     for word, following in zip(args, [*args, ""][1:], strict=True):
         flag, equals, value = word.partition("=")
         if is_secret(flag) and REDACTED in (value if equals else following,):
-            raise UsageError(f"{what}: {flag}: is secret and was not stored, so give it again")
+            raise UsageError(f"{what}: {flag} is secret and was not stored; give it again")

@@ -1,4 +1,4 @@
-"""Serving: what a backend leaves to choose, a profile or a model, a scheduler or none."""
+"""Serving: the choices that a backend leaves, such as profile, model and scheduler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEDULING = ("scheduler", "router", "local")
 
 
 def defaults_of(backend: Chosen) -> dict[str, Any]:
-    """``DEFAULTS`` without what this backend must be told, or cannot be."""
+    """Return ``DEFAULTS`` without keys that this backend requires or forbids."""
     if _has_external_router(backend):
         return {**DEFAULTS, "scheduler": pair_name(EXTERNAL, "fcfs")}
     if _has_profile(backend):
@@ -52,7 +52,7 @@ def served(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_scheduling(backend: Chosen, assignments: Mapping[str, Any]) -> None:
-    """Raise UsageError for a scheduler's parameter where no scheduler is ours."""
+    """Raise UsageError for a scheduler's parameter if no fairbench scheduler runs."""
     if _is_managed(backend):
         return
     known = params_classes()
@@ -62,7 +62,10 @@ def check_scheduling(backend: Chosen, assignments: Mapping[str, Any]) -> None:
 
 
 def _as_it_is(key: str, value: Any) -> UsageError:
-    return UsageError(f"{key} = {value!r}: an endpoint is benchmarked as it is served")
+    return UsageError(
+        f"{key} = {value!r}: cannot be set with base_url, because a running endpoint is "
+        "benchmarked as it is; leave it out"
+    )
 
 
 def _has_profile(backend: Chosen) -> bool:
@@ -88,19 +91,20 @@ def _hardware(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
         )
     if "model" not in draft:
         raise UsageError(
-            f"model: missing: backend {backend.kind} needs --model, a path or a hub's name"
+            f"model: missing; backend {backend.kind} needs --model, a path or a name on "
+            "the Hugging Face hub"
         )
     return {"gpu": NO_PROFILE}
 
 
 def _profile(gpu: str, model: str) -> dict[str, str]:
-    """Return the profile's id and model. A file says its model, so the default gives way to it."""
+    """Return the profile's id and model; the model of a profile file wins over the default."""
     profile_id = resolve_profile(gpu, model).profile_id
     found = profile_id.split("/")[1]
     if not is_profile_file(gpu):
         return {"gpu": profile_id, "model": found}
     if model != DEFAULTS["model"] and canonical_model(model, {found}) != found:
-        raise UsageError(f"model = {model!r}: gpu {gpu} is a profile of {found!r}")
+        raise UsageError(f"model = {model!r}: must be {found!r}, the model of timing profile {gpu}")
     return {"gpu": profile_id, "model": found}
 
 
@@ -120,16 +124,20 @@ def _scheduling(backend: Chosen, draft: Mapping[str, Any]) -> dict[str, str]:
 def _check_router(backend: Chosen, router: str) -> None:
     if _has_external_router(backend) and router != EXTERNAL:
         raise UsageError(
-            f"router = {router!r}: router_command starts another; --local names the local scheduler"
+            f"router = {router!r}: cannot be set with router_command, which starts "
+            "another router; name the local scheduler with --local"
         )
     if router == EXTERNAL and not _has_external_router(backend):
-        raise UsageError(f"router = {router!r}: is somebody else's, so give router_command")
+        raise UsageError(
+            f"router = {router!r}: needs router_command, the command that starts this router"
+        )
 
 
 def _stock(policy: str, draft: Mapping[str, Any]) -> str:
-    """Return the server's own policy as the local scheduler. Raises UsageError for another."""
+    """Return the server's own policy as the local scheduler. Raises UsageError for others."""
     if draft.get("local", policy) != policy:
         raise UsageError(
-            f"local = {draft['local']!r}: schedule_policy = {policy!r} is the server's own"
+            f"local = {draft['local']!r}: cannot be combined with schedule_policy = "
+            f"{policy!r}, the server's own scheduling; give only one of them"
         )
     return policy

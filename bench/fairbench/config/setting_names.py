@@ -1,4 +1,4 @@
-"""Keys of settings, ``NAME.PARAM``: in the tables of a file, and under names of before.
+"""Keys of settings, ``NAME.PARAM``: in tables of a file, and under former names.
 
 What left the engine's parameters is stored as if it were still there. So every stored experiment
 keeps its identity, and is compared with a new one key by key.
@@ -19,12 +19,12 @@ _CURRENT = {stored: key for key, stored in STORED_AS.items()}
 
 
 def current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings under their current keys; of two synonyms the later entry wins."""
+    """Return the settings under current keys; of two synonyms the later entry wins."""
     return {_CURRENT.get(key, key): value for key, value in settings.items()}
 
 
 def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``NAME.PARAM -> value`` from the tables ``[settings.NAME]`` of a file, or from itself."""
+    """Return ``NAME.PARAM -> value`` from the tables ``[settings.NAME]`` of a file."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if "." not in key and isinstance(value, Mapping):
@@ -35,7 +35,7 @@ def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the tables of an experiment file: the inverse of ``flat_settings``."""
+    """Return the tables for an experiment file; the inverse of ``flat_settings``."""
     tables: dict[str, dict[str, Any]] = {}
     for key, value in settings.items():
         name, _, param = STORED_AS.get(key, key).partition(".")

@@ -1,4 +1,4 @@
-"""``NAME.PARAM=VALUE``: every parameter of a scheduler, of the machine and of the workload."""
+"""``NAME.PARAM=VALUE``: every parameter of schedulers, machine and workload."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def machine_of(engine: str | None) -> tuple[str, ...]:
 
 
 class ResolvedSettings(NamedTuple):
-    """A workload with the settings that are its own applied, and all others, ``NAME.PARAM``."""
+    """A workload with its settings applied, and all other settings by ``NAME.PARAM``."""
 
     workload: WorkloadSpec
     settings: dict[str, Any]
 
 
 def parts() -> PartParams:
-    """Return the ``Params`` of every part but workloads, by the part's name."""
+    """Return the ``Params`` of every part except workloads, by the part's name."""
     engines = {kind.part: kind for kind in ENGINES.values()}
     machine = {ROUTERS: RoutersParams, **MACHINE}
     policies = params_classes() | gateway_params() | eviction_params()
@@ -63,7 +63,10 @@ def resolve_settings(
     """
     known = parts()
     if workload.name in known:
-        taken = f"workload {workload.name!r}: a scheduler has this name, choose another"
+        taken = (
+            f"workload {workload.name!r}: this is the name of a scheduler; give the workload "
+            "another name"
+        )
         raise UsageError(taken).of("workload")
     names = _owners(given)
     for owner in names:
@@ -98,7 +101,10 @@ def _owners(settings: Mapping[str, Any]) -> list[str]:
 def _unknown_owner(owner: str, workload: WorkloadSpec, known: Mapping[str, type]) -> UsageError:
     if owner in PAIRS:
         router, local = PAIRS[owner]
-        return UsageError(f"{owner} is a pair: set the parameters of {router} or of {local}")
+        return UsageError(
+            f"{owner} is a pair of router and local scheduler: set the parameters of {router} "
+            f"or of {local} instead"
+        )
     return unknown_name("part in a setting", owner, {*known, workload.name, *workload_names()})
 
 

@@ -1,4 +1,4 @@
-"""The frozen spec of one experiment: everything that decides its records, and nothing else."""
+"""The frozen spec of one experiment: everything that determines its records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class ExperimentSpec(BaseModel):
-    """A fully resolved experiment. Saved with every result, and running it again repeats it.
+    """A fully resolved experiment, saved with every result, from which a run is repeated.
 
     ``scheduler`` is a pair's name or ``router+local``. ``gpu`` is a full timing profile id.
     ``request_rate`` is programs/s of each well-behaved client over the whole cluster; None is the
@@ -113,10 +113,13 @@ class ExperimentSpec(BaseModel):
             late = f"warmup_s = {self.warmup_s}: must be below duration_s"
             raise Conflict(late, "warmup_s", "duration_s")
         if self.tokenizer is not None and self.dataset_path is None:
-            alone = "tokenizer: counts the tokens of real input, so give dataset_path"
+            alone = "tokenizer: needs dataset_path, because it counts the tokens of real prompts"
             raise Conflict(alone, "tokenizer")
         if self.dataset_path is not None and self.workload.scenario(self.scenario).others:
-            more = "dataset_path: feeds one kind of program, and this scenario has more"
+            more = (
+                "dataset_path: needs a scenario with a single kind of program, and this "
+                "scenario has several"
+            )
             raise Conflict(more, "dataset_path", "scenario", "workload")
         names = self.workload.name_clients(self.clients)
         entitled = with_tenants(names)
@@ -128,23 +131,26 @@ class ExperimentSpec(BaseModel):
         return self
 
     def _check_targets(self, names: Sequence[str]) -> None:
-        """Raise ValueError for targets that cannot be, or that nothing here can tell."""
+        """Raise ValueError for targets that are impossible or cannot be measured here."""
         try:
             targets = client_targets(self.workload, self.goodput or {}, names)
         except UsageError as error:
             raise Conflict(str(error), "goodput", "clients", "workload") from None
         if self.gpu == NO_PROFILE and any(one.of_alone for one in targets.values()):
-            alone = "goodput: multiples of the latency alone need a timing profile"
+            alone = (
+                "goodput: a target in x (a multiple of the latency on an idle replica) needs "
+                "a timing profile; give a time, such as 500ms"
+            )
             raise Conflict(alone, "goodput")
 
     @property
     def tenant_weights(self) -> dict[str, float]:
-        """The weights by name of those tenants whose weight is not 1."""
+        """The weights, by name, of tenants whose weight is not 1."""
         tenants = tenants_of(self.workload.name_clients(self.clients))
         return {name: one for name, one in (self.weights or {}).items() if name in tenants}
 
     def client_plans(self) -> tuple[ClientPlan, ...]:
-        """Return the clients and what each sends. Raises UsageError if that is impossible."""
+        """Return the clients with their programs. Raises UsageError if that is impossible."""
         return plan_clients(
             self.workload,
             self.scenario,
@@ -170,6 +176,6 @@ def to_toml(spec: ExperimentSpec) -> str:
 
 
 def identity(spec: ExperimentSpec) -> str:
-    """Return a hash that two runs share if their specs differ in tag and preset at most."""
+    """Return a hash that runs share if their specs differ in tag and preset at most."""
     text = to_toml(spec.model_copy(update={"tag": None, "preset": None}))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -47,7 +47,7 @@ Tables = Annotated[list[Table], BeforeValidator(_as_list)]
 
 
 class Sweep(BaseModel):
-    """The combinations of the values in each ``grid``, over ``base``, minus those in ``exclude``.
+    """The combinations of values in each ``grid`` over ``base``, minus ``exclude``.
 
     The keys of all three tables are those of an experiment file; settings are written as
     ``"NAME.PARAM"``. A value of ``grid`` or ``exclude`` is a single value or an array of several.
@@ -98,7 +98,7 @@ def _read(file: Traversable, shown: str) -> Sweep:
 
 
 def make_sweep(data: Mapping[str, Any]) -> Sweep:
-    """Build a sweep from its file's tables. Raises UsageError: the key and what is allowed."""
+    """Build a sweep from its file's tables. Raises UsageError naming the key."""
     try:
         sweep = Sweep.model_validate(dict(data))
     except ValidationError as error:
@@ -123,7 +123,7 @@ class Axis(NamedTuple):
 
 
 def parse_axis(text: str) -> Axis:
-    """``NAME.PARAM=V,W`` as a key and values of a grid. Raises UsageError unless it has that shape.
+    """Parse ``NAME.PARAM=V,W`` into a key and its values. Raises UsageError for others.
 
     Each value is a TOML value, or else the text itself.
     """
@@ -137,7 +137,7 @@ def parse_axis(text: str) -> Axis:
 
 
 def overridden(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
-    """Return the sweep with ``axes`` replacing those keys of every grid, and other ``fields``.
+    """Return the sweep with ``axes`` in place of those keys in every grid.
 
     Axes that set the amount of work turn ``quick`` off. Raises UsageError as ``make_sweep`` does.
     """

@@ -1,4 +1,4 @@
-"""The points that a sweep stands for, each a full experiment."""
+"""The points of a sweep, each a full experiment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUICK_PROGRAMS = 40  # of the well-behaved clients of a point, all together
 def points(
     sweep: Sweep, *, file: str | None = None, said: Collection[str] = ()
 ) -> list[ExperimentSpec]:
-    """Return every distinct experiment of a sweep, over all seeds, in the order of the grids.
+    """Return every distinct experiment of a sweep, over all seeds, in order of the grids.
 
     ``file`` is the sweep's source, ``said`` are the keys that flags say. Raises UsageError if there
     is no point, if there are too many, or if a point is impossible. If what is wrong is the file's,
@@ -36,7 +36,9 @@ def points(
 def _points(sweep: Sweep) -> list[ExperimentSpec]:
     count = sum(prod(len(_values(values)) for values in grid.values()) for grid in sweep.grid)
     if count * sweep.num_runs > MAX_POINTS:
-        raise UsageError(f"grid: {count * sweep.num_runs:,} points, at most {MAX_POINTS:,}")
+        raise UsageError(
+            f"grid: has {count * sweep.num_runs:,} points, and at most {MAX_POINTS:,} are allowed"
+        )
     found: dict[str, ExperimentSpec] = {}
     for draft in _drafts(sweep):
         first = _resolve_quick(draft) if sweep.quick else _resolve(draft)
@@ -44,7 +46,7 @@ def _points(sweep: Sweep) -> list[ExperimentSpec]:
             spec = first.model_copy(update={"seed": first.seed + number})
             found.setdefault(identity(spec), spec)
     if not found:
-        raise UsageError("grid: no point is left")
+        raise UsageError("grid: all points are excluded; leave at least one")
     return list(found.values())
 
 

@@ -1,4 +1,4 @@
-"""TOML: values after ``--set``, and writing, which the standard library cannot."""
+"""TOML values after ``--set``, and writing TOML, which the standard library lacks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fairbench.errors.validation import TOO_DEEP, is_too_deep
 
 
 class Assignment(NamedTuple):
-    """A setting's key, ``NAME.PARAM``, and the value given."""
+    """A setting's key, ``NAME.PARAM``, and its value."""
 
     key: str
     value: Any
 
 
 def parse_assignment(text: str) -> Assignment:
-    """``NAME.PARAM=VALUE``, taken apart; VALUE is a TOML value, or else the text itself.
+    """Split ``NAME.PARAM=VALUE``; VALUE is a TOML value, or else plain text.
 
     Raises UsageError unless the text has that shape.
     """
@@ -40,7 +40,7 @@ def parse_assignment(text: str) -> Assignment:
 
 
 def dumps(data: Mapping[str, Any]) -> str:
-    """TOML text of nested mappings, strings, numbers, booleans and arrays, in the given order.
+    """Return nested mappings, strings, numbers, booleans and arrays as TOML text.
 
     Precondition: no None inside. Reading the text gives the same data back.
     """

@@ -1,4 +1,4 @@
-"""The clients' weights: what the workload, a file, settings and flags say, laid over each other."""
+"""The clients' weights, merged from workload, file, settings and flags."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:
 def resolve_weights(
     workload: WorkloadSpec, clients: Any, given: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return a run's weights: the workload's own for the run's clients, overridden by ``given``.
+    """Return a run's weights: the workload's own, overridden by ``given``.
 
     Clients without a weight have 1. A given weight of 1 is omitted unless the workload has another
     one. The result is None if there are no weights. Errors in ``clients`` or ``given`` are left to

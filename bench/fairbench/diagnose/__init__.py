@@ -1,4 +1,4 @@
-"""The diagnosis of an access log: who floods, who is hurt, and what would change it."""
+"""The diagnosis of an access log: heavy clients, their victims, and a remedy."""
 
 # The defaults: the present scheduler, the fair ones that it is compared with, and the target.
 FCFS = "fcfs"

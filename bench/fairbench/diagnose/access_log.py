@@ -1,4 +1,4 @@
-"""An access log: its requests with the waits that it recorded, and the part to replay."""
+"""An access log: its requests with recorded waits, and the part to replay."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OF_RECORDS = {"time": "start", "session": "program"}
 
 @dataclass(frozen=True)
 class AccessLog:
-    """The requests of a file: as the ``table`` that is replayed, and as ``traffic``.
+    """The requests of a file, as a ``table`` to replay and as ``traffic``.
 
     ``measured`` says what its waits are, NO_WAITS if the file has none. ``offset_s`` is when the
     table's first request came, by the clock of the traffic.
@@ -47,7 +47,7 @@ class AccessLog:
 
 
 def read_log(params: TraceParams) -> AccessLog:
-    """Read a file as ``run --trace`` does, with the waits that ``score`` finds in it.
+    """Read a file as ``run --trace`` does, with waits as ``score`` finds them.
 
     Raises DataError or UsageError for a file that is no trace.
     """
@@ -77,7 +77,7 @@ def traffic_of_table(table: Table, wait_s: Floats) -> Traffic:
 
 
 def _scored(params: TraceParams) -> Scored | None:
-    """Return the same file as records with first tokens; None if it has no such records."""
+    """Return the file as records with first tokens; None without such records."""
     columns = dict(pair.split("=", 1) for pair in params.columns.split(",") if pair)
     names = {OF_RECORDS.get(field, field): column for field, column in columns.items()}
     try:
@@ -87,7 +87,7 @@ def _scored(params: TraceParams) -> Scored | None:
 
 
 def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[Table, float]:
-    """Return the requests to replay and when, by the clock of the traffic, they begin.
+    """Return the requests to replay, and their start on the traffic's clock.
 
     All of a log of up to ``MOST_REPLAYED`` requests; else the first flood with some time around it,
     or the busiest time. Of more than ``MAX_CLIENTS`` clients, those with the most requests.
@@ -109,7 +109,7 @@ def part_to_replay(log: AccessLog, floods: Sequence[Flood]) -> tuple[Table, floa
 
 
 def _busiest(arrival_s: Floats) -> tuple[float, float | None]:
-    """Return the shortest time in which as many requests came as are replayed."""
+    """Return the shortest time with as many requests as are replayed."""
     spans = arrival_s[MOST_REPLAYED - 1 :] - arrival_s[: len(arrival_s) - MOST_REPLAYED + 1]
     first = int(np.argmin(spans))
     return float(arrival_s[first]), float(np.nextafter(arrival_s[first] + spans[first], inf))

@@ -1,4 +1,4 @@
-"""A diagnosis as plain values: what ``diagnose --json`` prints."""
+"""A diagnosis as plain values, the output of ``diagnose --json``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OF_REPLAYS = ("min_share_60s", "service_rate_tok_s")
 
 
 def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
-    """Return the diagnosis by JSON types; times are seconds from the first request of the log."""
+    """Return the diagnosis as JSON types, with times in seconds from the first request."""
     log, summary = found.log, found.replays[0].summary
     return {
         "file": log.file,
@@ -58,5 +58,5 @@ def _harm(found: Diagnosis, harm: Harm) -> dict[str, Any]:
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values; an infinite one, which JSON does not have, is null."""
+    """Return the values with null for infinite ones."""
     return {key: None if value == inf else value for key, value in values.items()}

@@ -1,4 +1,4 @@
-"""The diagnosis: floods, harm, what each scheduler would have done, and replicas for a target."""
+"""The diagnosis: floods, harm, the result of each scheduler, and replicas for a target."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIMES_USUAL = 4  # times as many as are replayed
 
 @dataclass(frozen=True)
 class Asked:
-    """The assumptions of a diagnosis: flags of ``run``, replicas (None: the usual), and targets."""
+    """The input of a diagnosis: flags of ``run``, replicas (None: default), and targets."""
 
     flags: Mapping[str, Any]
     dp: int | None = None
@@ -45,7 +45,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The findings of a diagnosis. ``waits`` are recorded, else those of the first replay.
+    """The findings of a diagnosis; ``waits`` are recorded, or from the first replay.
 
     ``harm`` is by these waits. The replayed requests came from ``part_s[0]`` to ``part_s[1]``;
     ``dp_given`` means that the user named the replicas. ``plan`` is the answer of a capacity plan.
@@ -63,12 +63,12 @@ class Diagnosis:
 
     @property
     def heavy(self) -> tuple[str, ...]:
-        """The clients that flood, by name, the largest flood first."""
+        """The heavy clients by name, the largest flood first."""
         return heavy_of(self.log.traffic, self.floods)
 
     @property
     def judged_s(self) -> tuple[float, float]:
-        """The time in which schedulers are compared: of the floods, else all that is replayed."""
+        """The time in which schedulers are compared: the floods, else the whole replay."""
         if not self.floods:
             return self.part_s
         starts, ends = [one.start_s for one in self.floods], [one.end_s for one in self.floods]
@@ -76,12 +76,12 @@ class Diagnosis:
 
 
 def heavy_of(traffic: Traffic, found: Sequence[Flood]) -> tuple[str, ...]:
-    """Return the clients that flood, by name, each once."""
+    """Return the heavy clients by name, each once."""
     return tuple(dict.fromkeys(traffic.clients[one.client] for one in found))
 
 
 def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
-    """Find who floods, replay the log under each scheduler, and plan replicas for the targets.
+    """Find floods, replay the log under each scheduler, and plan replicas.
 
     Raises UsageError for flags that do not fit, Interrupted after a signal.
     """
@@ -108,7 +108,7 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
 
 
 def others_waits(run: Replayed, found: Diagnosis) -> dict[str, float | None]:
-    """Return percentiles of the time to first token in the time judged, heavy clients apart.
+    """Return percentiles of time to first token, without the heavy clients.
 
     ``others_p50_s`` and ``others_p95_s`` are of all requests of the other clients together,
     ``heavy_p50_s`` of those of the heavy ones; None without any.
@@ -128,13 +128,13 @@ def others_waits(run: Replayed, found: Diagnosis) -> dict[str, float | None]:
 
 
 def best_fair(found: Diagnosis) -> Replayed | None:
-    """Return the replay, FCFS apart, with the lowest P95 of the other clients; None without any."""
+    """Return the fair replay with the lowest P95 of the other clients, or None."""
     fair = [one for one in found.replays if one.scheduler != FCFS]
     return min(fair, key=lambda one: others_waits(one, found)["others_p95_s"] or 0.0, default=None)
 
 
 def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
-    """Return the floods with the numbers that their clients have in another table."""
+    """Return the floods with client numbers of another table."""
     number = {name: place for place, name in enumerate(to.clients)}
     names = [of.clients[one.client] for one in found]
     return [
@@ -154,7 +154,7 @@ def _of_floods(traffic: Traffic, found: Sequence[Flood]) -> Flags:
 def _plan(
     replay: Replay, asked: Asked, found: Diagnosis, folder: Path, context: RunContext
 ) -> Mapping[str, Any]:
-    """Return the smallest clusters that meet the targets: of the best fair scheduler, and FCFS."""
+    """Return the smallest sufficient clusters of the best fair scheduler and of FCFS."""
     best = best_fair(found)
     schedulers = dict.fromkeys((*([best.scheduler] if best else []), asked.schedulers[0]))
     flags = replay.all_flags()

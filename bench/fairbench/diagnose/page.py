@@ -1,4 +1,4 @@
-"""Pages of a diagnosis and of a log: answers first, then pictures, then tables."""
+"""Pages of a diagnosis and of a log: answers, then pictures, then tables."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _grid(found: Diagnosis) -> Grid:
 
 
 def access_log_page(log: AccessLog) -> Page:
-    """Return the page of a log: its load over time, its floods, and who waited if it says so."""
+    """Return the page of a log: its load over time, its floods, and recorded waits."""
     warnings = [f"Synthetic: {log.synthetic}."] if log.synthetic else []
     left_out = ""
     if log.table.left_out:

@@ -1,4 +1,4 @@
-"""The log replayed in the simulator under several schedulers, and on how many replicas."""
+"""The log replayed in the simulator under several schedulers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SAMPLE = 3_000  # requests, whose GPU time is worked out
 
 @dataclass(frozen=True)
 class Replay:
-    """The common parts of all replays: a trace file, its flags, and the heavy clients.
+    """The common parts of all replays: the trace file, its flags, and heavy clients.
 
     ``flags`` are those of ``run``. ``start_s`` is the beginning of the replayed requests by the
     log's clock; ``names`` maps the replay's client names to those of the log.
@@ -48,16 +48,16 @@ class Replay:
     names: Mapping[str, str]
 
     def spec(self, scheduler: str, dp: int) -> ExperimentSpec:
-        """Return the experiment of a scheduler on so many replicas. Raises UsageError."""
+        """Return the experiment of a scheduler on ``dp`` replicas. Raises UsageError."""
         return experiment(self.all_flags(scheduler=scheduler, dp=dp), {})
 
     def all_flags(self, **more: Any) -> dict[str, Any]:
-        """Return the flags of an experiment that plays the file."""
+        """Return the flags of an experiment that replays the file."""
         return {"trace": str(self.file), **self.flags, **more}
 
 
 class Replayed(NamedTuple):
-    """A replay under one scheduler: its traffic, with waits, by the clock of the log."""
+    """A replay under one scheduler: its traffic, with waits, on the log's clock."""
 
     scheduler: str
     traffic: Traffic
@@ -67,7 +67,7 @@ class Replayed(NamedTuple):
 def prepared(
     folder: Path, part: Table, start_s: float, heavy: Sequence[str], flags: Mapping[str, Any]
 ) -> Replay:
-    """Write the requests to replay into a folder, and return what their replays share."""
+    """Write the requests to replay into a folder; return the common parts."""
     file = folder / TRACE_FILE
     write_trace(part, file)
     plain = plain_names(part.clients)
@@ -77,7 +77,7 @@ def prepared(
 
 
 def usual_replicas(replay: Replay, part: Table, usual: Ints) -> int:
-    """Return the fewest replicas that serve these rows of the table at ``USUAL_LOAD``.
+    """Return the fewest replicas that serve these rows at ``USUAL_LOAD``.
 
     The GPU time of a sample of them, with the cache hits of a cache that never forgets.
     """
@@ -99,7 +99,7 @@ def usual_replicas(replay: Replay, part: Table, usual: Ints) -> int:
 def replayed(
     replay: Replay, schedulers: Sequence[str], dp: int, context: RunContext
 ) -> Iterator[Replayed]:
-    """Simulate the log under each scheduler, side by side; yield them as they end.
+    """Simulate the log under each scheduler in parallel; yield the results.
 
     Raises UsageError for what cannot be simulated, Interrupted after a signal.
     """
@@ -132,7 +132,7 @@ class _Simulated(NamedTuple):
 
 
 def _simulated(spec: ExperimentSpec, interrupted: Interruption) -> _Simulated:
-    """Run in a process of its own: one simulation, of which only the waits are kept."""
+    """Run one simulation in its own process, and keep only the waits."""
     result = simulate(spec, interrupted=interrupted)
     columns, clients = result.requests, result.requests["client"]
     arrival_s, first_s = columns["arrival_s"], columns["first_token_s"]

@@ -1,4 +1,4 @@
-"""The answers of a diagnosis in sentences, for the terminal and for the page."""
+"""The answers of a diagnosis in sentences, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_FLOOD = (
 
 
 def flood_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield a sentence for each flood, or that there is none."""
+    """Yield a sentence for each flood, or one that there is none."""
     if not found.floods:
         yield NO_FLOOD
     for one in found.floods:
@@ -27,7 +27,7 @@ def flood_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def harm_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield who was hurt and when, by recorded waits or else by those of the first replay."""
+    """Yield the harmed clients and the time, by recorded waits or by the first replay."""
     basis = "as recorded" if found.log.measured else f"in the replay under {_first(found)}"
     if not found.floods:
         return
@@ -58,7 +58,7 @@ def change_line(found: Diagnosis) -> str:
 
 
 def replica_line(found: Diagnosis) -> str:
-    """Return how many replicas meet the targets, of each scheduler that was planned."""
+    """Return how many replicas meet the targets under each planned scheduler."""
     assert found.plan is not None
     targets = " and ".join(said_target(one) for one in found.plan["targets"])
     counts = [
@@ -74,7 +74,7 @@ def replica_line(found: Diagnosis) -> str:
 
 
 def said_target(target: dict[str, Any]) -> str:
-    """Return a target in words: the metric as the catalogue says it, and its limit."""
+    """Return a target in words: the metric's heading and its limit."""
     entry = metric_of(target["metric"])
     if target["metric"] == "victim_p95_s" and entry is not None:
         limit = WRITERS[entry.form](target["limit"])
@@ -88,7 +88,7 @@ def percent_whole(value: float) -> str:
 
 
 def basis_lines(found: Diagnosis) -> Iterator[str]:
-    """Yield what the replays assume: cluster, the part of the log, what is synthetic."""
+    """Yield the assumptions of the replays: cluster, part of the log, synthetic parts."""
     summary = found.replays[0].summary
     replicas = f"{found.dp} replica{'s' if found.dp > 1 else ''}"
     why = "" if found.dp_given else ", the fewest for the load without floods: --dp says yours"

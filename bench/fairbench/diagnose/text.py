@@ -50,12 +50,12 @@ def headings(found: Diagnosis) -> list[str]:
 
 
 def name_of_heavy(found: Diagnosis) -> str:
-    """Return what a column of the heavy clients is called."""
+    """Return the heading of the heavy clients' column."""
     return found.heavy[0] if len(found.heavy) == 1 else "heavy clients"
 
 
 def rows(found: Diagnosis) -> list[list[str]]:
-    """Return a row for each replay: waits in the time judged, then fairness and throughput."""
+    """Return a row for each replay: waits, then fairness and throughput."""
     table = []
     for run in found.replays:
         waits = others_waits(run, found)

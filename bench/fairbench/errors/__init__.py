@@ -1,4 +1,4 @@
-"""The exceptions: everything fairbench raises on purpose.
+"""The exceptions that fairbench raises on purpose.
 
 FairbenchError
 ├── UsageError         the user asked for something impossible (exit code 2)
@@ -16,7 +16,7 @@ from typing import Self
 
 
 class FairbenchError(Exception):
-    """Base class: catch this to catch everything below."""
+    """The base class of all exceptions below."""
 
 
 class UsageError(FairbenchError):
@@ -60,7 +60,7 @@ def about(*keys: str) -> Iterator[None]:
 
 
 def unknown_name(what: str, name: str, allowed: Iterable[str]) -> UsageError:
-    """Word the error for an unknown name: the name, what is allowed, the nearest match."""
+    """Return the error for an unknown name: the name, what is allowed, the nearest match."""
     names = sorted(allowed)
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""

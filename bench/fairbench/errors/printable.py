@@ -1,4 +1,4 @@
-"""Text of strangers, made fit for a terminal and for the logs of a CI system."""
+"""Untrusted text, made safe for a terminal and for the logs of a CI system."""
 
 from __future__ import annotations
 

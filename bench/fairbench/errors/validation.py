@@ -1,4 +1,4 @@
-"""Validation: what users wrote, and what is wrong with it as one line."""
+"""Validation of user input, with errors as one line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _first(error: ValidationError) -> ErrorDetails:
 
 
 def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) -> str:
-    """Return the first error as one line: the key, its value, what is allowed, the nearest match.
+    """Return the first error as one line: key, value, what is allowed, nearest match.
 
     ``owner`` is prefixed to the key (``dlpm`` makes ``dlpm.quantum``). An unknown top-level key is
     compared with ``known``.
@@ -74,7 +74,7 @@ def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) 
 
 
 def complaint(details: ErrorDetails) -> str:
-    """Word pydantic's error about a value as a demand: ``must be greater than 0``."""
+    """Word pydantic's error about a value as a rule: ``must be greater than 0``."""
     message = details["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
     message = re.sub(r"^(?:Input|String|List|Tuple|Dictionary) should ", "must ", message)
     message = re.sub(r" after validation, not \d+$", "", message)

@@ -1,1 +1,1 @@
-"""Execution: how experiments are run. Nothing here prints or exits."""
+"""Execution of experiments. Nothing in this package prints or exits."""

@@ -1,4 +1,4 @@
-"""A child process with a pipe to it, that begins clean and with signals held back."""
+"""A child process with a pipe, which starts in a clean state and with delayed signals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPAWN = get_context("spawn")
 
 
 class Child(NamedTuple):
-    """A process, and this one's end of the pipe to it."""
+    """A process, and the parent's end of its pipe."""
 
     process: BaseProcess
     pipe: Connection

@@ -1,4 +1,4 @@
-"""Comparisons: what is stored is read, what is not is run, each against the first."""
+"""Comparisons: stored runs are read, missing runs are made, and all are compared."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from fairbench.results.sweep_store import SweepStore
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The sides, the baseline first, in groups that are compared; and what was run for them."""
+    """The sides in groups, the baseline first, and the outcome of new runs."""
 
     groups: Sequence[Sequence[Side]]
     outcome: SweepOutcome | None = None
 
 
 def carry_out(plan: Plan, parent: Path, context: RunContext) -> Compared:
-    """Run what a plan lacks, as a sweep in a fresh directory in ``parent``, and read all sides.
+    """Run the missing experiments of a plan in a new directory, and read all sides.
 
     Raises UsageError if a run is impossible here, RunFailed if no run of an argument came to its
     end, Interrupted once it has come to a halt.
@@ -47,7 +47,7 @@ def carry_out(plan: Plan, parent: Path, context: RunContext) -> Compared:
 
 
 def go_on(folder: Path, num_runs: int | None, context: RunContext) -> Compared:
-    """Run what the comparison in a directory lacks, over ``num_runs`` seeds if that is given.
+    """Run the missing runs of a stored comparison, with ``num_runs`` seeds if given.
 
     Raises DataError if it holds no sweep, and as ``carry_out`` does.
     """
@@ -87,7 +87,9 @@ def grouped(folder: Path, sides: Sequence[Side], baseline: str | None = None) ->
         if len(group) > 1 and (baseline is None or baseline in (side.name for side in group))
     ]
     if not groups:
-        raise DataError(f"{folder}: holds no place with two schedulers: nothing to compare")
+        raise DataError(
+            f"{folder}: must hold runs of two or more schedulers in the same configuration"
+        )
     return groups
 
 

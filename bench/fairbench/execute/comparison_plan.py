@@ -1,4 +1,4 @@
-"""The subjects of a comparison: arguments as stored experiments, and as experiments to run."""
+"""The subjects of a comparison: stored experiments, and experiments to run."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ NUM_RUNS = 5  # seeds of what is run, unless it is said or stored how many
 
 @dataclass(frozen=True, slots=True)
 class ToRun:
-    """An argument that is to be run: its experiment under the first of the seeds."""
+    """An argument to run: its experiment with the first of the seeds."""
 
     name: str
     spec: ExperimentSpec
 
     @property
     def key(self) -> str:
-        """The key that the runs share, as in ``Side.key``."""
+        """The common key of the runs, as in ``Side.key``."""
         return experiment_key(experiment_tables(self.spec))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The arguments in their order, and the seeds of those that are to be run."""
+    """The arguments in order, and the seeds of experiments to run."""
 
     members: tuple[Side | ToRun, ...]
     seeds: tuple[int, ...]
@@ -73,7 +73,7 @@ def plan_comparison(
     settings: Mapping[str, Any],
     num_runs: int | None = None,
 ) -> Plan:
-    """Read what is stored, resolve what is not.
+    """Read stored experiments, and resolve those to run.
 
     An argument is the directory of one experiment, over any seeds; an experiment FILE.toml; or a
     scheduler, which runs at the place and seeds of the first directory, if there is one. ``flags``
@@ -83,7 +83,10 @@ def plan_comparison(
     stored = {one: _stored(Path(one)) for one in arguments if is_stored(one)}
     if len(stored) == len(arguments) and (flags or settings or num_runs):
         given = ", ".join([*flags, *settings, *(["num_runs"] if num_runs else [])])
-        raise UsageError(f"{given}: what is compared is stored, so nothing is run")
+        raise UsageError(
+            f"{given}: cannot be given with directories of stored runs, because nothing new "
+            "is run; leave it out"
+        )
     model = next(iter(stored.values()), None)
     members: list[Side | ToRun] = []
     for argument in arguments:
@@ -92,7 +95,9 @@ def plan_comparison(
     keys = [one.key for one in members if isinstance(one, ToRun)]
     for number, key in enumerate(keys):
         if key in keys[:number]:
-            raise UsageError(f"{arguments[number]}: the same experiment twice: nothing to compare")
+            raise UsageError(
+                f"{arguments[number]}: this experiment is given twice; give two different ones"
+            )
     return Plan(tuple(members), _seeds(members, flags, model, num_runs))
 
 
@@ -103,19 +108,31 @@ def check_usage(
     *,
     given: Sequence[str],
 ) -> None:
-    """Raise UsageError for what does not go together; ``given`` are the flags of what is run."""
+    """Raise UsageError for flags that cannot be combined."""
     if resume is not None:
         if arguments or given or baseline:
-            raise UsageError(f"resume {resume}: goes on with that comparison as it is: no other")
+            raise UsageError(
+                f"resume {resume}: continues the comparison with its stored settings; no "
+                "other setting can be given with it"
+            )
     elif not arguments:
         raise UsageError("nothing to compare: give two schedulers, files or directories")
     elif len(arguments) > 1:
         if baseline:
-            raise UsageError(f"baseline {baseline}: of several, the first is the baseline")
+            raise UsageError(
+                f"baseline {baseline}: needs a single directory; of several arguments, the "
+                "first is the baseline"
+            )
     elif arguments[0] and not is_stored(arguments[0]):
-        raise UsageError(f"{arguments[0]}: nothing to compare it with: give another after it")
+        raise UsageError(
+            f"{arguments[0]}: a comparison needs two arguments; give another scheduler, file "
+            "or directory after it"
+        )
     elif given:
-        raise UsageError(f"{', '.join(given)}: what is compared is stored, so nothing is run")
+        raise UsageError(
+            f"{', '.join(given)}: cannot be given with directories of stored runs, because "
+            "nothing new is run; leave it out"
+        )
 
 
 def is_stored(argument: str) -> bool:
@@ -127,8 +144,8 @@ def _stored(path: Path) -> Side:
     sides = sides_of(runs_below(path))
     if len(sides) > 1:
         raise UsageError(
-            f"{path}: holds {len(sides)} experiments: compare it alone, or give the directory of "
-            "one of them"
+            f"{path}: holds {len(sides)} experiments; give it as the only argument, or "
+            "give the directory of one of them"
         )
     return replace(sides[0], name=str(path))
 
@@ -165,14 +182,14 @@ def _seeds(
 
 
 def grid_of(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the experiment as a grid of one point, in which a list is a single value."""
+    """Return the experiment as a grid of one point; a list counts as a single value."""
     tables = dict(experiment_tables(spec))
     flat = flat_settings(tables.pop("settings", {})) | tables
     return {key: [value] for key, value in flat.items() if key != "tag"}
 
 
 def called(sides: Sequence[Side]) -> list[Side]:
-    """Name the sides by what distinguishes them: their schedulers, or their present names."""
+    """Name the sides by their differences: their schedulers, or their present names."""
     named = labels([side.first.experiment for side in sides])
     schedulers = [label.scheduler for label in named]
     if len(set(schedulers)) < len(schedulers):

@@ -1,4 +1,4 @@
-"""The run context: what whoever runs experiments is told by whoever asks for them."""
+"""The run context: interruption, progress and executor, passed from the caller of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Progress(Protocol):
     """A receiver of progress reports."""
 
     def watching(self) -> AbstractContextManager[None]:
-        """Inside, what ``update`` is told is shown."""
+        """Show progress within the block."""
         ...
 
     def update(self, state: Any) -> None:
@@ -28,11 +28,11 @@ class Progress(Protocol):
         ...
 
     def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
-        """Inside, tasks of such relative costs are under way; call it with the index of each."""
+        """Show tasks with these relative costs; call the result with each finished index."""
         ...
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """Report that task ``name`` has ended, as the ``number``-th of ``count``, from 1."""
+        """Report that task ``name`` has ended, as number ``number`` (from 1) of ``count``."""
         ...
 
 
@@ -47,7 +47,7 @@ class Silent:
         """Forget it."""
 
     def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
-        """Return a callback that ignores the indices of finished tasks."""
+        """Return a callback that ignores finished tasks."""
         return nullcontext(lambda index: None)
 
     def ended(self, name: str, number: int, count: int) -> None:
@@ -64,7 +64,7 @@ class RunContext:
 
     @property
     def on_progress(self) -> Callable[[Any], None] | None:
-        """``progress.update``; None if nobody looks, so that there need be nothing to tell."""
+        """The function ``progress.update``; None if nobody watches."""
         return None if type(self.progress) is Silent else self.progress.update
 
 
@@ -72,6 +72,6 @@ class RunContext:
 def run_context(
     progress: Progress | None = None, executor: Executor | None = None
 ) -> Iterator[RunContext]:
-    """Yield a context that ``interruptible`` signals interrupt; local processes are the default."""
+    """Yield a context that signals interrupt; tasks run in local processes by default."""
     with interruptible() as interrupted:
         yield RunContext(interrupted, progress or Silent(), executor or LocalProcesses())

@@ -1,4 +1,4 @@
-"""An estimate of a sweep's work and of its duration here, printed before the start."""
+"""An estimate of a sweep's duration on this machine, printed before the start."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _load() -> float:
 
 
 def _addition_s() -> float:
-    """Time a plain addition of this interpreter, to account for the machine's speed."""
+    """Measure a plain addition, to account for the speed of this machine."""
     begun_s, left = process_time(), ADDITIONS
     while left:
         left += -1

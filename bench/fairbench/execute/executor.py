@@ -1,4 +1,4 @@
-"""The executor: where tasks are run, and what every way of running many has in common."""
+"""The executor: runs tasks, with the common interface of all ways to run many."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Task = Callable[[Interruption], Any]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A task that reads files, by the names that the user gave them.
+    """A task that reads files, with the names that the user gave them.
 
     An executor on another machine takes them there.
     """
@@ -31,7 +31,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A task that saves into a folder, and nowhere else; ``reads`` as ``Reading`` has them.
+    """A task that saves only into one folder; ``reads`` are the files that it reads.
 
     An executor on another machine brings back what is saved.
     """
@@ -52,7 +52,7 @@ class Failure(NamedTuple):
 
 
 class Executor(Protocol):
-    """Runs tasks, many at a time if it can."""
+    """Runs tasks, several at a time if possible."""
 
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
@@ -67,7 +67,7 @@ class Executor(Protocol):
 
 
 def attempt(task: Task, interrupted: Interruption) -> Any | Failure:
-    """Run the task. Returns its result or the way it failed."""
+    """Run the task; return its result, or the ``Failure``."""
     try:
         return task(interrupted)
     except FairbenchError as error:

@@ -1,4 +1,4 @@
-"""The executors by name: where ``--executor`` has tasks run."""
+"""The executors by the names of ``--executor``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXECUTORS = (LOCAL, RAY)
 
 
 def executor_named(name: str, ray_address: str | None = None) -> Executor:
-    """Return one of ``EXECUTORS``. An address is that of a Ray cluster, by default this machine's.
+    """Return an executor by name; the address is that of a Ray cluster.
 
     Raises UsageError for an unknown name, for an address without Ray's executor, and if Ray is
     missing.

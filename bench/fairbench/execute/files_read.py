@@ -1,4 +1,4 @@
-"""The files of the user's that an experiment reads while it runs, by the names it has for them."""
+"""The user's files that an experiment reads while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C without harm: signals that ask for the end are noted, and acted on between two events."""
+"""Ctrl-C without harm: signals only set a flag, which is checked between two events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """The end was asked for, and came. Says what is left of the work; nothing else went wrong.
+    """The run ended because of a signal. The message says what is saved.
 
     ``exit_code`` is what a command then ends with, as ``Interruption`` has it.
     """
@@ -33,7 +33,7 @@ class Interruption:
 
     @property
     def exit_code(self) -> int:
-        """128 plus the signal's number, as shells have it: 130 for Ctrl-C."""
+        """The exit code: 128 plus the signal's number, such as 130 for Ctrl-C."""
         return 128 + (self.signum or signal.SIGINT)
 
     def ended(self, message: str) -> Interrupted:
@@ -43,7 +43,7 @@ class Interruption:
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Inside, SIGINT and SIGTERM only make the ``Interruption`` true, however often they come.
+    """Let SIGINT and SIGTERM only set the ``Interruption`` within the block.
 
     Python would raise KeyboardInterrupt in the middle of a state change. Whoever is inside polls,
     stops at a point of its own and saves. Does nothing off the main thread.

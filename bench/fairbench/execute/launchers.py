@@ -1,4 +1,4 @@
-"""The launchers by name: where ``--launcher`` has the servers of a live run started."""
+"""The launchers by the names of ``--launcher``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT = "ssh -o BatchMode=yes {host}"  # the command that runs words on a host
 
 
 class LauncherFlags(NamedTuple):
-    """The user's choice of where servers start. None means not given."""
+    """The user's choice of places for servers. None means not given."""
 
     ray_address: str | None = None
     hosts: str | None = None
@@ -24,7 +24,7 @@ class LauncherFlags(NamedTuple):
 
 
 class Way(NamedTuple):
-    """A launcher: how it is made, and the flags that it obeys."""
+    """A launcher: its constructor, and the flags that it uses."""
 
     make: Callable[[LauncherFlags], Launcher]
     obeys: frozenset[str] = frozenset()
@@ -68,7 +68,7 @@ DRIVER_LAUNCHERS = (LOCAL, "ray")
 def launcher_named(
     name: str, flags: LauncherFlags | None = None, *, drivers: str = LOCAL
 ) -> Launcher:
-    """Return one of ``LAUNCHERS``, to be used beside the launcher of ``drivers``.
+    """Return a launcher by name, for use beside the launcher of ``drivers``.
 
     Raises UsageError for an unknown name, or a flag that neither launcher supports.
     """

@@ -1,4 +1,4 @@
-"""The points of a sweep that real servers serve, and which of them can share their servers."""
+"""The points of a sweep on real servers, and which of them can share servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A live run, in a directory that exists from its start: nothing that finished is ever lost.
+"""A live run in a directory that exists from its start, so that no result is lost.
 
 Needs the live extra.
 """
@@ -65,7 +65,7 @@ def run_live_in(
 
 
 class _Driving(NamedTuple):
-    """The function that sends the load, and this machine's address as drivers reach it."""
+    """The function that sends the load, and this machine's address for drivers."""
 
     how: Driving
     reaches: str = LOOPBACK
@@ -73,7 +73,7 @@ class _Driving(NamedTuple):
 
 @contextmanager
 def _driving(spec: ExperimentSpec, options: LiveOptions, context: RunContext) -> Iterator[_Driving]:
-    """Yield a drive from here or from a launcher's places, which are released at the end."""
+    """Yield a drive from this machine or from a launcher's places."""
     if (launcher := options.driver_launcher) is None:
         alone = options.drivers == 1
         yield _Driving(drive_here if alone else ShardedDrive(CrewHere(options.drivers)))
@@ -118,7 +118,7 @@ def cluster_in(
 
 @contextmanager
 def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
-    """KeyboardInterrupt inside means that nothing was run: the directory goes.
+    """Remove the directory after a KeyboardInterrupt before the run began.
 
     So it does after an error that leaves nothing in it, such as of a host that does not answer.
     """

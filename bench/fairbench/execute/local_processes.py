@@ -1,4 +1,4 @@
-"""Tasks side by side in processes that survive each other's crashes and end with their parent."""
+"""Tasks in parallel processes, which survive each other's crashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLL_S = 0.2
 
 
 class LocalProcesses:
-    """Runs as many tasks at a time as this machine has processors, each in a process.
+    """Runs a task in a process for each processor of this machine.
 
     A task is a function of a module that can be imported, not of a script. No process outlives this
     one.
@@ -29,7 +29,7 @@ class LocalProcesses:
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """Run the tasks as every ``Executor`` does; if a process dies, only its own task fails."""
+        """Run the tasks; if a process dies, only its own task fails."""
         left = list(reversed(range(len(tasks))))
         workers: list[Child] = []
         idle: list[Child] = []
@@ -76,7 +76,7 @@ def _receive(worker: Child) -> tuple[Any | Failure, bool]:
 
 
 def _dismiss(workers: Sequence[Child]) -> None:
-    """End all processes; those that are busy are asked to, and are waited for."""
+    """End all processes; ask busy ones to stop, and wait for them."""
     for worker in workers:
         worker.pipe.close()
         worker.process.terminate()
@@ -98,7 +98,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _stop_without_parent() -> None:
-    """Wait until the parent has died; what is under way is then saved as it stands."""
+    """Wait for the parent's death, then stop, so that unfinished work is saved."""
     parent = parent_process()
     assert parent is not None
     parent.join()

@@ -1,4 +1,4 @@
-"""A single run: simulated or on real servers, saved into a directory or kept in memory."""
+"""A single run, simulated or on real servers, saved to a directory or kept in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def run_and_save(
     spec: ExperimentSpec, options: LiveOptions | None, parent: Path, context: RunContext
 ) -> tuple[RunResult, Path]:
-    """Run an experiment on its backend, in a fresh directory in ``parent``; result and directory.
+    """Run an experiment in a new directory in ``parent``; return result and directory.
 
     A simulation needs no options. Once interrupted, the run ends as it stands and is saved. Raises
     Interrupted, and leaves nothing, if interrupted before servers were ready; UsageError if it is
@@ -43,7 +43,7 @@ def run_and_save(
 def run_unsaved(
     spec: ExperimentSpec, options: LiveOptions | None, context: RunContext
 ) -> RunResult:
-    """Run the experiment like ``run_and_save``, but leave nothing on disk."""
+    """Run the experiment as ``run_and_save`` does, but leave nothing on disk."""
     if spec.backend is not None:
         with TemporaryDirectory(prefix="fairbench-") as temporary:
             return run_and_save(spec, options, Path(temporary), context)[0]

@@ -1,4 +1,4 @@
-"""Outcomes of a sweep's work in its store: a failure is kept, with its reason."""
+"""Outcomes of a sweep's tasks in its store: a failure is stored with its reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FailedPoint(NamedTuple):
 def keep_outcome(
     store: SweepStore, key: str, name: str, result: Any, interrupted: Interruption
 ) -> str:
-    """Keep why a task failed, or forget that it did before. Returns why, "" if it did not.
+    """Store why a task failed, or remove an old failure; return the reason or "".
 
     ``result`` is a summary or a Failure. A task that was interrupted has not failed.
     """
@@ -35,7 +35,7 @@ def keep_outcome(
 
 
 def tell_ended(context: RunContext, name: str, error: str, number: int, count: int) -> None:
-    """Say that a task is over, and whether it failed, unless it was interrupted."""
+    """Report that a task has ended, and whether it failed, unless interrupted."""
     if not context.interrupted():
         context.progress.ended(f"{name} failed" if error else name, number, count)
 

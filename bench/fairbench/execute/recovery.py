@@ -1,4 +1,4 @@
-"""A run that was killed, made into a stored run."""
+"""Recovery of a killed run as a stored run."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from fairbench.sim.recovery import recover as recover_simulated
 
 
 def recover_run(path: Path) -> RunResult:
-    """Save what had finished of a run that was killed, marked incomplete.
+    """Save the finished requests of a killed run, marked incomplete.
 
     What was under way when it was killed is not in it. Raises UsageError if the directory is not
     that of such a run, or if the run still goes on.
     """
     if (path / MANIFEST).exists():
-        raise UsageError(f"{path}: was saved already, see `fairbench show`")
+        raise UsageError(f"{path}: this run is saved already; print it with `fairbench show`")
     name = next((name for name in (FOLDER, SIMULATED) if (path / name).is_dir()), None)
     if name is None:
-        raise UsageError(f"{path}: is not the directory of a run that was killed")
+        raise UsageError(f"{path}: must be the directory of a run that was killed")
     spec = read_spec(path / EXPERIMENT)
     watch = Stopwatch.start()
     with run_folder(path, name) as folder:

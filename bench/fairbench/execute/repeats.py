@@ -1,4 +1,4 @@
-"""Repeats: one experiment over several seeds, in parallel or one after another, combined."""
+"""Repeats: one experiment over several seeds, in parallel or in sequence, combined."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Runs that differ in the seed, in its order, and their summaries as one (``combine``).
+    """Runs in order of their seeds, and their summaries combined (``combine``).
 
     ``combined`` is None if it was interrupted before any run began.
     """
@@ -41,7 +41,7 @@ def repeat(
     options: LiveOptions | None,
     context: RunContext,
 ) -> Repeats:
-    """Run seeds ``spec.seed`` and up; each is saved as usual, inside one fresh directory.
+    """Run the seeds from ``spec.seed`` on, each saved in one new directory.
 
     That directory also gets ``intervals.json``. Servers are started once, their caches emptied
     between runs, and their logs are there too. Once interrupted, what was begun is kept as it
@@ -66,7 +66,7 @@ def repeat(
 def simulate_all(
     specs: Sequence[ExperimentSpec], parent: Path, context: RunContext
 ) -> list[dict[str, Any]]:
-    """Simulate, save in ``parent``; summaries in order, after an interruption of the runs begun.
+    """Simulate and save all; return summaries in order, after an interruption of some.
 
     Raises what a run raised, once all have ended.
     """

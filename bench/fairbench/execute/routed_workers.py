@@ -1,4 +1,4 @@
-"""The workers behind ``fairbench serve``: named by their URLs, or started for it."""
+"""The workers behind ``fairbench serve``: given by URL, or started by the command."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Routed(NamedTuple):
-    """A router by name, its ``NAME.PARAM`` settings (and maybe others), and its workers.
+    """A router by name with its ``NAME.PARAM`` settings, and its workers.
 
     ``weights`` are the clients' by name, 1 where there is none: those of whoever turns up.
     ``local`` is the local scheduler that workers are asked for which were started elsewhere, None
@@ -69,7 +69,7 @@ def named_workers(
     workers = [parse_worker(url) for url in urls]
     for number, worker in enumerate(workers):
         if worker.url in (earlier.url for earlier in workers[:number]):
-            raise UsageError(f"--worker-url {worker.url}: named twice")
+            raise UsageError(f"--worker-url {worker.url}: given twice; give each worker once")
     if all_named:  # nobody will be added
         keys.check_named([worker.url for worker in workers])
     return Routed(
@@ -140,13 +140,13 @@ def started_workers(
 
 
 def _served(router: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings over what the router defaults to when it serves."""
+    """Return the settings, laid over the router's defaults for serving."""
     served = router_class(router).served_params.items()
     return {f"{router}.{name}": value for name, value in served} | dict(settings)
 
 
 def _check_settings(settings: Mapping[str, Any], *owners: str) -> None:
-    """Raise UsageError for a setting that none of the parts that are used obeys."""
+    """Raise UsageError for a setting that no used part supports."""
     for key in settings:
         if key.partition(".")[0] not in owners:
             parameters = " and ".join(f"{owner}.PARAM" for owner in owners)

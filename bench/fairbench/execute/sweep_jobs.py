@@ -1,4 +1,4 @@
-"""The jobs of a sweep: points and clients alone, as tasks for an executor."""
+"""The jobs of a sweep as tasks for an executor: points, and clients alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Job(NamedTuple):
 def jobs_left(
     store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: bool = True
 ) -> list[Job]:
-    """Return a sweep's unfinished simulations, longest first, so that processors finish together.
+    """Return a sweep's unfinished simulations, longest first.
 
     Clients are simulated alone only if ``with_alone``.
     """
@@ -63,7 +63,7 @@ def _jobs(store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: boo
 def _run_alone(
     spec: ExperimentSpec, key: str, folder: Path, interrupted: Interruption
 ) -> dict[str, Any]:
-    """Simulate each well-behaved client of a configuration alone, in a process, and save it."""
+    """Simulate each well-behaved client of a configuration alone, and save the result."""
     rows = simulate_alone(spec, interrupted)
     if not interrupted():
         save_alone(folder, key, rows)
@@ -71,7 +71,7 @@ def _run_alone(
 
 
 def run_jobs(store: SweepStore, jobs: Sequence[Job], context: RunContext) -> list[FailedPoint]:
-    """Run all jobs; which went wrong and why, which is also kept in the store."""
+    """Run all jobs; return the failures, which are also stored."""
     failures = []
     running = context.executor.run([job.task for job in jobs], context.interrupted)
     with (
@@ -89,7 +89,7 @@ def run_jobs(store: SweepStore, jobs: Sequence[Job], context: RunContext) -> lis
 
 
 def expected_requests(spec: ExperimentSpec, plans: Iterable[ClientPlan]) -> float:
-    """About how many requests some clients make, by the first program of each."""
+    """Estimate how many requests clients make, from the first program of each."""
     return sum(expected_programs(plan) * _requests_of_one(spec, plan) for plan in plans)
 
 

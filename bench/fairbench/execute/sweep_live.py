@@ -1,4 +1,4 @@
-"""The points of a sweep on real servers: one after another, sharing servers if they can.
+"""The points of a sweep on real servers, run in sequence with shared servers.
 
 Needs the live extra.
 """
@@ -28,7 +28,7 @@ from fairbench.results.sweep_store import SweepStore
 def run_live_points(
     store: SweepStore, points: Sequence[LivePoint], options: LiveOptions, context: RunContext
 ) -> list[FailedPoint]:
-    """Run all; which went wrong and why, which is also kept in the store.
+    """Run all points; return the failures, which are also stored.
 
     Servers are started once for all points that they can serve, and anew after one that failed.
     """
@@ -49,7 +49,7 @@ def run_live_points(
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Runs points; results are as those of an ``Executor``."""
+    """Runs points; results have the form of an ``Executor``'s."""
 
     store: SweepStore
     options: LiveOptions

@@ -1,4 +1,4 @@
-"""A sweep: what is left of it is run, and everything that is finished compared."""
+"""A sweep: unfinished points are run, and all finished points compared."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REMARKS = ("workers", "errors", "lateness")  # notes of a run
 
 @dataclass(frozen=True, slots=True)
 class SweepOutcome:
-    """The cells of a sweep, what of it failed, and both as ``comparison.json`` has them."""
+    """The cells of a sweep, its failures, and both in the form of ``comparison.json``."""
 
     store: SweepStore
     cells: Sequence[SchedulerResults]
@@ -34,7 +34,7 @@ class SweepOutcome:
     comparison: dict[str, Any]
 
     def remarks(self) -> Iterator[str]:
-        """Yield the notes of runs on real servers that make the runs hard to compare."""
+        """Yield the notes on runs on real servers that make comparison difficult."""
         for cell in self.cells:
             for one in cell.runs:
                 name = f"{cell.place}, {cell.scheduler}, seed {one.summary['seed']}"
@@ -44,7 +44,7 @@ class SweepOutcome:
     def require_whole(self) -> None:
         """Raise RunFailed if a point failed."""
         if self.failures:
-            raise RunFailed(f"{len(self.failures)} failed, see {self.store.path / 'failed'}")
+            raise RunFailed(f"runs failed: {len(self.failures)}; see {self.store.path / 'failed'}")
 
 
 def run_sweep(
@@ -53,7 +53,7 @@ def run_sweep(
     options: LiveOptions | None,
     context: RunContext,
 ) -> SweepOutcome:
-    """Run what is not finished yet; compare everything, and write that down in the store.
+    """Run the unfinished points, compare all points, and store the comparison.
 
     A point that fails stops no other. Raises UsageError while another process runs the same sweep,
     Interrupted once it has come to a halt.

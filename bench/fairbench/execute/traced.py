@@ -1,4 +1,4 @@
-"""The flags of a run that plays a trace, as those of the workload that it is."""
+"""The flags of a run that replays a trace, as flags of the trace's workload."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ def traced(given: Placed) -> Placed:
     if "file" not in trace:
         for name, one in RUN.items():
             if one.key.removeprefix("trace.") in trace:
-                raise UsageError(f"{name}: needs a trace")
+                raise UsageError(f"{name} needs --trace")
         return given
     for name in (name for name in SAID if name in keys):
-        raise UsageError(f"{name} = {keys[name]}: the trace says that{SAID[name]}")
+        raise UsageError(
+            f"{name} = {keys[name]}: cannot be combined with --trace, which sets it{SAID[name]}"
+        )
     if keys.get("clients", 1) < 1:
         raise UsageError(f"clients = {keys['clients']}: must be above 0")
     columns = dict(trace.get("columns", {}))

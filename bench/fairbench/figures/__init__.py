@@ -1,4 +1,4 @@
-"""The figures of runs, traces and plans, and the style that every picture has.
+"""The figures of runs, traces and plans, and their common style.
 
 Needs matplotlib and seaborn (extra ``plot``) only where something is drawn.
 """

@@ -1,4 +1,4 @@
-"""A figure of a plan: how many replicas are enough at which load."""
+"""A figure of a plan: the number of replicas that is enough at each load."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 
 
 def check_plot(path: Path) -> None:
-    """Raise UsageError for another format, no such folder, or if nothing can be drawn here."""
+    """Raise UsageError for another format, a missing folder, or missing libraries."""
     if path.suffix.removeprefix(".") not in FORMATS:
         raise UsageError(f"--plot {path}: must end in .{', .'.join(FORMATS)}")
     if not path.parent.is_dir():
@@ -34,7 +34,7 @@ def check_plot(path: Path) -> None:
 
 
 def draw_plan(answer: Row, path: Path, title: str) -> None:
-    """Write it, from ``answer.json``. Raises UsageError if it cannot be drawn or written."""
+    """Write the figure of ``answer.json``. Raises UsageError on failure."""
     check_plot(path)
     by_name: dict[str, list[Row]] = {}
     several = len({row["timing_profile"] for row in answer["choices"]}) > 1

@@ -1,4 +1,4 @@
-"""A figure of a timing profile: the times it was fitted to, beside those it predicts."""
+"""A figure of a timing profile: measured and predicted times."""
 
 from __future__ import annotations
 

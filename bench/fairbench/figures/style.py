@@ -1,4 +1,4 @@
-"""The style of figures: readable in print, in grey, and by the colour-blind."""
+"""The style of figures: readable in print, in grey, and for the colour-blind."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def scheduler_style(name: str) -> SeriesStyle:
 
 
 def styles_of(names: Iterable[str]) -> dict[str, SeriesStyle]:
-    """Return the style of each scheduler; those without their own take free ones, in order."""
+    """Return the style of each scheduler; schedulers without one take free ones in order."""
     listed = list(names)
     taken = {SCHEDULERS[name] for name in listed if name in SCHEDULERS}
     free = cycle([swatch for swatch in SERIES if swatch not in taken] or SERIES)
@@ -75,15 +75,15 @@ def _style(label: str, swatch: Swatch) -> SeriesStyle:
 
 
 def check_drawable() -> None:
-    """Raise UsageError unless the libraries that draw are installed."""
+    """Raise UsageError unless the drawing libraries are installed."""
     for library in ("matplotlib", "seaborn"):
         if find_spec(library) is None:
-            raise UsageError(f"figures need {library}: pip install '.[plot]'")
+            raise UsageError(f"figures need the package {library}: pip install '.[plot]'")
 
 
 @contextmanager
 def paper_style() -> Iterator[None]:
-    """Inside, figures are made and saved in the style of a paper, the same bytes every time."""
+    """Draw within the block in the style of a paper, with reproducible bytes."""
     import seaborn
     from matplotlib import rc_context
 
@@ -108,7 +108,7 @@ def panels(
 
 
 def caption(figure: Figure, title: str, provenance: str, legend: Axes, columns: int = 5) -> None:
-    """Above the panels what they show, with one legend, that of the panel ``legend``.
+    """Write title and provenance above the panels, with the legend of the panel ``legend``.
 
     Below them ``provenance``, in as many lines as it needs: whether it was measured, on what, and
     which seeds.
@@ -143,7 +143,7 @@ def _plain_numbers(axis: Axis) -> None:
 
 
 def save(figure: Figure, paths: Sequence[Path]) -> None:
-    """Write a figure to each of ``paths``, in the format of its suffix, without a date in it."""
+    """Write a figure to each of ``paths``, in the format of its suffix, without a date."""
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     for path in paths:
         figure.savefig(path, dpi=DPI, metadata=undated.get(path.suffix, {}))

@@ -1,4 +1,4 @@
-"""Timelines: what clients got over time, from the tables of a stored run."""
+"""Timelines: the service of clients over time, from the tables of a stored run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def client_names(run: StoredRun) -> list[str]:
 
 
 def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:
-    """Return each client's service per second between consecutive times: [client, interval]."""
+    """Return each client's service per second between times, shape (clients, intervals)."""
     clients = len(client_names(run))
     booked = cumulative(read_service(run), view, edges_s, clients, ServiceWeights())
     rates: Floats = np.diff(booked, axis=1) / np.diff(edges_s)
@@ -30,7 +30,7 @@ def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:
 
 
 def response_times(run: StoredRun, edges_s: Floats) -> Floats:
-    """Mean seconds from arrival to end of the requests that arrived in each interval.
+    """Return the mean seconds from arrival to end, by interval of arrival.
 
     [client, interval], NaN where no request arrived that came to its end.
     """

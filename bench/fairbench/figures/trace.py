@@ -1,4 +1,4 @@
-"""A figure of a recorded trace: who sends when, and how long requests are."""
+"""A figure of a recorded trace: requests over time, and their lengths."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REST = "0.7"  # the colour of those others
 
 
 def draw_trace(table: Table, path: Path, title: str) -> None:
-    """Write it. Raises UsageError for another format, or if it cannot be drawn or written."""
+    """Write the figure of a trace. Raises UsageError on failure."""
     if path.suffix.removeprefix(".") not in FORMATS:
         raise UsageError(f"--plot {path}: must end in .{', .'.join(FORMATS)}")
     check_drawable()

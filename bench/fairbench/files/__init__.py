@@ -1,1 +1,1 @@
-"""Files that users name: read here and nowhere else, since anything may be in them."""
+"""User files: read only in this package, because their content is untrusted."""

@@ -1,4 +1,4 @@
-"""Cells of strangers' tables: which of them hold nothing, and which hold a number."""
+"""Cells of tables from users: which are empty, and which hold a number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a cell holds nothing: null, NaN, blanks, or a word for that.
+    """Return whether a cell is empty: null, NaN, blanks, or a word for missing.
 
     A name is only missing if it ``is_blank``: somebody may be called None.
     """
@@ -22,7 +22,7 @@ def is_missing(value: Any) -> bool:
 
 
 def is_blank(value: Any) -> bool:
-    """Return whether a cell holds nothing at all: null, a NaN that is no text, or blanks."""
+    """Return whether a cell is completely empty: null, NaN (not as text), or blanks."""
     if isinstance(value, str):
         return not value.strip()
     return value is None or (isinstance(value, float) and isnan(value))

@@ -1,4 +1,4 @@
-"""Columns of strangers' files by the names that are common for them."""
+"""Columns of users' files, recognised by common names."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ _UNITS = {**{unit: unit for unit in UNITS}, "sec": "s", "seconds": "s"}
 
 
 class Column(NamedTuple):
-    """The column of a field, and the unit of its times where the name says it."""
+    """The column of a field, and the unit of its times if the name contains one."""
 
     name: str
     unit: str | None
 
 
 def recognised(names: Iterable[str], fields: Iterable[str] = NAMES) -> dict[str, Column]:
-    """Return the columns that hold the fields, by common names; absent fields are left out."""
+    """Return the columns that hold the fields, by common names; absent ones are left out."""
     known: dict[str, Column] = {}
     for name in names:
         text, unit = split_unit(name)

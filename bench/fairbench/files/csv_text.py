@@ -1,4 +1,4 @@
-"""CSV of strangers, row by row."""
+"""CSV of users, row by row."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
 
 def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.DictReader[str]:
-    """Return a reader of CSV rows. It raises ``csv.Error``, and DataError as ``lines`` does."""
+    """Return a reader of CSV rows, which raises ``csv.Error`` or DataError."""
     csv.field_size_limit(limit_bytes() // LARGEST_PART)  # as of a line; a prompt may be long
     found = lines(file, shown, blank=True, streamed=streamed)  # as a text in quotes may hold
     texts = (decoded(data, f"{shown}, line {number}") for number, data in found)
@@ -37,18 +37,18 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
 
 
 def separator_of(header: str) -> str:
-    """Return the separator of the column names: a comma, else a tab, else a semicolon."""
+    """Return the separator of the column names: comma, else tab, else semicolon."""
     return next((mark for mark in (",", "\t", ";") if mark in header), ",")
 
 
 def _checked(text: str, separator: str, shown: str) -> str:
     if text.count(separator) > MAX_CELLS:
-        raise DataError(f"{shown}: a line of more than {MAX_CELLS:,} cells")
+        raise DataError(f"{shown}: a line has more than {MAX_CELLS:,} cells")
     return text
 
 
 def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterator[Row]:
-    """Yield the rows under the first line, which names the columns; missing cells are empty.
+    """Yield the rows below the line of column names; missing cells are empty.
 
     ``streamed`` has the meaning that it has in ``lines``. Raises DataError naming the line if
     the file is not CSV, is unreadable or too large, or if cells cannot be matched to columns.
@@ -58,11 +58,13 @@ def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterat
     try:
         for name, times in Counter(reader.fieldnames or ()).items():
             if name and times > 1:
-                raise DataError(f"{shown}, line 1: column {shortened(repr(name))}: is there twice")
+                raise DataError(f"{shown}, line 1: column {shortened(repr(name))} is there twice")
         for row in reader:
             # None is the name of cells beyond the last column, and the value of a missing cell.
             if any(row.pop(None, ())):
-                raise DataError(f"{shown}, line {rows.line_num}: more cells than columns")
+                raise DataError(
+                    f"{shown}, line {rows.line_num}: has more cells than line 1 has columns"
+                )
             yield Row(rows.line_num, {k: v or "" for k, v in row.items()})
     except csv.Error as error:
         raise DataError(f"{shown}, line {rows.line_num}: not CSV: {error}") from None

@@ -1,4 +1,4 @@
-"""JSON of strangers as values that do no harm: neither endless nor deep, and of 64 bits."""
+"""JSON of users as safe values: limited in length and depth, with 64-bit numbers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Place(NamedTuple):
-    """A value of a file, and its place there as a complaint names it."""
+    """A value of a file, and its location for error messages."""
 
     where: str
     value: Any
 
 
 def json_lines(file: Traversable, shown: str) -> Iterator[Place]:
-    """Yield each JSON line's value with ``SHOWN, line 3``. Raises DataError naming the line."""
+    """Yield each JSON line's value with its location. Raises DataError naming the line."""
     for number, data in lines(file, shown):
         where = f"{shown}, line {number}"
         yield Place(where, parsed(data, where))
@@ -52,7 +52,7 @@ def json_objects(file: Traversable, shown: str, *, streamed: bool = False) -> It
 
 
 def _whole_object(first: bytes, rest: Iterator[Line], shown: str) -> dict[str, Any] | None:
-    """Return the object that begins on the first line and spans several; None if invalid."""
+    """Return the object that starts on the first line and spans several, or None."""
     if not first.lstrip().startswith(b"{"):
         return None
     memory = Memory(shown)
@@ -75,7 +75,7 @@ def _object(content: Any, where: str) -> dict[str, Any]:
 
 
 def json_file(file: Traversable, shown: str, *, strict: bool = False) -> Any:
-    """Return the JSON value of a whole file. Raises DataError, with the line of the error.
+    """Return the JSON value of a whole file. Raises DataError with the line of the error.
 
     ``strict`` also rejects NaN, infinities, and numbers too large for a float.
     """
@@ -108,7 +108,9 @@ def parsed(data: bytes, where: str, *, several_lines: bool = False, strict: bool
     except MemoryError:
         raise DataError(f"{where}: not enough memory to read it") from None
     except UnicodeEncodeError:
-        raise DataError(f"{where}: cannot be read: a text holds half of a character") from None
+        raise DataError(
+            f"{where}: cannot be read: a text contains an incomplete character (a lone surrogate)"
+        ) from None
     except ValueError as error:
         raise DataError(f"{where}: cannot be read: {error}") from None
     return value

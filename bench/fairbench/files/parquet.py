@@ -1,4 +1,4 @@
-"""Parquet files of strangers: columns of numbers, truths and texts, and no more rows than fit."""
+"""Parquet files of users: columns of numbers, truths and texts, within a memory limit."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _texts(schema: pa.Schema, shown: str) -> list[str]:
 
 
 def _check_declared(metadata: Any, memory: Memory) -> None:
-    """Raise DataError if by its own account a file holds more than fits."""
+    """Raise DataError if the file declares more than fits into memory."""
     declared = metadata.num_rows * metadata.num_columns
     for number in range(metadata.num_row_groups):
         declared += metadata.row_group(number).total_byte_size

@@ -1,4 +1,4 @@
-"""Python files of users, which are run: schedulers, costs and kinds of programs of their own."""
+"""Python files of users, which are executed: schedulers, costs and program kinds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.errors import UsageError
 
 
 def module_of(path: Path, named_by: str) -> ModuleType:
-    """Load a file as a module, once per process, so that ``import_module`` finds it by name.
+    """Load a file as a module, once per process, so that ``import_module`` finds it.
 
     Raises UsageError, which says what named the file, if the file cannot be run.
     """

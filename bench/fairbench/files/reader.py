@@ -1,4 +1,4 @@
-"""The one way to a user's file: plain or ``.gz``, and never more of it than there is memory for.
+"""Reading of a user's file, plain or ``.gz``, within a memory limit.
 
 A file may be endless, or a few megabytes of gzip that hold gigabytes. So what its text will take as
 values is estimated before it is parsed, and counted.
@@ -39,7 +39,7 @@ _BEYOND_BMP = re.compile(rb"[\xf0-\xff]|\\u[dD]")
 
 
 class MissingFile(DataError):
-    """There is no file of that name."""
+    """There is no file with this name."""
 
 
 class Line(NamedTuple):
@@ -63,7 +63,7 @@ class Memory:
         return self.limit // LARGEST_PART
 
     def take(self, size: int) -> None:
-        """Count so many bytes. Raises DataError once they are more than the file may take."""
+        """Count bytes. Raises DataError if they exceed the file's limit."""
         self._left -= size
         if self._left < 0:
             raise self.too_large()
@@ -77,7 +77,7 @@ class Memory:
 
 
 def limit_bytes() -> int:
-    """Memory for what is in one file. Raises UsageError if the environment has no number there."""
+    """Return the memory limit of a file. Raises UsageError for an invalid variable."""
     text = os.environ.get(VARIABLE, "") or str(DEFAULT_MIB)
     if not re.fullmatch(r"[1-9][0-9]{0,6}", text):
         raise UsageError(f"{VARIABLE} = {text}: must be a whole number of MiB, at least 1")
@@ -122,7 +122,7 @@ def read_whole(file: Traversable, shown: str) -> bytes:
 
 
 def digest(file: Path, shown: str) -> str:
-    """SHA-256 of a file as it lies there, packed or not. Raises DataError if it cannot be read."""
+    """Return the SHA-256 of a file as stored. Raises DataError if it is unreadable."""
     if file.exists() and not file.is_file():
         raise DataError(f"{shown}: cannot be read: not a file")
     try:
@@ -135,7 +135,7 @@ def digest(file: Path, shown: str) -> str:
 
 
 def memory_of(text: bytes) -> int:
-    """About the most that a text takes as text and as the values of its JSON or CSV, bytes."""
+    """Estimate the memory of a text and of its JSON or CSV values, in bytes."""
     plain = text.isascii() and b"\\u" not in text
     width = 1 if plain else 4 if _BEYOND_BMP.search(text) else 2
     marks = sum(text.count(mark) * size for mark, size in _MARKS.items())
@@ -151,7 +151,7 @@ def decoded(data: bytes, where: str) -> str:
 
 
 class Unpacked(gzip.GzipFile):
-    """A file in gzip that is no bomb: it is not thousands of times as long as it is packed."""
+    """A gzip file with a limit on its compression ratio, against decompression bombs."""
 
     def __init__(self, packed: IO[bytes], shown: str) -> None:
         super().__init__(fileobj=packed, mode="rb")
@@ -159,7 +159,7 @@ class Unpacked(gzip.GzipFile):
         self._read, self._next_check = 0, CHECKED
 
     def check_start(self) -> None:
-        """Raise DataError if the beginning is that of a bomb, before anybody parses it."""
+        """Raise DataError if the beginning looks like a decompression bomb."""
         if not self._packed.seekable():
             return
         while self._read < CHECKED and self.read(CHUNK):
@@ -179,14 +179,14 @@ class Unpacked(gzip.GzipFile):
             self._next_check = self._read + CHECKED
             if self._packed.seekable() and self._read > MAX_RATIO * self._packed.tell():
                 raise DataError(
-                    f"{self._shown}: is too large: unpacked it is more than {MAX_RATIO} times as "
-                    "long as packed; unpack it first if that is what it should be"
+                    f"{self._shown}: is too large: it grows by more than a factor of "
+                    f"{MAX_RATIO} when unpacked; unpack it yourself if this is intended"
                 )
         return data
 
 
 def _opened(file: Traversable, shown: str) -> IO[bytes]:
-    """Open a file, or a pipe that somebody writes to. Raises DataError for another pipe."""
+    """Open a file, or a pipe with a writer. Raises DataError for another pipe."""
     if not isinstance(file, Path) or not file.is_fifo():
         return file.open("rb")
     pipe = io.FileIO(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")
@@ -197,11 +197,11 @@ def _opened(file: Traversable, shown: str) -> IO[bytes]:
             return io.BufferedReader(_Pipe(pipe, start or b""))
         time.sleep(PIPE_WAIT_S / PIPE_TRIES)
     pipe.close()
-    raise DataError(f"{shown}: cannot be read: a pipe that nobody writes to")
+    raise DataError(f"{shown}: cannot be read: it is a pipe to which no process writes")
 
 
 class _Pipe(io.RawIOBase):
-    """A pipe of which the beginning has been read."""
+    """A pipe whose beginning has been read."""
 
     def __init__(self, pipe: io.FileIO, start: bytes) -> None:
         self._pipe, self._start = pipe, start

@@ -1,4 +1,4 @@
-"""Files of strangers' records: what one is shows its beginning, whatever its name."""
+"""Files of request records, whose format is recognised by their beginning."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BY_NAME = {".csv": Kind.CSV, ".tsv": Kind.CSV}
 
 
 def kind_of(path: Path, shown: str) -> Kind:
-    """Return the format of a file, by its name if that is decisive, else by its beginning.
+    """Return the format of a file, by its name if that is clear, else by its beginning.
 
     Raises DataError if the file is unreadable or not text.
     """
@@ -49,7 +49,7 @@ def kind_of(path: Path, shown: str) -> Kind:
 
 
 def listed(path: Path, shown: str) -> Iterator[Place]:
-    """Yield the objects of a JSON list with ``SHOWN, record 3``. DataError for anything else."""
+    """Yield the objects of a JSON list with their locations. Raises DataError for others."""
     for number, one in enumerate(json_file(path, shown), start=1):
         where = f"{shown}, record {number}"
         if not isinstance(one, dict):

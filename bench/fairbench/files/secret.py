@@ -1,4 +1,4 @@
-"""A key in a file of its own, where no list of processes shows it."""
+"""A key in its own file, which no process list shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times as strangers write them: numbers in some unit, or ISO 8601; as whole nanoseconds."""
+"""Times in users' files: numbers in some unit, or ISO 8601, as whole nanoseconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LARGEST = 2**62  # so that the time between any two fits 64 bits
 
 
 class Nanoseconds(int):
-    """A time that is in nanoseconds whatever its size."""
+    """A time in nanoseconds, regardless of its size."""
 
 
 def unit_of(value: Any) -> str:
@@ -41,16 +41,16 @@ def nanoseconds(value: Any, unit: str) -> int:
     elif isinstance(value, Nanoseconds):
         found = int(value)
     elif isinstance(number, float) and not isfinite(number * UNITS[unit]):
-        raise ValueError(f"{value!r} is no time")
+        raise ValueError(f"{value!r} is not a time")
     else:
         found = number * UNITS[unit] if isinstance(number, int) else round(number * UNITS[unit])
     if abs(found) >= _LARGEST:
-        raise ValueError(f"{value!r} is too far from any time")
+        raise ValueError(f"{value!r} is out of the range of times")
     return found
 
 
 def is_calendar(value: Any) -> bool:
-    """Return whether a value is not a number, and can therefore only be ISO 8601."""
+    """Return whether a value is not a number, so that it must be ISO 8601."""
     return not is_number(value)
 
 
@@ -66,7 +66,7 @@ def _since_1970(value: Any) -> int:
 
 def _moment(value: Any) -> datetime:
     if not isinstance(value, str) or len(value) > 40:
-        raise ValueError(f"{value!r} is no time")
+        raise ValueError(f"{value!r} is not a time")
     text = value.strip().removesuffix(" UTC")
     moment = datetime.fromisoformat(text)
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

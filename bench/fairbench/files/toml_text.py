@@ -1,4 +1,4 @@
-"""TOML of strangers: tables of texts, truths, numbers of 64 bits and lists of them."""
+"""TOML of users: tables of texts, truths, 64-bit numbers and lists of these."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _text(file: Traversable, shown: str) -> str:
 
 
 def _unusable(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the values that are not of the types named above, with the reason."""
+    """Yield the values of other types, with the reason."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _unusable(inner, f"{key}.{name}" if key else name)
@@ -73,7 +73,7 @@ def _unusable(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _place(message: str, text: str, *, secret: bool) -> str:
-    """Return ``line 3: Invalid value: dp = = 4``, made from the parser's message."""
+    """Return the parser's error in the form ``line 3: Invalid value: dp = = 4``."""
     lines = text.rstrip("\n").split("\n")
     found = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", message)
     if found is None:

@@ -1,1 +1,1 @@
-"""The gate: stored runs against a baseline of the same experiments, metric by metric."""
+"""The gate: stored runs compared with a baseline of the same experiments."""

@@ -1,4 +1,4 @@
-"""A directory of baselines: per experiment its spec, its summary and its manifest, no tables.
+"""A directory of baselines: spec, summary and manifest of each experiment.
 
 NAME/experiment.toml   what is run; put there by hand, the rest follows
 NAME/summary.json
@@ -33,16 +33,21 @@ def read_specs(folder: Path) -> dict[str, ExperimentSpec]:
     """
     files = sorted(folder.glob(f"*/{EXPERIMENT}"))
     if not files:
-        raise UsageError(f"{folder}: holds no baseline, that is, no NAME/{EXPERIMENT}")
+        raise UsageError(
+            f"{folder}: must be a baseline, a directory with NAME/{EXPERIMENT} for each experiment"
+        )
     specs = {file.parent.name: read_spec(file) for file in files}
     for name, spec in specs.items():
         if spec.backend is not None:
-            raise UsageError(f"{folder / name}: backend {spec.backend.kind}: must be the simulator")
+            raise UsageError(
+                f"{folder / name}: backend {spec.backend.kind} is not supported; a baseline "
+                "needs the simulator"
+            )
     return specs
 
 
 def check_stored(folder: Path, specs: Mapping[str, ExperimentSpec]) -> None:
-    """Raise DataError if a baseline has no results yet, or those of another experiment.
+    """Raise DataError if a baseline has no results, or those of another experiment.
 
     So it is when a setting was added since, or when someone edited the file.
     """
@@ -77,7 +82,7 @@ def difference(
 
 
 def keep(run: StoredRun, folder: Path) -> None:
-    """Make a run the baseline in ``folder``; of its manifest without what is the machine's."""
+    """Store a run as the baseline in ``folder``, without facts about the machine."""
     shutil.copyfile(run.path / EXPERIMENT, folder / EXPERIMENT)
     write_json(folder / SUMMARY, run.summary)
     write_json(folder / MANIFEST, {k: v for k, v in run.manifest.items() if k not in NOT_KEPT})

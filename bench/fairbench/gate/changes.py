@@ -13,7 +13,7 @@ ROUNDING = Fraction(1, 10**12)
 
 
 class Change(NamedTuple):
-    """A value that is not what it was. A bound counts as part of the value."""
+    """A changed value. A bound counts as a part of the value."""
 
     metric: str
     before: Value
@@ -28,14 +28,14 @@ class Change(NamedTuple):
 
 
 def relative_difference(before: Fraction, after: Fraction) -> str:
-    """``+3.2%`` of the baseline, or the plain difference if that is 0."""
+    """Return ``+3.2%`` of the baseline, or the plain difference for a baseline of 0."""
     if before == 0:
         return f"{float(after):+.4g}"
     return f"{float(100 * (after - before) / abs(before)):+.4g}%"
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
-    """Return every value in which two summaries differ, ignoring rounding across processors."""
+    """Return every changed value of two summaries, ignoring rounding across processors."""
     old, new = values_of(before), values_of(after)
     pairs = [Change(key, old.get(key, ABSENT), new.get(key, ABSENT)) for key in {**old, **new}]
     return tuple(pair for pair in pairs if _differ(pair.before, pair.after))

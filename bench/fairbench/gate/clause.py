@@ -1,4 +1,4 @@
-"""A clause: what may get worse, and by how much (``jain_index:-0.02``, ``victim_p99_s:+10%``)."""
+"""A clause: how much worse a metric may get (``jain_index:-0.02``, ``victim_p99_s:+10%``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHAPE = re.compile(r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>\d{1,15}(\.\d{1,15
 
 
 class Clause(NamedTuple):
-    """``metric`` may get worse by ``loss``, not by more.
+    """A limit: ``metric`` may get worse by at most ``loss``.
 
     ``loss`` is at least 0, and a part of the baseline if ``relative``.
     """
@@ -33,7 +33,7 @@ class Clause(NamedTuple):
 
 
 def parse_clause(text: str, known: Collection[str]) -> Clause:
-    """``METRIC:-LOSS`` where more is better, ``METRIC:+LOSS`` where less is; LOSS may end in %.
+    """Parse ``METRIC:-LOSS`` (if more is better) or ``METRIC:+LOSS``; LOSS may end in %.
 
     METRIC is a key of the summary or another name of it; the text has the name that is printed.
     ``known`` are the metrics of the summaries compared. Raises UsageError for another shape or
@@ -55,8 +55,8 @@ def parse_clause(text: str, known: Collection[str]) -> Clause:
     worse = "-" if more else "+"
     if loss and sign != worse:
         raise UsageError(
-            f"--fail-if {text!r}: {'less' if more else 'more'} of {short} is worse, so write the "
-            f"loss that you allow as {short}:{worse}{amount}{unit}"
+            f"--fail-if {text!r}: a {'lower' if more else 'higher'} {short} is worse, so the "
+            f"allowed loss must be written {short}:{worse}{amount}{unit}"
         )
     return Clause(
         f"{short}:{sign}{amount}{unit}", metric, more, loss / (100 if unit else 1), bool(unit)

@@ -24,7 +24,7 @@ class Verdict(StrEnum):
 
 
 class Judgement(NamedTuple):
-    """A verdict, and why where the numbers do not say it by themselves."""
+    """A verdict, with a reason if the numbers do not show it."""
 
     verdict: Verdict
     reason: str = ""
@@ -53,7 +53,7 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
 def judge_paired(
     clause: Clause, before: Sequence[Value], after: Sequence[Value], alpha: float
 ) -> Judgement:
-    """Judge runs over common seeds, in the order of the seeds, like ``fairbench compare``.
+    """Judge runs over common seeds, in the order of the seeds, as ``compare`` does.
 
     The test is on the mean over seeds of the change beyond what is allowed, in the clause's
     unit, at level ``alpha`` on either side. The clause fails if the mean is significantly worse
@@ -138,7 +138,7 @@ def _amount(value: float, clause: Clause) -> str:
 
 
 def _judge_undefined(before: Sequence[Value], after: Sequence[Value]) -> Judgement:
-    """Judge undefined values: a number against none fails, because that may hide anything."""
+    """Judge undefined values: a number that became undefined fails."""
     undefined = [[value for value in values if value.raw is None] for values in (before, after)]
     if len(undefined[0]) == len(before) and len(undefined[1]) == len(after):
         return Judgement(Verdict.PASS, "undefined in both")

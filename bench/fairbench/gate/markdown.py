@@ -17,7 +17,7 @@ CHANGES = ("metric", "baseline", "current", "change")
 
 
 def outcome_markdown(outcome: Outcome) -> str:
-    """Return one line a configuration, worst first, and folded: its checks and changed values.
+    """Return a line per configuration, worst first, with folded checks and changes.
 
     Folded details that would make the text longer than ``MOST_CHARACTERS`` are left out, the last
     ones first, and the text says how many.
@@ -52,7 +52,7 @@ def _badness(row: Row) -> int:
 
 
 def _line(group: Sequence[Row]) -> tuple[str, str, str, str]:
-    """Return the verdict of a point, its name, how many checks passed, and the worst one."""
+    """Return the verdict of a point, its name, passed checks, and the worst check."""
     worst = group[0]
     passed = sum(row.verdict is Verdict.PASS for row in group)
     said = "" if worst.verdict is Verdict.PASS else f"{worst.clause}: {worst.wording()}"
@@ -60,7 +60,7 @@ def _line(group: Sequence[Row]) -> tuple[str, str, str, str]:
 
 
 def _details(outcome: Outcome, points: Iterable[Sequence[Row]]) -> Iterator[str]:
-    """Yield folded tables: the checks of each point in its order, then what changed at points."""
+    """Yield folded tables: the checks of each point, then the changes at points."""
     for group in points:
         cells = (
             (MARKS[row.verdict], row.clause, row.before, row.after, row.change, row.reason)

@@ -1,4 +1,4 @@
-"""The outcome of a gate: all clauses judged on all points, for every format of its report."""
+"""The outcome of a gate: all clauses judged at all points, for every report format."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``changes`` are those of simulated points in metrics that no clause names, by point.
+    """Rows of judged clauses; ``changes`` are other changed metrics by point.
 
     ``causes`` are the defaults that changed since the baseline was stored, at some point.
     """
@@ -72,7 +72,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -> Outcome:
-    """Judge clauses at every point, those of repeated runs at level ``alpha``.
+    """Judge clauses at every point; repeated runs at level ``alpha``.
 
     A clause is judged over all seeds of an experiment together. Without clauses, simulated points
     must not differ at all. Raises UsageError for a wrong clause, and for none over other runs,
@@ -80,7 +80,8 @@ def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -
     """
     if not texts and not all(pair.simulated for pair in pairs):
         raise UsageError(
-            "only simulated runs come out the same every time: say how much is too much, --fail-if"
+            "--fail-if: missing; only simulated runs give the same results each time, so "
+            "other runs need a limit for each metric"
         )
     summaries = [summary for pair in pairs for summary in (*pair.before, *pair.after)]
     known = {key for summary in summaries for key in values_of(summary)}
@@ -123,7 +124,7 @@ def _seeds(summaries: Sequence[Summary]) -> list[int]:
 
 
 def _by_seed(values: Sequence[Value], seeds: Sequence[int]) -> list[Value]:
-    """Return one value per seed, ascending: its repeats' mean, undefined if one of them is."""
+    """Return one value per seed, ascending: the mean of repeats, or undefined."""
     found: list[Value] = []
     for seed in sorted(set(seeds)):
         own = [value for value, at in zip(values, seeds, strict=True) if at == seed]

@@ -1,4 +1,4 @@
-"""Points of a gate: which stored runs are of the same experiment, and so compared."""
+"""Points of a gate: stored runs of the same experiment, which are compared."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class PairedPoint:
-    """The same point in the baseline and now: the summaries of its runs, and what to call it.
+    """A point in the baseline and now: its name, and the summaries of its runs.
 
     ``experiment`` is what to call it without its seed; simulated points that share it are repeats.
     ``causes`` are the defaults that changed between the versions of both.
@@ -101,7 +101,7 @@ def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
 
 
 def _points(path: Path) -> dict[str, Point]:
-    """Return the points of a directory, by the experiment on which matching points agree."""
+    """Return the points of a directory, by the key that matching points share."""
     groups: dict[str, list[ComparedRun]] = {}
     for run in runs_below(path):
         groups.setdefault(key_of(_shared(run)), []).append(run)
@@ -115,7 +115,7 @@ def _points(path: Path) -> dict[str, Point]:
     for point in points:
         if point.simulated and len(point.runs) > 1:
             one, two = (run.run.path for run in point.runs[:2])
-            raise DataError(f"{one} and {two}: the same simulated experiment twice; keep one")
+            raise DataError(f"{one} and {two} are the same simulated experiment; keep one of them")
     return {key_of(point.experiment): point for point in points}
 
 
@@ -129,7 +129,7 @@ def _is_simulated(run: ComparedRun) -> bool:
 
 
 def _require_known(allowed: Collection[str], points: Sequence[Point]) -> None:
-    """Raise UsageError for a key that is in no experiment."""
+    """Raise UsageError for a key that no experiment has."""
     known = {key for point in points for key in used_values(point.experiment)}
     for key in allowed:
         if key not in known:
@@ -139,7 +139,7 @@ def _require_known(allowed: Collection[str], points: Sequence[Point]) -> None:
 def _pair_over_changes(
     before: Mapping[str, Point], after: dict[str, Point], allowed: Collection[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Give points under other defaults, or other allowed values, the keys of their counterparts.
+    """Give points with other defaults or allowed values the keys of their counterparts.
 
     Returns what changed, by key.
     """
@@ -186,7 +186,7 @@ def _refuse_unlike(points: Mapping[str, Point], others: Mapping[str, Point], whe
 
 
 def _nearest(point: Point, others: Sequence[Point]) -> str:
-    """Describe the most similar point and the keys that were set differently there."""
+    """Describe the most similar point and the keys that differ there."""
     unlike = [_changes(point, other).by_choice for other in others]
     nearest = min(range(len(others)), key=lambda index: len(unlike[index]))
     found = unlike[nearest]

@@ -1,4 +1,4 @@
-"""The exact rank-sum test (Wilcoxon 1945; Mann and Whitney 1947), ties included."""
+"""The exact rank-sum test with ties (Wilcoxon 1945; Mann and Whitney 1947)."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ def can_reject(first: int, second: int, alpha: float) -> bool:
 
 
 def _doubled_rank(pooled: Sequence[Fraction], value: Fraction) -> int:
-    """Twice the mean rank of the values that tie with this one."""
+    """Return twice the mean rank of the values that are equal to this one."""
     return bisect_left(pooled, value) + bisect_right(pooled, value) + 1

@@ -46,7 +46,7 @@ def _verdicts(outcome: Outcome) -> Table:
 
 
 def changes_table(found: Sequence[Change]) -> RenderableType:
-    """Return a table of what changed at one point, with every digit.
+    """Return a table of the changes at one point, with every digit.
 
     If cluster-wide metrics changed, changes of single clients are only counted.
     """

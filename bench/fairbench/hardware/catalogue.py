@@ -1,4 +1,4 @@
-"""Timing profiles by full id and by what a user calls them: the bundled ones, and files."""
+"""Timing profiles by full id and by users' names: bundled ones, and files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def profile_ids() -> list[str]:
 
 
 def model_configs() -> dict[str, Any]:
-    """Return the bundled models: each one's name on the hub, and its ``config.json``."""
+    """Return the bundled models with their names on the hub and their ``config.json``."""
     models: dict[str, Any] = _load("model_configs.json")["models"]
     return models
 
@@ -68,7 +68,7 @@ def model_names() -> list[str]:
 
 
 def resolve_profile(gpu: str, model: str) -> TimingProfile:
-    """Return the profile for a GPU (any prefix of a profile id, or a TOML file) and a model.
+    """Return the profile for a GPU (a prefix of a profile id, or a TOML file) and a model.
 
     A model may be spelled as on a hub. If several profiles match, SGLang's at the lowest TP degree
     is chosen, preferring a profile fitted to measured serving. Raises UsageError for an unknown GPU
@@ -84,21 +84,21 @@ def resolve_profile(gpu: str, model: str) -> TimingProfile:
     of_model = [name for name in matching if name.split("/")[1] == model]
     if not of_model:
         models = ", ".join(sorted({name.split("/")[1] for name in matching}))
-        raise UsageError(f"gpu {gpu!r} has no profile for model {model!r}: it has {models}")
+        raise UsageError(f"gpu {gpu!r} has no profile for model {model!r}: choose from {models}")
     if len({name.split("/")[0] for name in of_model}) > 1:
         gpus = ", ".join(sorted({name.split("/")[0] for name in of_model}))
-        raise UsageError(f"gpu {gpu!r} is ambiguous: it may be {gpus}")
+        raise UsageError(f"gpu {gpu!r} is ambiguous: choose from {gpus}")
     lowest = min(map(_degree, of_model))
     usual = [name for name in of_model if _degree(name) == lowest]
     served = [name for name in usual if name.endswith(MEASURED)]
     preferred = served or [name for name in usual if "/sglang" in name] or usual
     if len(preferred) > 1:
-        raise UsageError(f"gpu {gpu!r} is ambiguous: it may be {', '.join(preferred)}")
+        raise UsageError(f"gpu {gpu!r} is ambiguous: choose from {', '.join(preferred)}")
     return load_profile(preferred[0])
 
 
 def known_model(model: str) -> str:
-    """Return the model of the catalogue that a name spells. Raises UsageError if there is none."""
+    """Return the catalogue's model for a name. Raises UsageError for an unknown name."""
     found = canonical_model(model, model_names())
     if found not in model_names():
         raise unknown_name("model", model, model_names())

@@ -1,4 +1,4 @@
-"""Parameters of what lies between the workers of a simulated cluster and its router."""
+"""Parameters of the connection between a simulated cluster's workers and its router."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated costs: what iterations take by the timing profile, for schedulers that weigh time."""
+"""Simulated costs: times of iterations for schedulers, from the timing profile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ProfileCosts:
         self._profile = profile
 
     def frontend_s(self, input_tokens: int) -> float:
-        """Return the seconds that a request spends outside the engine when nothing else waits."""
+        """Return the seconds that a request spends outside an otherwise idle engine."""
         frontend = self._profile.frontend
         ms = frontend.request_ms + frontend.token_ms * input_tokens + frontend.delay_ms
         return ms / 1000

@@ -13,7 +13,7 @@ from fairbench.hardware.timing import TimingProfile
 
 @dataclass(frozen=True)
 class EngineParams:
-    """Settings of every simulated worker (``--set engine.NAME=VALUE``). 0 means: the default.
+    """Settings of every simulated worker (``--set engine.NAME=VALUE``). 0 is the default.
 
     ``chunked_prefill_size``, ``mem_fraction_static``, ``max_total_tokens`` default to what SGLang
     0.5.23 chooses for the GPU and model (for the A10G the fraction is 0.88, as the papers had).

@@ -1,4 +1,4 @@
-"""The engines that a simulated worker can be: their names and their parameters."""
+"""The simulated engines: their names and their parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairbench.named import imported
 
 
 class EngineKind(NamedTuple):
-    """The description of an engine, and the name under which ``--set`` takes its parameters."""
+    """An engine's description, and the ``--set`` name of its parameters."""
 
     description: str
     part: str

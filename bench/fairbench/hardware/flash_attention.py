@@ -54,7 +54,7 @@ class FlashAttention2(NamedTuple):
         return self.heads // self.kv_heads - 1
 
     def tail_tokens(self, sequences: int, longest: int) -> float:
-        """Return the context tokens to which one more query would attend for an equally long tail.
+        """Return the context tokens that a query attends to in an equally long tail.
 
         A decode step of ``sequences`` whose longest context has ``longest`` tokens keeps one
         multiprocessor busy with a tile of ``TILE_ROWS`` rows. Multiply the result by a profile's
@@ -67,7 +67,7 @@ class FlashAttention2(NamedTuple):
 
 
 def flash_attention_2(profile_id: str) -> FlashAttention2 | None:
-    """Return the kernel of a profile ``gpu/model/tp/source``; None where vLLM uses another."""
+    """Return the kernel of a profile ``gpu/model/tp/source``; None if vLLM uses another."""
     gpu, model, parallel, *_ = (*profile_id.split("/"), "", "")
     if gpu not in SMS or model not in HEADS:
         return None
@@ -78,7 +78,7 @@ def flash_attention_2(profile_id: str) -> FlashAttention2 | None:
 
 @cache
 def _splits(tiles: int, key_tiles: int, sms: int) -> int:
-    """Return into how many parts a context is split: the fewest that fill the GPU well.
+    """Return the number of parts of a context: the fewest that fill the GPU well.
 
     Args:
         tiles: Tiles of queries in the call, without splits.

@@ -1,4 +1,4 @@
-"""Attribution of a step's GPU time to requests, in whole picoseconds that add up to the step.
+"""Attribution of a step's GPU time to requests, in whole picoseconds.
 
 A request's own part is what it adds to a step of one token: the compute of its new tokens, its
 attention, and reads of its context, cached or not. The rest (launches, the host, weights that
@@ -35,7 +35,7 @@ class StepParts(NamedTuple):
 
 
 def split(total: int, weights: Iterable[int]) -> list[int]:
-    """Split ``total`` in proportion to the weights into whole parts; all 0 if the weights are 0."""
+    """Split ``total`` in proportion to the weights into whole parts; 0 for weights of 0."""
     parts = list(weights)
     whole = sum(parts)
     if not whole:
@@ -71,7 +71,7 @@ def decode_parts(
 
 
 def prompt_parts(costs: CostModel, took_ps: int, chunks: Sequence[Chunk]) -> list[int]:
-    """Return each chunk's part of a step that only prefills; a single chunk has all of it."""
+    """Return each chunk's part of a step that only prefills."""
     return [took_ps] if len(chunks) == 1 else step_parts(costs, took_ps, chunks, {}).chunks
 
 

@@ -1,4 +1,4 @@
-"""GPUs: data sheet numbers, memory as an engine finds it, and the names that people use.
+"""GPUs: data sheet numbers, usable memory, and common names.
 
 Peaks are dense (without sparsity) and of NVIDIA's data sheets. ``pre_load_avail_gib`` follows
 logs of SGLang on 80 GB and 24 GB cards; other cards are estimates. ``mem_fraction_static`` and
@@ -55,7 +55,7 @@ GPUS: Mapping[str, GPU] = {gpu.name: gpu for gpu in _ALL}
 
 
 def find_gpu(text: str) -> GPU:
-    """Return the GPU that a name means: any case, any unique beginning, with or without the size.
+    """Return the GPU for a name: any case, any unique prefix, with or without the size.
 
     Words such as ``NVIDIA`` and ``SXM5`` make no difference. Raises UsageError for an unknown or
     ambiguous name.
@@ -72,5 +72,5 @@ def find_gpu(text: str) -> GPU:
         raise unknown_name("gpu", text, GPUS)
     if len(found) > 1:
         names = ", ".join(gpu.name for gpu in found)
-        raise UsageError(f"gpu {text!r} is ambiguous: it may be {names}")
+        raise UsageError(f"gpu {text!r} is ambiguous: choose from {names}")
     return found[0]

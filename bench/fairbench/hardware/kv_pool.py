@@ -1,4 +1,4 @@
-"""The KV pool: how many tokens a GPU holds beside a model."""
+"""The KV pool: the number of tokens that a GPU holds in addition to a model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairbench.errors import UsageError
 
 @dataclass(frozen=True)
 class KVPool:
-    """The quantities that determine the KV pool of a GPU and model (SGLang 0.5.23's formula).
+    """The quantities that determine the KV pool (SGLang 0.5.23's formula).
 
     ``host_gb_s`` is the transfer rate of KV cache to and from host memory, in 10^9 bytes/s; 0 if
     unknown.
@@ -23,13 +23,14 @@ class KVPool:
     host_gb_s: float = 0.0
 
     def tokens(self, mem_fraction_static: float) -> int:
-        """Pool size in tokens. Raises UsageError if nothing is left beside the weights."""
+        """Return the pool size in tokens. Raises UsageError if none is left."""
         gib = self.pre_load_avail_gib * mem_fraction_static - self.weights_gib
         tokens = int(gib * 2**30 / self.kv_bytes_per_token)
         if tokens <= 0:
             raise UsageError(
-                f"mem_fraction_static {mem_fraction_static}: no memory is left for KV beside the "
-                f"weights ({self.weights_gib} of {self.pre_load_avail_gib} GiB)"
+                f"mem_fraction_static = {mem_fraction_static}: leaves no memory for KV, "
+                f"because the weights take {self.weights_gib} of "
+                f"{self.pre_load_avail_gib} GiB; give a larger fraction"
             )
         return tokens
 
@@ -39,5 +40,5 @@ class KVPool:
 
     @property
     def host_token_ps(self) -> int:
-        """Copying a token's KV to the host's memory, or back; 0 without a way there."""
+        """The time to copy a token's KV to host memory or back; 0 if that is impossible."""
         return round(self.kv_bytes_per_token / self.host_gb_s * 1000) if self.host_gb_s else 0

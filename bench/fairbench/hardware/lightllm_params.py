@@ -1,4 +1,4 @@
-"""Parameters of a simulated LightLLM server, and what their defaults become."""
+"""Parameters of a simulated LightLLM server, and their defaults."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class LightLLMParams:
 
 
 def lightllm_limits(params: LightLLMParams, profile: TimingProfile) -> LightLLMLimits:
-    """Return the parameters with the GPU and model's pool. Raises UsageError if there is none."""
+    """Return the parameters with the pool of GPU and model. Raises UsageError if none."""
     values = asdict(params)
     pool = profile.pool
     tokens = values.pop("max_total_tokens") or pool.tokens(pool.mem_fraction_static)

@@ -1,4 +1,4 @@
-"""The load cap as a parameter of every engine; what it does is in ``schedulers.load_cap``."""
+"""The load cap as a parameter of every engine (see ``schedulers.load_cap``)."""
 
 from __future__ import annotations
 

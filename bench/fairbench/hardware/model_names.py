@@ -1,4 +1,4 @@
-"""Spellings of model names in files of measured runs, and the bundled models they mean."""
+"""Names of models in files of measured runs, and the bundled models that they mean."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GLUED = re.compile(r"^(llama|qwen)(\d)")
 
 
 def canonical_model(name: str, known: Iterable[str]) -> str:
-    """Return the known model that a name spells, or the normalised name if there is none.
+    """Return the known model for a name, or the normalised name.
 
     Organisation, case, ``Meta-`` and endings such as ``-Instruct`` make no difference:
     ``meta-llama/Llama-3.1-70B-Instruct`` is ``llama-3.1-70b``. Models of one shape have one

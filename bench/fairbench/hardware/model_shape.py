@@ -1,4 +1,4 @@
-"""Model shapes: what a Hugging Face ``config.json`` says of a model's size and memory."""
+"""Model shapes: size and memory of a model, from a Hugging Face ``config.json``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Latent:
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture of experts: how many, how many a token uses, and how large each is."""
+    """A mixture of experts: their number, how many a token uses, and their size."""
 
     count: int
     active: int
@@ -39,7 +39,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The layers of a decoder-only transformer. ``dtype`` is that of its published weights."""
+    """The layers of a decoder-only transformer. ``dtype`` is that of published weights."""
 
     layers: int
     hidden: int
@@ -69,7 +69,7 @@ class ModelShape:
         return queries + keys + self.heads * latent.value_dim * self.hidden
 
     def mlp_weights(self, experts_used: float) -> float:
-        """Return the weights of all MLP layers if each uses so many experts."""
+        """Return the weights of all MLP layers if each uses ``experts_used`` experts."""
         gated = 3 * self.hidden
         if (moe := self.experts) is None:
             return self.layers * gated * self.mlp
@@ -79,7 +79,7 @@ class ModelShape:
 
     @property
     def output_weights(self) -> int:
-        """Weights of the output layer, which is in 16 bits."""
+        """The weights of the output layer, which has 16 bits."""
         return self.vocabulary * self.hidden
 
     @property
@@ -91,13 +91,13 @@ class ModelShape:
 
     @property
     def active_parameters(self) -> float:
-        """Weights that a token is multiplied with."""
+        """The weights with which a token is multiplied."""
         used = self.experts.active if self.experts else 0
         return self.layers * self.attention_weights + self.mlp_weights(used) + self.output_weights
 
     @property
     def experts_left(self) -> float:
-        """Share of the experts that a token leaves out; 0 for a dense model."""
+        """The fraction of experts that a token does not use; 0 for a dense model."""
         return 1 - self.experts.active / self.experts.count if self.experts else 0.0
 
     def weight_bytes(self, dtype: str) -> float:
@@ -110,7 +110,7 @@ class ModelShape:
         return linear + tables * 2
 
     def kv_bytes(self, tp: int) -> int:
-        """Return the bytes that a token takes in the KV cache of each of ``tp`` GPUs.
+        """Return the bytes of a token in the KV cache of each of ``tp`` GPUs.
 
         A latent cache is the same on every GPU. Layers with a sliding window count in full.
         """
@@ -120,7 +120,7 @@ class ModelShape:
 
 
 def shape_of(config: Mapping[str, Any], where: str) -> ModelShape:
-    """Return the shape that a ``config.json`` describes. ``where`` begins every complaint.
+    """Return the shape that a ``config.json`` describes; ``where`` begins error messages.
 
     Raises DataError for a missing or wrong field.
     """
@@ -149,13 +149,13 @@ def shape_of(config: Mapping[str, Any], where: str) -> ModelShape:
 
 
 def native_dtype(config: Mapping[str, Any]) -> str:
-    """Return the type of the published weights; 16 bits where the config names no other."""
+    """Return the number format of the published weights, by default 16 bits."""
     method = (config.get("quantization_config") or {}).get("quant_method", "")
     return _NATIVE.get(str(method).lower(), "fp16")
 
 
 def check_split(shape: ModelShape, tp: int) -> None:
-    """Raise UsageError if an engine cannot split the model over so many GPUs."""
+    """Raise UsageError if an engine cannot split the model over ``tp`` GPUs."""
     if tp < 1 or shape.heads % tp:
         allowed = [str(n) for n in (1, 2, 4, 8, 16) if not shape.heads % n]
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Timing profiles as tables: of a TOML file that ``--gpu`` names, and of the derived bundle."""
+"""Timing profiles as tables of a TOML file (``--gpu``), and of the derived bundle."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_profile_file(gpu: str) -> bool:
 
 
 def read_profile(gpu: str) -> TimingProfile:
-    """Return the profile of a TOML file, or of an id that an experiment stored for one.
+    """Return the profile of a TOML file, or of an id stored for a file.
 
     The id ends in the file's path and digest, so that an experiment notices a changed file.
     Raises DataError naming file and key, and UsageError where the file has changed.
@@ -40,8 +40,8 @@ def read_profile(gpu: str) -> TimingProfile:
     found = digest_of(Path(path), path)[:_DIGEST_LETTERS]
     if digest and digest != found:
         raise UsageError(
-            f"gpu {path}: has changed since the experiment was stored "
-            f"(digest {digest}, now {found}): give --gpu {path} to use it as it is now"
+            f"gpu {path}: the file has changed since the experiment was stored (digest "
+            f"{digest}, now {found}); give --gpu {path} to use the changed file"
         )
     profile_id = _text(data, "profile", path)
     place = profile_id.split("/")[:3]
@@ -59,7 +59,9 @@ def profile_of_table(data: Mapping[str, Any], profile_id: str, where: str) -> Ti
     if not costs["p"] >= 1:
         raise DataError(f"{where}: coefficients_ms.p = {costs['p']}: must be at least 1")
     if ("c_e" in costs) != ("q_e" in costs) or costs.get("q_e", 0) > 1:
-        raise DataError(f"{where}: coefficients_ms.q_e: goes with c_e and is at most 1")
+        raise DataError(
+            f"{where}: coefficients_ms.q_e must be at most 1, and needs coefficients_ms.c_e"
+        )
     names = tuple(field.name for field in fields(KVPool))
     pool = _numbers(data, "pool", where, names[:-1], names[-1:])
     pool["chunked_prefill_size"] = int(pool["chunked_prefill_size"])
@@ -77,7 +79,7 @@ def profile_of_table(data: Mapping[str, Any], profile_id: str, where: str) -> Ti
 
 
 def table_of(profile: TimingProfile, source: str, error_pct: Mapping[str, float]) -> dict[str, Any]:
-    """Return the table that ``profile_of_table`` reads, six significant digits each number."""
+    """Return the table that ``profile_of_table`` reads, with six significant digits."""
     pool, frontend, domain = profile.pool, profile.frontend, profile.fit_domain
     table: dict[str, Any] = {
         "profile": profile.profile_id,
@@ -140,5 +142,5 @@ def _numbers(
 
 def _number(value: Any, key: str, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        raise DataError(f"{where}: {key} = {value!r}: must be a number, not negative")
+        raise DataError(f"{where}: {key} = {value!r}: must be a number of at least 0")
     return value

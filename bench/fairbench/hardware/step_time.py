@@ -10,7 +10,7 @@ Chunk = tuple[int, int]
 
 
 class StepTime:
-    """Coefficients in ms, of which ``context_ps`` of a context token is whole picoseconds.
+    """Coefficients in ms; ``context_ps`` is the whole picoseconds of a context token.
 
     ``linear_ms`` is what the linear layers and the host take for so many tokens.
     """

@@ -1,4 +1,4 @@
-"""Timing profiles: how long an engine iteration takes, the formula and its coefficients.
+"""Timing profiles: the formula of an engine iteration's time, and its coefficients.
 
 Coefficients are quantised once to integer picoseconds where they are multiplied by a count, so
 that k decode steps are an exact integer sum. Source and held-out error of every profile are in
@@ -21,7 +21,7 @@ DIMENSIONLESS = frozenset({"p", "q_e"})
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
-    """The cost of a request, in ms, before the engine's scheduler sees it; spent off the GPU.
+    """The cost of a request in ms before the engine's scheduler, off the GPU.
 
     ``request_ms`` and ``token_ms`` (per prompt token) occupy the single process that serves
     HTTP and tokenizes. ``delay_ms`` is latency on the way in and out that occupies no process.
@@ -34,7 +34,7 @@ class Frontend:
 
 @dataclass(frozen=True, slots=True)
 class FitDomain:
-    """The decode iterations that the coefficients were fitted to; None: the default KV pool."""
+    """The decode iterations of the fit; None for the default KV pool."""
 
     decode_batch: int
     context_tokens: int | None
@@ -42,7 +42,7 @@ class FitDomain:
 
 @dataclass(frozen=True)
 class TimingProfile:
-    """Iteration time of one engine on one GPU and model.
+    """Iteration times of one engine on one GPU and model.
 
     t_ms = c0 + (c_w^p + (c_T*T)^p)^(1/p) + c_npf*n_prefill + c_K*K + c_nd*n_decode + host_ms
            + sum_i max(c_A*new_i*(prefix_i+(new_i+1)/2), c_K*prefix_i)
@@ -63,12 +63,12 @@ class TimingProfile:
 
     @cached_property
     def context_ps(self) -> int:
-        """Time that one token of decode context costs per step."""
+        """The time that one token of decode context adds to a step."""
         return round(self.coefficients_ms["c_K"] * PS_PER_MS)
 
     @cached_property
     def fixed_ps(self) -> Callable[[int], int]:
-        """A function that returns a decode step's duration by batch size, without any context."""
+        """A function from batch size to a decode step's duration without context."""
         return cache(self._batch_time)
 
     @cached_property
@@ -89,11 +89,11 @@ class TimingProfile:
 
     @cached_property
     def vllm_attention(self) -> FlashAttention2 | None:
-        """The attention kernel of a vLLM on this GPU, if it costs more than the formula says."""
+        """The attention kernel of vLLM on this GPU, if it costs more than the formula."""
         return flash_attention_2(self.profile_id)
 
     def vllm_extra_ps(self, sequences: int, context_tokens: int, longest: int = 0) -> int:
-        """Return what a vLLM's step takes beyond the formula, in picoseconds.
+        """Return the time of a vLLM step beyond the formula, in picoseconds.
 
         Args:
             sequences: Decoding sequences of the step.
@@ -116,7 +116,7 @@ class TimingProfile:
     def step_ps(
         self, chunks: list[Chunk], sequences: int, context_tokens: int, rows: int = 0
     ) -> int:
-        """Return the duration of an iteration of prefill chunks together with decoding sequences.
+        """Return the duration of an iteration of prefill chunks and decoding sequences.
 
         All tokens pass through the linear layers together; padding may raise their number to
         ``rows``. Without chunks the result equals ``decode_ps``.
@@ -138,7 +138,7 @@ class TimingProfile:
 
 
 def slowed(profile: TimingProfile, factor: float) -> TimingProfile:
-    """Return the profile of a GPU that takes ``factor`` times as long for everything."""
+    """Return the profile of a GPU that takes ``factor`` times as long."""
     coefficients = {
         name: value if name in DIMENSIONLESS else value * factor
         for name, value in profile.coefficients_ms.items()

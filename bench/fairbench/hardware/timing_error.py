@@ -1,4 +1,4 @@
-"""Timing errors: what if a profile is off, one draw of its coefficients within given limits."""
+"""Timing errors: a random error of the profile's coefficients within given limits."""
 
 from __future__ import annotations
 

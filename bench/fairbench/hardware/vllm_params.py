@@ -1,4 +1,4 @@
-"""Parameters of a simulated vLLM engine, by vLLM's own names, and what their defaults become."""
+"""Parameters of a simulated vLLM engine by vLLM's names, and their defaults."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class VLLMLimits:
 
 @dataclass(frozen=True)
 class VLLMParams:
-    """Settings of every simulated vLLM worker (``--set vllm.NAME=VALUE``). 0 means: the default.
+    """Settings of every simulated vLLM worker (``--set vllm.NAME=VALUE``). 0 is the default.
 
     ``max_num_batched_tokens`` and ``max_num_seqs`` default to what vLLM 0.32.0's API server chooses
     for the GPU; ``num_gpu_blocks_override`` to the blocks that fit the KV pool which the other

@@ -1,4 +1,4 @@
-"""Real servers: SGLang with our schedulers inside, a router in front, and a driver of programs.
+"""Real servers: engines with fairbench's schedulers, a router in front, and a load driver.
 
 run.py            one experiment from start to end: servers, router, driver, result
 run_folder.py     where logs and records are kept while it runs

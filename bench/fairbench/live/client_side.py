@@ -56,7 +56,7 @@ def error_counts(requests: Iterable[RequestRecord]) -> dict[str, int]:
 
 
 def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
-    """Return what the server said in the first error of each kind, of JSON only its message."""
+    """Return the server's text in the first error of each kind, of JSON only the message."""
     messages: dict[str, str] = {}
     for request in requests:
         if request.error is not None:
@@ -68,6 +68,6 @@ def first_messages(requests: Iterable[RequestRecord]) -> dict[str, str]:
 
 
 def _message(said: str) -> str:
-    """Return the message of an API's error, possibly truncated, or the text if there is none."""
+    """Return the message of an API's error, perhaps truncated, or the whole text without one."""
     found = _MESSAGE.search(said) if said.startswith("{") else None
     return found[1].replace('\\"', '"') if found else " ".join(said.split())

@@ -1,4 +1,4 @@
-"""Connections of an HTTP server: how many there may be, and how long one may send no request.
+"""Connections of an HTTP server: their number, and how long one may stay without a request.
 
 asyncio's own server accepts until there are no descriptors left, and then writes a traceback for
 every place in its backlog. This one stops accepting before that.
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def most_connections() -> int:
-    """Return how many clients the limit on open files has room for, each with a worker."""
+    """Return how many clients, each with a worker connection, the open-file limit allows."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
         most = 2**20
@@ -104,13 +104,13 @@ class Connections:
     def start(
         self, server: web.Server, sockets: Sequence[socket.socket], tls: SSLContext | None
     ) -> None:
-        """Accept connections at these sockets, which are closed in the end."""
+        """Accept connections at these sockets, which are closed at the end."""
         self._server, self._sockets, self._tls = server, sockets, tls
         self._watching = asyncio.create_task(self._watch())
         self._resume()
 
     async def stop(self) -> None:
-        """Accept no more; those that are open stay."""
+        """Accept no more connections; open connections stay."""
         loop = asyncio.get_running_loop()
         for one in self._sockets:
             loop.remove_reader(one)
@@ -118,7 +118,7 @@ class Connections:
         self._sockets = ()
 
     async def aclose(self) -> None:
-        """Accept no more and look no more."""
+        """Accept no more connections, and stop watching the open ones."""
         await self.stop()
         tasks = [*self._opening, *([self._watching] if self._watching else ())]
         for task in tasks:

@@ -1,4 +1,4 @@
-"""Fitted costs: what iterations take on a real server, learned from its own while it serves."""
+"""Fitted costs: the time of iterations on a real server, learned while it serves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FEW = 8  # iterations below which nothing is fitted
 
 
 class _Fit:
-    """Recent least squares of seconds on a constant and two counts; never less than 0 seconds."""
+    """A recent least-squares fit of seconds to a constant and two counts; never below 0 seconds."""
 
     def __init__(self) -> None:
         self._products: NDArray[np.float64] = np.zeros((3, 3))

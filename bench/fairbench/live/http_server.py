@@ -1,4 +1,4 @@
-"""The HTTP server: what router and emulator have in common, however different their pages."""
+"""The HTTP server: the parts that the router and the emulator have in common."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LONG_BODY_BYTES = 2**18
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A server at ``url``. SIGINT and SIGTERM set ``stop``; ``site`` takes the connections."""
+    """A server at ``url``. SIGINT and SIGTERM set ``stop``; ``site`` accepts the connections."""
 
     url: str
     site: Connections
@@ -50,7 +50,7 @@ async def listening(
     *,
     decompress: bool = True,
 ) -> AsyncIterator[Listening]:
-    """Serve inside the block; a client's leaving cancels its handler. Port 0 is any free port.
+    """Serve inside the block; a disconnect cancels the client's handler. Port 0 is any free port.
 
     With ``tls`` over HTTPS only. Without ``decompress`` bodies come as they were sent. There are no
     more connections than the limit on open files allows, and those that send no request are closed.
@@ -85,7 +85,7 @@ async def listening(
 
 @asynccontextmanager
 async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncIterator[str]:
-    """Serve on a port of this machine only; the URL. Signals are for the server that is beside.
+    """Serve on a port of this machine only and return the URL; another server handles signals.
 
     Bodies come as they were sent. Raises UsageError, naming the ``flag``, if the port cannot be
     had.
@@ -100,7 +100,7 @@ async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncI
 
 
 def check_address(host: str, port: int, shown: str | None = None) -> None:
-    """Raise UsageError if the address cannot be had, before anything is started to serve there."""
+    """Raise UsageError if the address is not available, before anything is started."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host, port), family=family).close()

@@ -1,4 +1,4 @@
-"""JSON errors: what a server says instead of an answer, in the shape of OpenAI's."""
+"""JSON errors: error responses of a server in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def error_answer(status: int, message: str, param: str | None = None) -> web.Res
 
 
 def no_such_model(name: str) -> web.Response:
-    """404 for a model that is not served."""
+    """Return the 404 response for a model that is not served."""
     said = f"the model {name[:MOST_SHOWN]!r} does not exist"
     return error_answer(HTTPStatus.NOT_FOUND, said, "model")
 

@@ -1,4 +1,4 @@
-"""Objectives: how the router of a run hears what each client was promised.
+"""Objectives: how a run's router is told the latency targets of each client.
 
 The driver names one in a header (as llm-d has it), and the router has the targets of each.
 """
@@ -11,7 +11,7 @@ from fairbench.config import ExperimentSpec
 
 
 def objectives(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Client -> the name of its objective, of those that were promised times."""
+    """Return client -> name of its objective, for clients with latency targets."""
     return {client: name for client, name, _ in _named(spec)}
 
 

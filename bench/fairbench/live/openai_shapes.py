@@ -1,4 +1,4 @@
-"""OpenAI's shapes: what more than one of driver, router and emulator reads of bodies."""
+"""OpenAI's formats that at least two of driver, router and emulator read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEFAULT_NEW_TOKENS = 128  # SGLang's, where a request does not say
 
 
 class Part(msgspec.Struct):
-    """A piece of a message; one that is no text counts as empty."""
+    """A part of a message; a part that is not text counts as empty."""
 
     text: str | None = None
 
@@ -48,7 +48,7 @@ def _count(value: Any) -> int | None:
 
 
 class ReportedUsage(msgspec.Struct):
-    """An answer's ``usage``. Counts are None where the server does not say.
+    """The ``usage`` of an answer. Counts are None if the server does not report them.
 
     Some servers write whole numbers with a point, such as 12.0.
     """

@@ -1,4 +1,4 @@
-"""The outcome of a live run: from what was driven to a result, also of a run that was killed."""
+"""The outcome of a live run: its result from the records, also for a killed run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SERVED_FILE = "served.json"
 
 
 def write_served(folder: Path, served: Served) -> None:
-    """Keep what served a run beside its records."""
+    """Store the description of the server beside the records of the run."""
     (folder / SERVED_FILE).write_bytes(msgspec.json.encode(served) + b"\n")
 
 
@@ -68,7 +68,9 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
     try:
         served = msgspec.convert(json_file(path, f"{path}"), Served)
     except MissingFile:
-        raise DataError(f"{folder}: its servers were never ready, so nothing was run") from None
+        raise DataError(
+            f"{folder}: the servers of this run did not become ready, so there are no results"
+        ) from None
     except msgspec.ValidationError as error:
         raise DataError(f"{path}: {error}") from None
     merge(folder, float(getattr(spec.backend, "time_scale", 1.0)))
@@ -76,7 +78,7 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
 
 
 def recovered(records: LiveRecords) -> DriveResult:
-    """Return the end of a run known only by its records: incomplete, at the last record.
+    """Return the end of a run that is known only from its records: incomplete, at the last one.
 
     Requests and programs in progress are not in the records.
     """

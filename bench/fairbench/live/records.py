@@ -1,4 +1,4 @@
-"""Live records: what a run writes down, line by line as it happens, and reads back into tables.
+"""Live records: written line by line during a run, and read back into tables.
 
 Times are seconds since the start of the run. Clients and states are by name.
 """
@@ -28,7 +28,7 @@ Time: TypeAlias = Annotated[float, msgspec.Meta(ge=-1e9, le=1e12)]  # s
 
 
 class RequestRecord(msgspec.Struct, frozen=True):
-    """A request that is over; the columns of ``metrics.records.Requests``, and what else is known.
+    """A finished request: the columns of ``metrics.records.Requests``, and further facts.
 
     ``arrival_s`` is when it was due (past its wait of ``held_s`` for a free slot), ``sent_s`` when
     it left, None if it never did. ``admitted_s`` is None unless the server says how long it queued.
@@ -59,7 +59,7 @@ class RequestRecord(msgspec.Struct, frozen=True):
 
 
 class ProgramRecord(msgspec.Struct, frozen=True):
-    """A program that is over: the columns of ``metrics.records.Programs``."""
+    """A finished program: the columns of ``metrics.records.Programs``."""
 
     program_id: Count
     client: str
@@ -74,7 +74,7 @@ class ProgramRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LiveRecords:
-    """Everything that a live run wrote down."""
+    """All records of a live run."""
 
     requests: list[RequestRecord]
     programs: list[ProgramRecord]
@@ -92,7 +92,7 @@ def read_records(directory: Path) -> LiveRecords:
 
 
 def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
-    """Return records as tables of simulated runs; the service log is derived from the requests.
+    """Return records as tables of simulated runs, with a service log derived from the requests.
 
     If the server does not report it, a request counts as admitted at its first token, and its input
     as uncached. Raises DataError for a client that is not in ``clients``.
@@ -123,7 +123,7 @@ _Record = TypeVar("_Record", RequestRecord, ProgramRecord)
 def _columns(
     records: Iterable[Any], kind: type[msgspec.Struct], clients: Sequence[str]
 ) -> dict[str, Any]:
-    """Return arrays by field: None becomes NaN, clients and states numbers; lists are left out."""
+    """Return arrays by field, without lists: None becomes NaN, clients and states numbers."""
     rows = [msgspec.structs.astuple(record) for record in records]
     names = kind.__struct_fields__
     table = dict(zip(names, zip(*rows, strict=True) if rows else ((),) * len(names), strict=True))
@@ -142,7 +142,9 @@ def _codes(what: str, values: Iterable[str], names: Sequence[str]) -> list[int]:
     try:
         return [index[value] for value in values]
     except KeyError as error:
-        raise DataError(f"live records: {what} {error} is not one of {', '.join(names)}") from None
+        raise DataError(
+            f"live records: {what} {error} is unknown: choose from {', '.join(names)}"
+        ) from None
 
 
 def _read(path: Path, kind: type[_Record]) -> list[_Record]:

@@ -1,4 +1,4 @@
-"""Request data that survives external routers, few of which forward our headers.
+"""Request data in the request id, because few external routers forward custom headers.
 
 Routers do forward ``x-request-id``, so that a request can be found in all logs (sglang-router
 0.3.2 little else, vllm-router 0.1.17 all). The facts that an emulated worker needs are
@@ -21,13 +21,13 @@ _ANSWER = re.compile(r"worker-(\d{1,9})-")
 
 
 def tag(number: int, headers: Mapping[str, str]) -> str:
-    """Return the id of request ``number``, which includes the relevant headers of ours."""
+    """Return the id of request ``number``, which includes fairbench's headers."""
     facts = {name: value for name, value in headers.items() if name in _FACTS}
     return _TAG + urlencode({"n": str(number), **facts})
 
 
 def with_tag(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers in lower case, completed by those found only in the request id."""
+    """Return the headers in lower case, completed by headers found in the request id."""
     text = headers.get(REQUEST_ID, "")
     if not text.startswith(_TAG):
         return headers

@@ -1,4 +1,4 @@
-"""A live experiment: workers, router and driver; tables and summary."""
+"""A live experiment: starts workers, router and driver; returns tables and summary."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OnProgress = Callable[[ServersProgress | DriveProgress], None]
 
 
 class Driving(Protocol):
-    """A function that drives clients like ``live.driver.drive``, but blocking."""
+    """A function that drives clients like ``live.driver.drive``, but blocks."""
 
     def __call__(
         self,
@@ -82,7 +82,7 @@ def run_live(
     driving: Driving = drive_here,
     listen: str = LOOPBACK,
 ) -> RunResult:
-    """Run an experiment on its backend; what finishes is in ``directory`` at once.
+    """Run an experiment on its backend; finished requests are written to ``directory`` at once.
 
     ``workers`` that ``serve`` the spec are used, their caches emptied first, and left running;
     without them, some are started and ended. ``driving`` sends the load, from where the router is
@@ -126,7 +126,7 @@ def own_workers(
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """A backend ready for load: its target, its description, and our processes behind it."""
+    """A backend that is ready for load: its target, its description, and its processes."""
 
     target: Target
     served: Served
@@ -135,11 +135,11 @@ class _Serving:
     remarks: Callable[[], Mapping[str, str]] = dict
 
     def ended(self) -> list[str]:
-        """Return the names of workers that have ended meanwhile, restarted ones included."""
+        """Return the names of workers that have ended meanwhile, including restarted ones."""
         return [one.named_with_place() for one in self.workers if one.deaths or one.has_ended]
 
     def broken(self) -> str:
-        """Return why nothing can be served any more, or "" if something can."""
+        """Return why no request can be served any more, or "" if some can."""
         if self.router is not None and self.router.has_ended:
             return f"the router ended during the run, with {self.router.last_words()}"
         if self.workers and all(worker.has_ended for worker in self.workers):

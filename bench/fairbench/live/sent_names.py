@@ -1,4 +1,4 @@
-"""Sent names: who a client is to routers and servers, which know it by its name alone.
+"""Sent names: the names of clients in requests to routers and servers.
 
 One whose owner only the workload tells (``client_owners``) goes by where it is in the tree of
 tenants, ``owner/client``, as simulated schedulers know it.
@@ -13,7 +13,7 @@ from fairbench.tenants import named_below
 
 
 def sent_names(spec: ExperimentSpec) -> Mapping[str, str]:
-    """Client -> the name that its requests bear, where that is another."""
+    """Return client -> name in its requests, for clients with a different name there."""
     owners = spec.workload.client_owners or {}
     clients = spec.workload.name_clients(spec.clients)
     sent = named_below({client: owners.get(client, "") for client in clients})

@@ -1,4 +1,4 @@
-"""The service log of a live run, as far as it can be told from the outside.
+"""The service log of a live run, as far as it is visible from outside the server.
 
 Each request that produced anything gets two rows of its own. Its prefill lasts from its admission,
 where its input is booked, to its first token, where that token and the computed part of the input

@@ -11,7 +11,7 @@ from fairbench.schedulers.base import LocalScheduler
 
 
 class Prompt(NamedTuple):
-    """A stretch of a request's prompt that a step computed; ``complete``: it was the last."""
+    """A part of a request's prompt that a step computed; ``complete`` marks the last part."""
 
     request: Request
     cached_tokens: int
@@ -27,7 +27,7 @@ class Decode(NamedTuple):
 
 
 class StepTimes:
-    """Tells a scheduler with ``times_steps``. Steps that overlap are not counted twice.
+    """Reports step times to a scheduler with ``times_steps``. Overlapping steps count once.
 
     How long one took the server's clock says; how that divides, ``costs``, a model that is fitted
     to its own steps. As long as little has been seen all bear the same part.

@@ -1,4 +1,4 @@
-"""The summary of a live run: the keys of simulated ones, and what only a client knows."""
+"""The summary of a live run: the keys of a simulated run, and client-side metrics."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _bound(spec: ExperimentSpec, served: Served) -> tuple[ServiceBound | None, s
 
 
 def _measure_gaps(metrics: dict[str, Any], records: LiveRecords) -> None:
-    """Fill in the gaps between single tokens, which a service log does not have."""
+    """Fill in the gaps between tokens, which a service log does not contain."""
     for key, value in _finite(itl_ms(records.requests)).items():
         metrics[key] = value
         if value is not None:
@@ -115,7 +115,7 @@ def _tell_failed_from_refused(metrics: dict[str, Any], records: LiveRecords) -> 
 
 
 def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
-    """Replace by null, with the reason, what depends on something that the server kept back."""
+    """Replace metrics that depend on unreported data by null, with the reason."""
     answered = [request for request in records.requests if request.first_token_s is not None]
     if any(request.admitted_s is None for request in answered):
         forget_needing(metrics, Needs.ADMISSION, NO_ADMISSION)
@@ -128,7 +128,7 @@ def _forget_unknown(metrics: dict[str, Any], records: LiveRecords) -> None:
 
 
 def _remarks(spec: ExperimentSpec, records: LiveRecords) -> dict[str, str]:
-    """Return notes that a reader must know before trusting the numbers."""
+    """Return notes that a reader needs in order to judge the numbers."""
     remarks = {}
     late_ms = lateness_ms(records.requests)["lateness_p99_ms"]
     if late_ms > LATE_MS and spec.request_rate != inf:

@@ -1,4 +1,4 @@
-"""TLS of a server of ours: its certificate and key, checked before anything is started."""
+"""TLS of fairbench's servers: certificate and key, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -23,20 +23,24 @@ def server_tls(certificate: Path | None, key: Path | None) -> SSLContext | None:
         return None
     if certificate is None or key is None:
         given, missing = (CERTIFICATE, KEY) if key is None else (KEY, CERTIFICATE)
-        raise UsageError(f"{given}: needs {missing} too")
+        raise UsageError(f"{given} needs {missing}, too")
     _check(CERTIFICATE, certificate, _CERTIFICATE_MARK, "certificate")
     _check(KEY, key, _KEY_MARK, "private key")
     context = create_default_context(Purpose.CLIENT_AUTH)
 
     def no_password() -> bytes:  # without this OpenSSL would ask at the terminal
-        raise UsageError(f"{KEY} {key}: is encrypted: give one that is not")
+        raise UsageError(
+            f"{KEY} {key}: the private key is encrypted; give a file without a passphrase"
+        )
 
     try:
         context.load_cert_chain(certificate, key, no_password)
     except SSLError as error:
         pair = f"{CERTIFICATE} {certificate}, {KEY} {key}"
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise UsageError(f"{pair}: do not belong together") from None
+            raise UsageError(
+                f"{pair}: the private key does not belong to the certificate"
+            ) from None
         raise UsageError(f"{pair}: cannot be used: {error.reason or error}") from None
     return context
 

@@ -1,4 +1,4 @@
-"""Facts of a vLLM server from its metrics, under the keys of SGLang's ``/server_info``."""
+"""Facts about a vLLM server from its metrics, under the keys of SGLang's ``/server_info``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_RUNNING = "max_running_requests"
 
 
 def info_in(metrics: str) -> dict[str, Any]:
-    """Return the available pool and block size, and our plugin's report and limit.
+    """Return the known pool and block size, and the plugin's report and limit.
 
     Raises ValueError for a text that is not metrics.
     """

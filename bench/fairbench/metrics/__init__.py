@@ -1,4 +1,4 @@
-"""Metrics: what a run's records say of service, fairness, latency, and the theorems' bounds.
+"""Metrics: service, fairness, latency and theorem bounds, computed from a run's records.
 
 Everything is computed from the service log and the request and program tables (``records``),
 never from a scheduler's own counters: a scheduler that mis-charges would look fair.

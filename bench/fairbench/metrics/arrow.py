@@ -1,4 +1,4 @@
-"""Columns to and from Arrow, as they lie in memory.
+"""Conversion of columns to and from Arrow without copies.
 
 pyarrow's own conversions import pandas wherever it is installed: 45 MiB that nothing here needs.
 """
@@ -25,13 +25,13 @@ def to_arrow(values: NDArray[Any]) -> pa.Array:
 
 
 def to_numpy(numbers: pa.Array) -> NDArray[np.int64]:
-    """64-bit integers without nulls, not copied."""
+    """Return 64-bit integers without nulls as numpy, without a copy."""
     values = np.frombuffer(numbers.buffers()[1], np.int64)
     return values[numbers.offset : numbers.offset + len(numbers)]
 
 
 def named(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
-    """Return indices into ``names`` as a column of those names."""
+    """Return indices into ``names`` as a column of names."""
     import pyarrow as pa
 
     texts = [name.encode() for name in names]

@@ -23,7 +23,7 @@ class Backlog(NamedTuple):
 
     @classmethod
     def of(cls, requests: Requests, facts: Facts) -> Backlog:
-        """Return when each client always had a waiting request on every worker, or for any worker.
+        """Return when each client had a request waiting, at every worker or at any.
 
         The condition is on every worker because the proof of [DLPM] Theorem 5.1 presumes it;
         nothing implies it.
@@ -66,7 +66,7 @@ class Backlog(NamedTuple):
         return begun - over
 
     def together(self, others: Backlog) -> Backlog:
-        """Return when each client was backlogged according to both tables."""
+        """Return when each client was backlogged in both tables."""
         every = np.arange(len(others.client))
         other, own = Overlaps(self).found(others, every, others.client)
         return Backlog(
@@ -77,7 +77,7 @@ class Backlog(NamedTuple):
 
 
 class Overlaps:
-    """Finds the rows of a table that have an instant in common with those of another."""
+    """A search for the rows of a table that overlap in time with rows of another table."""
 
     def __init__(self, table: Backlog) -> None:
         # Times are replaced by their ranks, so that client and time fit into one number.
@@ -86,7 +86,7 @@ class Overlaps:
         self._ends = self._keys(table.client, np.searchsorted(self._times, table.end))
 
     def found(self, others: Backlog, row: Ints, client: Ints) -> tuple[Ints, Ints]:
-        """Return, for each given row of the other table, the overlapping rows of ``client`` here.
+        """Return, for each row of the other table, the rows of ``client`` here that overlap.
 
         The result is pairs of an index into ``row`` and a row here, ascending.
         """

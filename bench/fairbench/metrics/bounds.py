@@ -14,7 +14,7 @@ from fairbench.metrics.stretches import Stretches, step_times
 
 
 def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
-    """U = w_e * L_input + w_q * M, weighted tokens ([DLPM] Table 1): one client's overdraft.
+    """Return U = w_e * L_input + w_q * M in weighted tokens, one client's overdraft.
 
     ``tokens`` is M, the KV pool, or ``largest_remaining_output`` where that is more.
     """
@@ -22,7 +22,7 @@ def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
 
 
 def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: int = 0) -> int:
-    """U_v, weighted tokens: how far a client's counter gets beyond the least that waits.
+    """Return U_v in weighted tokens: how far a counter can exceed the least waiting one.
 
     max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3) where admission reserves prompt and all outputs in
     M. Without that, w_p * L_input + w_q * ``remaining``, the ``largest_remaining_output``, if that
@@ -40,7 +40,7 @@ def theorem_bound(
     client_weights: ArrayLike = (1.0, 1.0),
     remaining: int = 0,
 ) -> float:
-    """Return the largest allowed service difference of two backlogged clients, in weighted tokens.
+    """Return the largest allowed service difference of two backlogged clients.
 
     2 * |W| * (U + Q^u) for DLPM and D2LPM ([DLPM] Theorems 4.1, 5.1), and 2 * |W| * U_v for VTC,
     whose quantum is 0 ([VTC] Theorem 4.4); weights and |W| are the bound's. ``pool`` is M,
@@ -62,13 +62,13 @@ def theorem_bound(
 
 
 def largest_input(requests: Requests) -> int:
-    """L_input: the longest input of an admitted request in tokens, 0 if there is none."""
+    """Return L_input: the longest input of an admitted request in tokens; 0 without one."""
     admitted = requests.input_tokens[~np.isnan(requests.admitted_s)]
     return int(admitted.max(initial=0))
 
 
 def largest_remaining_output(requests: Requests, log: ServiceLog, facts: Facts) -> int:
-    """Return the most output tokens that a client's admitted requests on a worker had yet to make.
+    """Return the most output tokens that a client's requests on a worker still had to make.
 
     The value is taken just after every admission, from the outputs that the run really produced.
     With over-committed memory it can exceed M: a client then decodes more than the pool without a
@@ -86,7 +86,7 @@ def largest_remaining_output(requests: Requests, log: ServiceLog, facts: Facts) 
 
 
 def _made(part: Service, workers: int, clients: int, instants: Instants) -> Floats:
-    """Return the tokens made by the rows of a part, up to each instant of their queue."""
+    """Return the tokens made by the rows of a part until each instant of their queue."""
     own = Stretches.of(part)
     order, _ = in_order(part.worker * clients + part.client, workers * clients)
     queue, stretch = (part.worker * clients + part.client)[order], own.of_row[order]

@@ -1,4 +1,4 @@
-"""The catalogue of metrics: one entry for each of a run, of its clients, and of a comparison.
+"""The catalogue of metrics: an entry for each metric of a run, a client or a comparison.
 
 Whatever shows, stores, compares or documents metrics asks here. To add one, write the function that
 computes it from the tables and facts of a run, and put an entry with it into ``metrics.entries``.
@@ -55,7 +55,7 @@ def metric_of(key: str) -> Metric | None:
 
 
 def key_of(name: str) -> str:
-    """Return the key of the summary that a user's name for a metric means."""
+    """Return the summary key for a user's name of a metric."""
     return ALIASES.get(name, name)
 
 
@@ -76,7 +76,7 @@ def chosen_metrics(percentiles: Iterable[int]) -> list[Metric]:
 
 
 def name_of(key: str) -> str:
-    """Return the metric of a key, without the client."""
+    """Return the metric of a key, without the client's name."""
     return key.rpartition(".")[2] if key.startswith(CLIENTS) else key
 
 
@@ -88,7 +88,7 @@ def needing(needs: Needs) -> list[str]:
 def columns_of(
     display: Display, tail: int = P99, percentiles: Sequence[int] = (), *, beside: int = 0
 ) -> list[Column]:
-    """Return the columns of a table in order; of the high percentiles ``tail`` and ``beside``.
+    """Return the columns of a table in order, with ``tail`` and ``beside`` as percentiles.
 
     Where a user chose ``percentiles`` those are shown and no others.
     """
@@ -105,7 +105,7 @@ def columns_of(
 
 
 def told(columns: Iterable[Column], keys: Container[str]) -> list[Column]:
-    """Return the columns that apply, given the ``keys`` present in what is shown."""
+    """Return the columns that apply to the ``keys`` present."""
     return [one for one in columns if one.key in keys or not one.key.startswith(SOMETIMES)]
 
 
@@ -125,7 +125,7 @@ def _column(shown: Shown, metric: Metric) -> Column:
 
 
 def fitting(columns: list[Column]) -> Iterator[list[Column]]:
-    """Yield the columns, then ever fewer of them, for a table that would be too wide."""
+    """Yield the columns, then fewer and fewer of them, for tables that are too wide."""
     order = sorted(one.dropped for one in columns if one.dropped is not None)
     yield columns
     for last in order:

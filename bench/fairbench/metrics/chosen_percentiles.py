@@ -1,4 +1,4 @@
-"""Percentiles of latency that a user chose, beside those that every summary has."""
+"""Percentiles of latency that the user chose, in addition to the standard ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ALLOWED = "must be different whole numbers from 1 to 99 with commas between, suc
 
 
 def parse_percentiles(text: str) -> tuple[int, ...]:
-    """``50,90,99`` as ascending numbers; "" is none. Raises UsageError for anything else."""
+    """Parse ``50,90,99`` as ascending numbers. Raises UsageError for another text."""
     if not isinstance(text, str):  # of a file that someone edited
         raise UsageError(f"{KEY} = {text!r}: {ALLOWED}")
     words = [word.strip() for word in text.split(",")] if text.strip() else []
@@ -30,5 +30,5 @@ def written_percentiles(ranks: tuple[int, ...]) -> str:
 
 
 def chosen_percentiles(summary: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the percentiles chosen for a run, or for several combined; empty for none."""
+    """Return the chosen percentiles of a run, or of several combined runs."""
     return parse_percentiles(summary.get(KEY) or "")

@@ -1,4 +1,4 @@
-"""The latencies of each client in the run's metric, of one look at the tables for all of them."""
+"""The latencies of each client, computed for all clients at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairbench.metrics.records import (
 
 
 def samples(requests: Requests, programs: Programs, facts: Facts) -> list[Sample]:
-    """Return each client's sample, over its programs that arrived in the window of ``facts``."""
+    """Return each client's latencies of the programs that arrived in the window of ``facts``."""
     window = facts.window
     arrived = (programs.arrival_s >= window.start_s) & (programs.arrival_s < window.end_s)
     if facts.latency == "ttft":
@@ -32,7 +32,7 @@ def samples(requests: Requests, programs: Programs, facts: Facts) -> list[Sample
 
 
 def _of_programs(programs: Programs, arrived: Flags, facts: Facts) -> list[Sample]:
-    """Finish minus arrival of each client's programs that have arrived."""
+    """Return finish minus arrival of each client's programs that have arrived."""
     clients, arrival_s = len(facts.clients), programs.arrival_s
 
     def of_clients(status: int, latency_s: Floats) -> Iterator[Floats]:
@@ -51,7 +51,7 @@ def _of_programs(programs: Programs, arrived: Flags, facts: Facts) -> list[Sampl
 def _first_tokens(
     requests: Requests, programs: Programs, arrived: Flags, facts: Facts
 ) -> list[Sample]:
-    """First token minus arrival of the requests of each client's programs that have arrived.
+    """Return first token minus arrival of the requests of programs that have arrived.
 
     Requests that an unfinished program had yet to make are censored at 0 s: a starved client makes
     fewer requests, and would otherwise be judged by the lucky ones.

@@ -1,4 +1,4 @@
-"""The clients' summary: a row each, by JSON key."""
+"""The summary of clients: a row for each, by JSON key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RATES = ("service_rate_tok_s", "actual_service_tok_s", "demand_tok_s", "entitlem
 
 
 class ClientSummary(NamedTuple):
-    """``programs``, ``requests`` and the cache hit rate are of the whole run, rates of the window.
+    """A client's row. Counts and cache hit rate are of the whole run, rates of the window.
 
     ``demand_tok_s`` (what was due) and ``entitlement_tok_s`` are client-view service rates; the
     ratio to the latter is undefined where no client was short of service. Latencies are of the
@@ -116,7 +116,7 @@ def _note(
     got: Shares,
     notes: Notes,
 ) -> None:
-    """Note why values of a row are undefined, and which are bounds; usually nothing."""
+    """Note why values of a row are undefined, and which values are bounds."""
     values = (*row[4:12], row.cache_hit_rate)
     if all(map(isfinite, values)) and not any(one.censored for one in latency):
         return
@@ -130,7 +130,7 @@ def _note(
 
 
 def chosen_of_clients(cohorts: Ranked, facts: Facts, notes: Notes) -> Iterator[dict[str, float]]:
-    """Yield, by client, the percentiles that a user chose, by key."""
+    """Yield, by client, the percentiles that the user chose, by key."""
     chosen = [cohorts.percentiles(one) for one in facts.percentiles]
     for index, client in enumerate(facts.clients):
         why = undefined(cohorts.samples[index])

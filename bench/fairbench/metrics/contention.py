@@ -1,4 +1,4 @@
-"""Tests for contention: without contention, shares say nothing about fairness."""
+"""Tests for contention. Without contention, shares say nothing about fairness."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def contended(
 
 
 def served_at_once(requests: Requests) -> bool:
-    """Return whether tokens came at a usual pace: then what is missing is no shortage.
+    """Return whether tokens came at a usual pace, so that missing service is no shortage.
 
     Larger batches slow every answer a little. Only above ``SLOW`` times the run's own fastest pace
     do they hide a backlog (``hidden_backlog``). False where some call was never answered.
@@ -70,7 +70,7 @@ Times: TypeAlias = tuple[Ints, Floats, Floats]
 
 
 def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
-    """Return when calls waited in a queue, and when they were open; refused calls are left out."""
+    """Return when calls waited in a queue and when they were open, without refused calls."""
     horizon_s = facts.horizon_s
     columns = requests.to_columns()
     columns.pop("routed_s", None)  # each call waits once, wherever that was
@@ -82,7 +82,7 @@ def call_times(requests: Requests, facts: Facts) -> tuple[Times, Times]:
 
 
 def admission_unknown(requests: Requests) -> Flags:
-    """Return which answered calls have no reported admission.
+    """Return which answered calls lack a reported admission.
 
     Their tables put the admission at the first token; a prefill that takes no time never occurs
     otherwise.
@@ -92,7 +92,7 @@ def admission_unknown(requests: Requests) -> Flags:
 
 
 def with_admissions(requests: Requests) -> Requests:
-    """Return the calls, with unknown admissions estimated from the time to first token.
+    """Return the calls with unknown admissions estimated from the time to first token.
 
     The time beyond twice the run's minimum for an input of that size counts as queued.
     """

@@ -1,4 +1,4 @@
-"""The service due to each client: what it would have received if nothing had delayed its calls.
+"""The service due to each client: the service that it would have received without delays.
 
 A call is due when its program would have made it if its predecessors had taken no longer than
 alone (``unhindered``). Think times stay the same; time lost earlier does not count. A client
@@ -21,7 +21,7 @@ from fairbench.metrics.unhindered import Unhindered, unhindered
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calls:
-    """The calls of a run: how long each answer is, and how late the call was made (s)."""
+    """The calls of a run: the length of each answer, and the delay of the call (s)."""
 
     requests: Requests
     output_tokens: Floats
@@ -36,7 +36,7 @@ class Calls:
 
 
 def shortfall(requests: Requests, programs: Programs, facts: Facts, end_s: float) -> Floats:
-    """Return the service due to each client before ``end_s`` and not received, in weighted tokens.
+    """Return the weighted tokens that were due to each client before ``end_s`` and missing.
 
     The result is exact for calls that were made. Programs cut off by the run's end also have calls
     that were never made. These are estimated by the fraction that finished programs of the client
@@ -60,7 +60,7 @@ def asked_of(
     facts: Facts,
     served: Callable[[Requests, Floats, float], Unhindered] = unhindered,
 ) -> tuple[Calls, list[tuple[Ints, Unmade]]]:
-    """Return the calls that were made, and those never made; ``served``: as fast as they were due.
+    """Return the calls that were made, and the calls that were never made.
 
     The latter are one entry for each client that has some: the rows of its programs, and what was
     due in them.
@@ -73,7 +73,7 @@ def asked_of(
 
 
 def _program_rows(requests: Requests, programs: Programs) -> Ints:
-    """Return each call's program row; ``len(programs)`` if it is missing (of a killed run)."""
+    """Return each call's program row; ``len(programs)`` if it is missing (killed run)."""
     order = np.argsort(programs.program_id, kind="stable")
     sorted_ids = programs.program_id[order]
     found = np.searchsorted(sorted_ids, requests.program_id)
@@ -114,7 +114,7 @@ def _lengths(
 
 
 def _late(requests: Requests, lost_s: Floats) -> Floats:
-    """Return how much earlier each call would have been made without lost time before it."""
+    """Return how much earlier each call would have been made without earlier delays."""
     late_s = np.zeros(len(requests))
     before = _predecessors(requests)
     order = np.argsort(requests.depth, kind="stable")
@@ -175,7 +175,7 @@ def ratio_or_inf(amount: Floats, of: Floats | float) -> Floats:
 def _never_made(
     calls: Calls, programs: Programs, owner: Ints, unsent: Floats, facts: Facts
 ) -> Iterator[tuple[Ints, Unmade]]:
-    """Yield, for each client, its programs with calls never made, and what was due in these."""
+    """Yield, for each client, its programs with calls never made, and their due service."""
     known = owner < len(programs)
     owner = owner[known]
     held_s = np.zeros(len(programs))
@@ -205,7 +205,7 @@ def _never_made(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unmade:
-    """Programs of one client with calls that were never made, one element each.
+    """Programs of one client with calls that were never made, one element for each.
 
     ``reached_s`` is the age up to which a program asked for what was due, ``unsent`` the weighted
     tokens of its calls never made, ``whole`` those of all its calls.
@@ -218,7 +218,7 @@ class Unmade:
     usual: _Asked
 
     def by(self, row: Ints, end_s: Floats | float) -> Floats:
-        """Return the weighted tokens due in some rows before ``end_s``, an age past the reached."""
+        """Return the weighted tokens due in some rows before ``end_s``."""
         asked = self.usual.part_by(end_s - self.arrival_s[row])
         asked = asked - self.usual.part_by(self.reached_s[row])
         due: Floats = np.minimum(self.unsent[row], self.whole[row] * asked)

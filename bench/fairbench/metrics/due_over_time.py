@@ -1,4 +1,4 @@
-"""The shortfall of each client at many times: ``due.shortfall`` without a pass for each of them."""
+"""The shortfall of each client at many times, without a pass of ``due.shortfall`` for each."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def shortfalls(
 
 
 def _of_calls(calls: Calls, chosen: Flags, facts: Facts, times: Floats) -> Floats:
-    """Return what the chosen calls lacked: all input until admission, and tokens not yet made."""
+    """Return what the calls lacked: input until admission, and tokens not yet made."""
     sums = Piecewise(len(facts.clients), times)
     rows = np.flatnonzero(chosen)
     requests = calls.requests
@@ -66,7 +66,7 @@ def _of_calls(calls: Calls, chosen: Flags, facts: Facts, times: Floats) -> Float
 
 
 def _rounded(values: Floats, amounts: Floats) -> Floats:
-    """Return the values with 0 for what only rounding left of the amounts."""
+    """Return the values, with 0 for values that are only rounding errors of the amounts."""
     noise = 1e-9 * (1 + float(np.abs(amounts).max(initial=0.0)))
     return np.where(values > noise, values, 0.0)
 
@@ -74,7 +74,7 @@ def _rounded(values: Floats, amounts: Floats) -> Floats:
 def _lacking_output(
     calls: Calls, rows: Ints, horizon_s: float, never_s: float
 ) -> list[tuple[Floats, Floats, Floats, Floats]]:
-    """Return the pieces of each call's output that was due and had not come: times, and values.
+    """Return the due and missing output of each call as linear pieces.
 
     Tokens due and tokens made each rise in a line, so that four times cut a call into pieces.
     """
@@ -118,7 +118,7 @@ def _positive(
 
 
 def _of_unmade(due: Unmade, rows: Ints, times: Floats) -> Floats:
-    """Return what was due before each time in calls that some programs never made."""
+    """Return the service due before each time in calls that were never made."""
     total = np.zeros(len(times))
     first = np.searchsorted(times, due.arrival_s[rows] + due.reached_s[rows], "right")
     count = len(times) - first

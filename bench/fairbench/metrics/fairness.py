@@ -1,4 +1,4 @@
-"""Jain's index, max-min entitlement, and how they apply to the clients of a run."""
+"""Jain's index, max-min entitlement, and their application to the clients of a run."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = Non
 
 
 def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
-    """Service over entitlement; NaN for a client entitled to nothing."""
+    """Return service over entitlement; NaN for a client without entitlement."""
     ratios = np.full(len(service), np.nan)
     np.divide(service, entitlement, out=ratios, where=entitlement > 0)
     return ratios
@@ -71,7 +71,7 @@ def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shares:
-    """Per client over one window: service in both views, and what fairness would have given.
+    """Service and fair shares of each client in one window, in both views of service.
 
     Weighted tokens, of what was ``booked``. ``demand`` is what was due to it in the window: what it
     received, and what it was short of at the end (``due.shortfall``). ``entitlement`` is the
@@ -91,13 +91,13 @@ class Shares:
 
     @property
     def entitled_ratios(self) -> Floats:
-        """The ratios of the clients that were entitled to something; none unless ``contended``."""
+        """The ratios of the clients with an entitlement; none unless ``contended``."""
         kept: Floats = self.ratio[(self.entitlement > 0) & self.contended]
         return kept
 
     @property
     def not_judged(self) -> str:
-        """The reason why no ratio is given, if some ratio would exist."""
+        """The reason why ratios are not given, although they exist."""
         return NOT_CONTENDED if not self.contended and np.any(self.entitlement > 0) else ""
 
 
@@ -117,7 +117,7 @@ def shares(
 
 
 def all_active_window(programs: Programs, facts: Facts) -> Window | None:
-    """Return the paper's window: "the interval during which all clients are active" ([DLPM] §6.1).
+    """Return the paper's window "during which all clients are active" ([DLPM] §6.1).
 
     The window runs from the latest first arrival to the earliest last completion of a client.
     Unfinished work keeps a client active to the horizon. The result is None if a client has no work

@@ -1,4 +1,4 @@
-"""Fairness over time: the max-min allocation judged in sliding windows, and moment by moment.
+"""Fairness over time: the max-min allocation in sliding windows, and at each moment.
 
 The share of a whole run counts only what is still missing at its end, so a flood that drains
 leaves no trace in it. Here a client that waits while others are served loses share in the very
@@ -37,7 +37,7 @@ LEAST_REQUESTS = 4.0  # a fair scheduler may be one request late: fewer tell too
 
 
 class WorstWindow(NamedTuple):
-    """The window in which some client had the least of its fair share.
+    """The window in which a client had the lowest fraction of its fair share.
 
     ``share`` lies in [0, 1]. ``client`` had it, and ``heavy`` had most beyond its own fair share
     (-1 where no client had). Both are indices.
@@ -51,7 +51,7 @@ class WorstWindow(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Cells of a window: what each client received, and what it lacked, waited and asked for.
+    """Cells of a window: what each client received, lacked and asked for, and its waits.
 
     ``service`` has a column per cell. The others have one per bound of a cell: weighted tokens due
     and not received, seconds that calls had waited, and seconds that calls had lasted.
@@ -72,12 +72,12 @@ class Timeline(NamedTuple):
         return len(self.times) - 1
 
     def window_cells(self, length_s: float) -> int:
-        """Return how many cells a window of this length has: one at least, at most all."""
+        """Return the number of cells of a window of this length, from one to all."""
         cell_s = float(self.times[-1] - self.times[0]) / self.cells
         return min(self.cells, max(1, round(length_s / cell_s)))
 
     def shares(self, cells: int) -> tuple[Floats, Floats, Flags]:
-        """Return service and entitlement in all windows of so many cells, and who was held up.
+        """Return service and entitlement in all windows of ``cells``, and delayed clients.
 
         Each has the shape (clients, windows). The demand of a window is what was served in it and
         what was lacking at its end; calls refused before it began are no longer lacking. Held up is
@@ -132,7 +132,7 @@ def timeline(
 def worst_window(
     line: Timeline, length_s: float, least_requests: float = LEAST_REQUESTS
 ) -> WorstWindow | None:
-    """Return the window in which some client had least of its fair share; None if none is judged.
+    """Return the window with the lowest share of any client; None if none is judged.
 
     A client is judged in the windows in which it was held up and entitled to at least
     ``least_requests`` requests of its mean size.
@@ -157,7 +157,7 @@ def worst_window(
 def judged_shares(
     line: Timeline, service: Floats, entitlement: Floats, held_up: Flags, least_requests: float
 ) -> Floats:
-    """Return the share of each client in each window, at most 1; NaN where it is not judged."""
+    """Return the share of each client in each window, at most 1; NaN if it is not judged."""
     judged = held_up & (entitlement > 0)
     judged &= entitlement >= least_requests * line.request_cost[:, np.newaxis]
     ratio = np.full(service.shape, np.nan)
@@ -167,14 +167,14 @@ def judged_shares(
 
 
 def least_by_client(line: Timeline, length_s: float) -> Floats:
-    """Return the share of each client in its worst window; NaN for a client that is not judged."""
+    """Return the share of each client in its worst window; NaN if it is not judged."""
     ratio = judged_shares(line, *line.shares(line.window_cells(length_s)), LEAST_REQUESTS)
     none: Flags = np.asarray(np.isnan(ratio).all(axis=1))
     return np.where(none, np.nan, np.nanmin(np.where(none[:, np.newaxis], 1.0, ratio), axis=1))
 
 
 def backlogged_shares(line: Timeline) -> Floats:
-    """Return what each client received while it was backlogged, over its fair share of that time.
+    """Return each client's service while backlogged over its fair share of that time.
 
     Cell by cell the service is divided anew between the clients, with what each lacks then as its
     demand: this is the service that generalised processor sharing guarantees a backlogged client.
@@ -214,7 +214,7 @@ def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
 
 
 def _over(values: Floats, cells: int) -> Floats:
-    """Return how much each row grows over every window of so many cells."""
+    """Return the growth of each row over every window of ``cells``."""
     grown: Floats = values[:, cells:] - values[:, :-cells]
     return grown
 

@@ -27,7 +27,7 @@ DEMAND_LIMITED_ABOVE = 0.05  # of the window with nothing queued
 
 @dataclass(frozen=True, slots=True)
 class Fairness:
-    """Rates are over the window, in (weighted) tokens per second of the whole cluster.
+    """Fairness metrics. Rates are (weighted) tokens per second of the cluster in the window.
 
     ``queue_empty_share`` is the part of the window in which no request waited anywhere;
     ``demand_limited`` if that is above 5%, so that rates compare loads rather than schedulers.
@@ -62,7 +62,7 @@ class Fairness:
 def fairness(
     requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, got: Shares, notes: Notes
 ) -> Fairness:
-    """Everything about fairness, given the shares over the window."""
+    """Return the fairness metrics, given the shares in the window."""
     weight = facts.client_weights
     gap = max_service_gap(requests, log, facts)
     seen = with_admissions(requests)

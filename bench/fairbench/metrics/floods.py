@@ -1,4 +1,4 @@
-"""Floods: clients that ask for several times as much as the others, and from when to when."""
+"""Floods: clients that ask for several times as much as others, and their times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHOLE = 0.9  # of the time: a flood that lasts so long has no window
 
 
 class Flood(NamedTuple):
-    """A client that asks for much more than the others, from its first such request to the last.
+    """A client that asks for much more than others, from its first such request to its last.
 
     ``share`` is its part of all demand in the window (weighted tokens), ``multiple`` its demand
     over the mean of the other clients there. ``throughout``: the window is all but the whole time.
@@ -49,14 +49,14 @@ def floods(traffic: Traffic) -> list[Flood]:
 
 
 def requests_of(traffic: Traffic, flood: Flood) -> Flags:
-    """Return which requests are those of a flood."""
+    """Return which requests belong to a flood."""
     inside = (traffic.arrival_s >= flood.start_s) & (traffic.arrival_s <= flood.end_s)
     mine: Flags = inside & (traffic.client == flood.client)
     return mine
 
 
 def _largest(traffic: Traffic, left: Flags) -> Flood | None:
-    """Return the flood with most demand beyond the limit, of the requests that are left."""
+    """Return the flood with most demand above the limit, among the remaining requests."""
     count = len(traffic.clients)
     tokens = np.bincount(traffic.client[left], traffic.tokens[left], minlength=count)
     others = int((tokens > 0).sum()) - 1
@@ -73,7 +73,7 @@ def _largest(traffic: Traffic, left: Flags) -> Flood | None:
 def _window(
     traffic: Traffic, left: Flags, rows: Ints, client: int, limit: float, others: int
 ) -> list[tuple[float, Flood]]:
-    """Return the flood of a client and what it asks for beyond the limit; nothing if it has none.
+    """Return the flood of a client and its excess demand; nothing without a flood.
 
     Args:
         left: Which requests count.

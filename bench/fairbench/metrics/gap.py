@@ -24,7 +24,7 @@ LOOKS_FIRST, LOOKS_AT_ONCE = 8, 2**12  # looked into together
 
 
 class Gap(NamedTuple):
-    """``tokens`` of normalised service between two clients (indices), and the backlog of it."""
+    """The normalised service in ``tokens`` between two clients (indices), and its backlog."""
 
     tokens: float
     first: int
@@ -51,7 +51,7 @@ def max_service_gap(requests: Requests, log: ServiceLog, facts: Facts) -> Gap | 
 
 
 class _Search:
-    """Branch and bound: who may be furthest ahead is looked at first.
+    """Branch and bound, which examines the clients that may be furthest ahead first.
 
     A client is ahead of, or behind, what all get on average. The gap of a pair is at most the sum
     of both at some instant, and at most what the one ahead is served meanwhile; that of a joint
@@ -68,7 +68,7 @@ class _Search:
 
     @property
     def _above(self) -> float:
-        """The threshold below which ranges are of no interest."""
+        """The threshold below which ranges do not matter."""
         return max(self._known, self._best.tokens)
 
     def largest(self) -> Gap:
@@ -90,7 +90,7 @@ class _Search:
         return self._best
 
     def _consider(self, rows: list[int], rivals: list[Ints]) -> None:
-        """Put down the joint backlogs of rows' clients with their rivals, as far as they matter."""
+        """Add the joint backlogs of rows' clients with their rivals to the list, if they matter."""
         if not rows:
             return
         row = np.repeat(rows, [len(some) for some in rivals])
@@ -104,7 +104,7 @@ class _Search:
             self._look()
 
     def _look(self) -> None:
-        """Look into what has been put down, the most promising first."""
+        """Examine the listed joint backlogs, the most promising first."""
         if not self._waiting:
             return
         tables = [joint for joint, _ in self._waiting]

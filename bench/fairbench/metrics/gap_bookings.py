@@ -1,4 +1,4 @@
-"""Service bookings of clients by cell; of the log, only row positions are kept."""
+"""Service bookings of clients by cell; only row positions of the log are kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Places(NamedTuple):
 
 
 class Bookings(NamedTuple):
-    """Tokens at an instant, which place they are of, and whether an iteration ends or starts."""
+    """Tokens booked at an instant, their place, and whether an iteration ends or starts."""
 
     place: Ints
     at_s: Floats
@@ -35,7 +35,7 @@ class Bookings(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The rows of a part of the log that touch cells where several wait, client after client.
+    """The rows of a part of the log in cells where several clients wait, by client.
 
     ``first`` and ``reach`` are the first cell of each, and the last that it or one before it of its
     client touches, as places: client after client, cell after cell.
@@ -88,7 +88,7 @@ class BookingsByCell:
             self._parts.append(_Part.of(part, begin, cells, len(facts.clients)))
 
     def portions(self, *places: Places) -> Iterator[slice]:
-        """Equally many places each, so many at a time that what is booked there is not much."""
+        """Divide the places into portions with few bookings each."""
         booked = np.zeros(len(places[0].cell), dtype=np.int64)
         for part in self._parts:
             steps = self._log.between(part.begin, part.after).steps

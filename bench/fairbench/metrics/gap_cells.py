@@ -1,4 +1,4 @@
-"""Service by cells of time: what bounds the gap of two clients without looking inside a cell."""
+"""Service by cells of time, which bounds the gap of two clients without details of a cell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MANY_CELLS = 2**13
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Time cut at ``edge_s``, and what each client has of it.
+    """Time divided at ``edge_s``, with the service of each client at the edges.
 
     A cell is what ends in (edge, next edge] and starts in [edge, next edge). ``tokens`` is each
     client's service at an edge, and ``service`` that over its weight: [client, edge]. ``waits``
@@ -65,7 +65,7 @@ class Cells:
         return self._risen(-high, -low)
 
     def _deviation(self) -> tuple[Floats, Floats]:
-        """Return bounds on each client's service minus the waiting clients' average by then.
+        """Return bounds on each client's service minus the average of the waiting clients.
 
         The average is in whole tokens, whose sums are exact.
         """
@@ -76,7 +76,7 @@ class Cells:
         return service[:-1] - average[:, np.newaxis], service[1:] - before[:, np.newaxis]
 
     def _risen(self, low: Floats, high: Floats) -> Floats:
-        """Return upper bounds on a value's rise by each cell since some instant of its backlog.
+        """Return upper bounds on the rise of a value by each cell within its backlog.
 
         The value lies between ``low`` and ``high`` in a cell.
         """
@@ -115,7 +115,7 @@ def divided(log: ServiceLog, view: View, backlog: Backlog, facts: Facts) -> Cell
 
 
 def _edges(log: ServiceLog, backlog: Backlog, cells: int) -> Floats:
-    """Return instants at which rows end while two clients wait, plus bounds around all backlogs."""
+    """Return instants at which rows end while two clients wait, and the ends of backlogs."""
     ends = [np.empty(0)]
     for part in log.parts():
         own = Stretches.of(part)

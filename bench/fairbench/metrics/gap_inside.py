@@ -1,4 +1,4 @@
-"""The exact gaps of joint backlogs, from bookings inside the few cells that can decide them."""
+"""The exact gaps of joint backlogs, from bookings in the few cells that decide them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUNDING = 1e-9  # of a gap: what sums in another order may differ by is far les
 
 
 class Inside:
-    """Differences between two clients, at every instant at which they can be at an extreme."""
+    """Differences between two clients at every instant of a possible extreme."""
 
     def __init__(self, log: ServiceLog, view: View, cells: Cells, facts: Facts) -> None:
         self._cells, self._weights = cells, facts.client_weights
@@ -42,7 +42,7 @@ class Inside:
         return ranges
 
     def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
-        """Return the cells in which a difference may be extreme enough for a range over ``above``.
+        """Return the cells whose difference may be extreme enough for a range above ``above``.
 
         The result is the joint backlog and the cell of each. Ranges smaller than a known range
         between edges are not searched.
@@ -84,7 +84,7 @@ class Inside:
         return own[kept], (ours - theirs)[kept]
 
     def _service(self, client: Ints, cell: Ints, place: Ints, tokens: Floats) -> Floats:
-        """Return normalised service after each booking: its cell's edge plus later bookings."""
+        """Return the normalised service after each booking: the cell's edge plus bookings."""
         total = np.cumsum(tokens)
         begin = np.flatnonzero(np.diff(place, prepend=-1))
         before = np.repeat((total - tokens)[begin], np.diff(begin, append=len(place)))

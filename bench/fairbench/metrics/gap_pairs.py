@@ -1,4 +1,4 @@
-"""The clients that may differ most, and when: joint backlogs, most promising first."""
+"""The pairs of clients that may differ most, and their joint backlogs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AT_ONCE = 2**18  # cells of joint backlogs in memory
 
 
 class Joint(NamedTuple):
-    """Joint backlogs of pairs of clients, a row each, and the cells in which they begin and end."""
+    """Joint backlogs of pairs of clients, one per row, with their first and last cells."""
 
     first: Ints
     second: Ints
@@ -30,7 +30,7 @@ class Joint(NamedTuple):
 
 
 class Pairs:
-    """The pairs of clients in their backlogs, with bounds on the lead of one over the other."""
+    """The pairs of clients in their backlogs, with bounds on the lead within each pair."""
 
     def __init__(self, cells: Cells, backlog: Backlog) -> None:
         self._cells, self._backlog, self._overlaps = cells, backlog, Overlaps(backlog)
@@ -67,7 +67,7 @@ class Pairs:
         return np.flatnonzero(apart > above)
 
     def joint(self, row: Ints, rival: Ints, above: float) -> Joint:
-        """Return the joint backlogs of rows' clients with rivals in which the former gain more."""
+        """Return the joint backlogs of rows' clients with rivals over which they gain."""
         place, other = self._overlaps.found(self._backlog, row, rival)
         own, backlog = row[place], self._backlog
         client = backlog.client[own]
@@ -87,7 +87,7 @@ class Pairs:
 
 
 def bounded(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
-    """Return bounds on the gaps of joint backlogs, by what is known at the edges of cells."""
+    """Return bounds on the gaps of joint backlogs from the edges of cells."""
     least, most = [np.empty(0)], [np.empty(0)]
     for some in portions(joint.high + 1 - joint.low, AT_ONCE):
         here = joint.of_rows(some)
@@ -98,7 +98,7 @@ def bounded(cells: Cells, joint: Joint) -> tuple[Floats, Floats]:
 
 
 class Differences(NamedTuple):
-    """Between two clients in the cells of joint backlogs: within what bounds in each cell.
+    """Bounds on the differences between two clients in each cell of their joint backlogs.
 
     ``row`` is the joint backlog, ``begin`` where the cells of each begin. ``edge`` is the
     difference at a cell's first edge if that is in the backlog, else NaN.
@@ -137,12 +137,12 @@ class Differences(NamedTuple):
 
     @property
     def at_most(self) -> Floats:
-        """The range of the difference over each joint backlog, or more."""
+        """The range of the difference over each joint backlog, or an upper bound of it."""
         return self.highest - self.lowest
 
     @property
     def at_least(self) -> Floats:
-        """The same or less; 0 where no edge is in it."""
+        """A lower bound of that range; 0 without an edge inside."""
         high = np.fmax.reduceat(self.edge, self.begin)
         found: Floats = np.nan_to_num(high - np.fmin.reduceat(self.edge, self.begin))
         return found

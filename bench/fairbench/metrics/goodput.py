@@ -1,4 +1,4 @@
-"""Goodput: which requests kept the latencies that their clients were promised, and what that gave.
+"""Goodput: the requests that met their clients' latency targets, and their service.
 
 Rates are of the requests that finished in the window. Everything else follows the programs that
 arrived in it to the end of the run: whatever of them did not finish missed, also what an ended
@@ -30,7 +30,7 @@ TICK_S = 1e-9  # of rounding: who is late by less is in time
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """Requests by what became of their promises.
+    """Requests by the outcome of their targets.
 
     ``slack_s`` is what was left at the end of the tightest target, negative if it was missed, NaN
     of what did not finish; of ``tpot`` it is that of all the tokens together, and infinite if there
@@ -42,7 +42,7 @@ class Judged:
 
 
 def judged(requests: Requests, targets: Targets, costs: RequestCosts | None) -> Judged:
-    """Judge one client's requests. ``costs`` gives unloaded latencies, if a target needs them."""
+    """Judge one client's requests. ``costs`` gives latencies on an idle replica, if needed."""
     ttft_s = requests.first_token_s - requests.arrival_s
     e2el_s = requests.finish_s - requests.arrival_s
     gaps = np.maximum(requests.output_tokens - 1, 0)
@@ -64,7 +64,7 @@ def judged(requests: Requests, targets: Targets, costs: RequestCosts | None) -> 
 
 
 def _alone(requests: Requests, costs: RequestCosts | None) -> dict[str, Floats]:
-    """Return each request's unloaded latencies, by name."""
+    """Return the latencies of each request on an idle replica, by name."""
     assert costs is not None, "multiples of the latency alone need a timing profile"
     sizes = zip(requests.input_tokens.tolist(), requests.output_tokens.tolist(), strict=True)
     each = np.array([alone(costs, *size) for size in sizes]).reshape(-1, len(Alone._fields))

@@ -1,4 +1,4 @@
-"""The goodput part of a run's summary; nothing where no client was promised anything."""
+"""The goodput part of a run's summary; empty if no client has latency targets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAN = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Values by key: of the run, of each client by its name, of each class in a row of its own."""
+    """Goodput values by key: of the run, of each client, and of each class in a row."""
 
     run: Mapping[str, Any] = field(default_factory=dict)
     clients: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -53,7 +53,7 @@ def goodput(tables: Tables, facts: Facts, notes: Notes) -> Goodput:
 def _rates(
     each: Iterable[ClientGoodput], length_s: float, notes: Notes | None, prefix: str
 ) -> dict[str, float]:
-    """Goodput per second of the window, and the part of what was asked for that was on time."""
+    """Return goodput per second of the window, and the fraction of requests in time."""
     counts = list(each)
     met, asked = sum(one.met for one in counts), sum(one.asked for one in counts)
     values = {
@@ -86,7 +86,7 @@ def _spread(
 
 
 def _slack(each: Iterable[ClientGoodput], notes: Notes) -> dict[str, float]:
-    """Return the median time left of requests in time, and the median excess of late ones."""
+    """Return the median time left of requests in time, and the median excess of others."""
     slack = np.concatenate([one.slack_s for one in each])
     in_time = slack >= -TICK_S
     values = {
@@ -101,7 +101,7 @@ def _median(values: Floats) -> float:
 
 
 def _waste(each: Iterable[ClientGoodput], notes: Notes) -> dict[str, float]:
-    """Return the tokens computed for requests that missed, and their share of all computed."""
+    """Return the tokens computed for requests that missed, and their fraction of all."""
     counts = list(each)
     wasted, computed = sum(one.wasted for one in counts), sum(one.computed for one in counts)
     share = notes.value("goodput_wasted_ratio", ratio(wasted, computed))

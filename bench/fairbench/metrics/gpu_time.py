@@ -12,7 +12,7 @@ from fairbench.metrics.tables import Tables
 
 
 def gpu_time(tables: Tables, facts: Facts) -> float:
-    """Return the seconds of the whole run in which workers computed, summed over workers.
+    """Return the seconds in which workers computed, summed over workers and the run.
 
     The result is NaN if the composition of iterations is unknown: on real servers, and in older
     records.
@@ -38,7 +38,7 @@ WARN_ABOVE = 0.1
 
 
 def outside_fit_ratio(tables: Tables, facts: Facts) -> float:
-    """Share of the workers' busy time in decode steps of a larger batch, or of more context.
+    """Return the busy time in decode steps with larger batches or contexts than the fit.
 
     NaN if nothing was run, or if nobody knows what the profile was fitted to. Of a stretch of steps
     whose context grows over the limit the steps beyond it count.

@@ -1,4 +1,4 @@
-"""Harm: which clients waited because of a flood, how much longer than usual, and when."""
+"""Harm: the clients that waited because of a flood, how much longer than usual, and when."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEW = 5  # requests held up in all: fewer are no harm that has a time
 
 
 class Victim(NamedTuple):
-    """A client that waited: the median of its waits during the harm, and what is usual for it."""
+    """A client that waited: its median wait during the harm, and its usual wait."""
 
     client: int
     requests: int
@@ -28,7 +28,7 @@ class Victim(NamedTuple):
 
 
 class Harm(NamedTuple):
-    """The time in which requests of other clients were held up, and the victims, the worst first.
+    """The time in which other clients' requests were delayed, and the victims, worst first.
 
     The medians are those of all victims' requests during the harm, and of what is usual for them.
     """
@@ -41,7 +41,7 @@ class Harm(NamedTuple):
 
 
 def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
-    """Return who waited since the first flood began; None if waits are unknown or nobody did.
+    """Return the clients that waited since the first flood; None without any or without waits.
 
     A request was held up if it waited ``LONGER`` times as long as is usual: as the median of the
     client before the flood, else of all the others.
@@ -74,7 +74,7 @@ def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
 
 
 def _usual(traffic: Traffic, good: Flags, start_s: float) -> Floats:
-    """Return the wait that is usual for each client, shape (clients,)."""
+    """Return the usual wait of each client, shape (clients,)."""
     before = good & (traffic.arrival_s < start_s)
     waits = traffic.wait_s[before]
     # Without a time before the flood, the shortest quarter of all waits is as usual as any.
@@ -92,7 +92,7 @@ def _quarter(waits: Floats) -> float:
 
 
 def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> list[Victim]:
-    """Return the clients of which ``OFTEN`` of the requests in these rows were held up."""
+    """Return the clients with a fraction ``OFTEN`` of their requests in these rows delayed."""
     client = traffic.client[rows]
     found = []
     for one in np.unique(client).tolist():

@@ -1,4 +1,4 @@
-"""A backlog that no queue shows: everything runs at once, and every token is late.
+"""A backlog without queues: all requests run at once, and every token is late.
 
 Where an engine admits whatever comes, demand above capacity makes the batch larger and its steps
 longer instead of a queue. No scheduler has anything to order then; clients share the GPU in
@@ -22,7 +22,7 @@ MOSTLY = 0.5  # of the window without any request waiting
 
 
 def lone_tpot_ratio(tables: Tables, facts: Facts) -> float:
-    """Median, over the requests of the window, of the time per output token over that alone.
+    """Return the median time per output token, relative to that of a lone request.
 
     Alone is a decode step of the timing profile with the request's own mean context and nothing
     else. NaN without a profile, or if no request that arrived in the window finished with two
@@ -43,6 +43,6 @@ def lone_tpot_ratio(tables: Tables, facts: Facts) -> float:
 
 
 def hides_backlog(summary: Mapping[str, Any]) -> bool:
-    """Return whether queues were mostly empty in a run's window, but tokens slow."""
+    """Return whether queues were mostly empty in the window although tokens were slow."""
     slow, empty = summary.get("lone_tpot_ratio"), summary.get("queue_empty_share")
     return slow is not None and empty is not None and bool(slow > SLOW and empty > MOSTLY)

@@ -1,4 +1,4 @@
-"""Instants of several queues, each with its own, and what has come by them."""
+"""Instants of several queues, and the amounts that had arrived by each instant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Side: TypeAlias = Literal["left", "right"]
 
 
 class Instants:
-    """The different instants ``at_s`` of each of the queues ``queue`` (any integers).
+    """The distinct instants ``at_s`` of each queue in ``queue`` (any integers).
 
     What is asked of many rows is asked with the times of their stretches, and ``stretch`` of each.
     Rows queue after queue are found faster.
@@ -39,7 +39,7 @@ class Instants:
         return within
 
     def landed(self, queue: Ints, at_s: Floats, stretch: Ints, amount: Ints | Floats) -> Floats:
-        """Return the amounts by the first instant of their queue at which they have arrived."""
+        """Return the amounts by the first instant of their queue after their arrival."""
         count = len(self._keys)
         if not count:
             return np.zeros(0)
@@ -50,7 +50,7 @@ class Instants:
         return np.bincount(place, weights=amount, minlength=count).astype(np.float64)
 
     def running(self, landed: Floats) -> Floats:
-        """Return the amounts that arrived by each instant of its queue: sums of ``landed``."""
+        """Return the amounts that had arrived by each instant: sums of ``landed``."""
         total = np.cumsum(landed)
         begin = np.flatnonzero(np.diff(self._queues, prepend=-1))
         before = np.repeat((total - landed)[begin], np.diff(begin, append=len(self._queues)))

@@ -1,4 +1,4 @@
-"""Latency percentiles that stay true when some programs never finished.
+"""Latency percentiles that stay correct if some programs never finished.
 
 Who was still unfinished at the end of a run took longer than the run showed (right-censored); who
 was refused took for ever. Leaving either out would flatter the scheduler that starved them.
@@ -16,7 +16,7 @@ from fairbench.metrics.records import Floats, Ints
 
 
 class Percentile(NamedTuple):
-    """``value_s`` seconds, or, where ``censored``, certainly more than that (print "> x s").
+    """A percentile in seconds; if ``censored``, a lower bound that prints as "> x s".
 
     NaN of an empty sample, infinite where it falls among refused ones.
     """
@@ -27,7 +27,7 @@ class Percentile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """Latencies in seconds: known ones, lower bounds of unknown ones, and the number refused."""
+    """Latencies in seconds: known ones, lower bounds, and the number of refused ones."""
 
     known_s: Floats
     more_than_s: Floats
@@ -49,7 +49,7 @@ def pooled(samples: Sequence[Sample]) -> Sample:
 
 
 class Ranked:
-    """Samples in order, of which percentiles are read: those of all clients at once."""
+    """Sorted samples of all clients, from which percentiles are read."""
 
     def __init__(self, samples: Sequence[Sample]) -> None:
         self.samples = samples
@@ -88,7 +88,7 @@ class Ranked:
 
 
 def percentile(sample: Sample, percent: float) -> Percentile:
-    """Return the percentile by linear interpolation between order statistics (numpy's default).
+    """Return the percentile by linear interpolation between order statistics, as numpy.
 
     The value is exact if the censored latencies cannot change it. Otherwise the value is the
     largest certain lower bound.
@@ -97,7 +97,7 @@ def percentile(sample: Sample, percent: float) -> Percentile:
 
 
 def mean_percentile(percentiles: list[Percentile]) -> Percentile:
-    """Return the mean of clients' percentiles; censored if any is, NaN if any is or none given."""
+    """Return the mean of clients' percentiles; censored or NaN if any of them is."""
     if not percentiles:
         return Percentile(float("nan"), False)
     mean = sum(p.value_s for p in percentiles) / len(percentiles)

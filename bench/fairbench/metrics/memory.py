@@ -1,4 +1,4 @@
-"""Metrics of KV memory: who holds the cache, and who evicts whom; only of runs that recorded it."""
+"""Metrics of KV memory, for runs that record it: cached tokens and evictions by client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairbench.metrics.totals import cache_hit_rate, ratio
 
 
 def held_token_s(memory: Memory, clients: int, window: Window) -> Floats:
-    """Return what each client held in the window, in token-seconds; shape (clients,).
+    """Return the token-seconds that each client held in the window, shape (clients,).
 
     A token held by k clients counts 1/k for each.
     """

@@ -1,4 +1,4 @@
-"""The memory table: every change of what clients hold of the replicas' KV memory."""
+"""The memory table: every change in the KV memory that clients hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory(Table):
-    """A row per change: ``client`` holds ``change`` more tokens, shared with other clients.
+    """A row per change: ``client`` holds ``change`` more tokens, shared with others.
 
     ``holders`` is the number of clients that hold each of the tokens. A token counts 1 /
     ``holders`` for the client. ``by`` is the client for whose requests the tokens were evicted,

@@ -1,4 +1,4 @@
-"""A metric: how it is called, written and judged, and where it is shown."""
+"""A metric: its name, format and direction, and the tables that show it."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ ALWAYS, IN_REPORTS, OPTIONAL = Presence.ALWAYS, Presence.IN_REPORTS, Presence.OP
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric. What is not said of it is as for most: a number of the run that is shown nowhere.
+    """A metric with its heading, unit, direction and computation.
 
     ``heading`` says in words what it is, ``column`` the same for the head of a narrow column (by
     default heading and unit). ``digits`` are those after the point in lines of means with

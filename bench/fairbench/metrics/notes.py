@@ -12,7 +12,7 @@ from fairbench.metrics.metric import Needs
 
 
 class Notes:
-    """Collected while a summary is built; keys are those of the JSON, ``clients.NAME.key`` inside.
+    """Notes of a summary under construction, by JSON key, such as ``clients.NAME.key``.
 
     ``reasons`` has one entry for every value that is undefined or estimated.
     """

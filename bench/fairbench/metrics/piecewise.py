@@ -1,4 +1,4 @@
-"""Sums of piecewise linear functions of time, read off at ascending times."""
+"""Sums of piecewise linear functions of time, evaluated at ascending times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fairbench.metrics.records import Floats, Ints
 
 
 class Piecewise:
-    """The sum, for each client, of linear pieces; a piece counts in ``(start, end]``.
+    """The sum of linear pieces for each client; a piece counts in ``(start, end]``.
 
     Every piece costs the same however long it lasts, so n pieces cost O(n log times).
     """
@@ -42,7 +42,7 @@ class Piecewise:
 
 
 def lengths_by(client: Ints, start_s: Floats, end_s: Floats, clients: int, times: Floats) -> Floats:
-    """Return how many seconds of each client's intervals lie before each time."""
+    """Return the seconds of each client's intervals that lie before each time."""
     sums = Piecewise(clients, times)
     over_s = np.maximum(start_s, end_s)
     length = over_s - start_s

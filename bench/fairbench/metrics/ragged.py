@@ -1,4 +1,4 @@
-"""Rows of unequal length, laid end to end, and what belongs to each client."""
+"""Rows of unequal length, stored end to end, and what belongs to each client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
 
 
 def portions(length: Ints, most: int) -> Iterator[slice]:
-    """Neighbouring rows of so many numbers in all at most, or one row that is longer by itself."""
+    """Yield neighbouring rows with at most ``most`` numbers in total, or a single longer row."""
     upto = np.cumsum(length)
     bounds = [0]
     while bounds[-1] < len(length):

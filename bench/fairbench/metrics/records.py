@@ -33,11 +33,11 @@ _DTYPES: dict[str, Any] = {"Ints": np.int64, "Floats": np.float64, "Codes": np.i
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Equally long columns: the fields of the subclasses."""
+    """A table of equally long columns, which are the fields of the subclass."""
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Any]) -> Self:
-        """Return a table from array-likes, cast to the right types; other columns are ignored.
+        """Return a table from array-likes, cast to the right types; others are ignored.
 
         Raises DataError if a column without default is missing, or if lengths differ.
         """
@@ -52,7 +52,10 @@ class Table:
         lengths = {name: len(column) for name, column in made.items()}
         for name, length in lengths.items():
             if length != next(iter(lengths.values())):
-                raise DataError(f"{cls.__name__}: column {name!r} has {length} rows, unlike others")
+                raise DataError(
+                    f"{cls.__name__}: column {name!r} has {length} rows, and the other "
+                    "columns have another number"
+                )
         return cls(**made)
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
@@ -74,7 +77,7 @@ class Table:
 
 @cache
 def _names_of(table: Any) -> tuple[str, ...]:
-    """Return the possible columns of a table; cached, because a thousand clients have parts."""
+    """Return the possible columns of a table (cached)."""
     return tuple(column.name for column in fields(table))
 
 
@@ -121,7 +124,7 @@ class Requests(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Programs(Table):
-    """A row per program: ``requests`` counts calls so far, ``demand_*`` is its total demand."""
+    """A row per program: ``requests`` made so far, and ``demand_*``, its total demand."""
 
     program_id: Ints
     client: Ints
@@ -162,7 +165,7 @@ class Service(Table):
     gpu_s: Floats | None = None
 
     def parts(self) -> Iterator[Service]:
-        """Yield the log in parts if it is long and in order of time; see ``service_log``."""
+        """Yield the log in parts if it is long and in order of time (see ``service_log``)."""
         if not is_long(len(self)) or np.any(self.start_s[1:] < self.start_s[:-1]):
             yield self
             return
@@ -190,7 +193,7 @@ PLAIN = Padding()
 
 
 class Client(NamedTuple):
-    """A registered client, whether or not it ever sent anything.
+    """A client of the run, even if it never sent anything.
 
     ``weight`` is what it is entitled to, relative to the others, ``targets`` what each of its
     requests was promised, ``service_class`` with whom it shares that ("" if with nobody).
@@ -219,14 +222,14 @@ class Window(NamedTuple):
 
 
 class FitLimits(NamedTuple):
-    """The largest decode iterations that a timing profile was fitted to; None: no limit known."""
+    """The largest decode iterations of a timing profile's fit; None without known limits."""
 
     decode_batch: int
     context_tokens: int | None
 
 
 class LoneStep(NamedTuple):
-    """The duration of a decode step of a single request: without context, and per context token."""
+    """The duration of a decode step of a lone request: constant, and per context token."""
 
     step_s: float
     context_token_s: float

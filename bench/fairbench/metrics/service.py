@@ -29,7 +29,7 @@ class View(Enum):
 
 
 class Booked(NamedTuple):
-    """Tokens of each client that were booked in a window, before any weight.
+    """Unweighted tokens of each client that were booked in a window.
 
     ``charged`` is the extend at admission, ``extend`` what was computed of it.
     """
@@ -82,7 +82,7 @@ def booked_in(log: ServiceLog, window: Window, clients: int) -> Booked:
 def window_service(
     log: ServiceLog, view: View, window: Window, clients: int, weights: ServiceWeights
 ) -> Floats:
-    """Service of each client booked in the half-open window (tokens, weighted by ``view``)."""
+    """Return the service of each client booked in the half-open window, by ``view``."""
     return booked_in(log, window, clients).seen(view, weights)
 
 
@@ -96,7 +96,7 @@ def cumulative(
     with_starts: bool = False,
     with_ends: bool = False,
 ) -> Floats:
-    """Service of each client booked before each of the ascending ``times``: [client, time].
+    """Return the service of each client booked before each time, shape (clients, times).
 
     At an instant steps end first, then iterations start. ``with_ends`` and ``with_starts`` also
     count what is booked at the very instant by the ends and by the starts.
@@ -120,7 +120,7 @@ def cumulative(
 
 
 def amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, Floats, Floats]:
-    """Return what each row books at its start, at its end, and step by step."""
+    """Return the amounts that each row books at its start, at its end, and per step."""
     nothing = np.zeros(len(log))
     output = weights.output * log.output_tokens.astype(np.float64)
     extend = weights.extend * log.extend_tokens.astype(np.float64)
@@ -140,7 +140,7 @@ def amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, 
 def _step_bookings(
     log: Stretches, stepwise: Floats, times: Floats, inclusive: bool
 ) -> tuple[Ints, Floats, Ints]:
-    """Return the bookings of rows' steps, merged where no time falls between them.
+    """Return the bookings of rows' steps, merged if no time falls between them.
 
     Each booking has its tokens and the first time by which it is booked (before the time, or
     ``inclusive`` at it). Each row has one booking, and one more for each time inside the row. The

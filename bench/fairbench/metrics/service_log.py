@@ -1,4 +1,4 @@
-"""The service log as metrics read it: a part at a time, be it in memory or in files."""
+"""The service log as metrics read it, part by part, from memory or from files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ServiceLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FiledService:
-    """A ``ServiceLog`` of ``rows`` in order of time, in files of ``folder``, one a column.
+    """A ``ServiceLog`` of ``rows`` in order of time, in files of ``folder``, one per column.
 
     What is read of it is mapped and not copied, and leaves memory with whoever has read it.
     """

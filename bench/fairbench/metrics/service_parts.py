@@ -1,4 +1,4 @@
-"""The cuts of a long service log, which metrics process part by part."""
+"""The division of a long service log into parts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PART_ROWS = 2**20
 
 
 def is_long(rows: int) -> bool:
-    """Return whether a log of so many rows is cut."""
+    """Return whether a log with this number of rows is divided."""
     return rows > PART_ROWS
 
 

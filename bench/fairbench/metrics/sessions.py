@@ -1,4 +1,4 @@
-"""Metrics of recorded sessions: how long they take without thinking, their turns, their cache hits.
+"""Metrics of recorded sessions: duration without think time, turns and cache hits.
 
 Only of runs that play a trace with sessions.
 """
@@ -77,7 +77,7 @@ class _Sessions:
         return chosen
 
     def busy(self, client: int) -> Sample:
-        """Return the time each session had a call running: latency without think time."""
+        """Return the time in which each session had a call running: latency without thinking."""
         status = self._programs.status
         mine = self._of(client)
         known = [self._busy_s(one) for one in mine if status[one] == FINISHED]
@@ -105,7 +105,7 @@ class _Sessions:
         return Sample(took_s[done], took_s[~done & ~refused], int(refused.sum()))
 
     def hit_rate(self, client: int) -> float:
-        """Return the median of cached over all input of the client's sessions; NaN without any."""
+        """Return the median cached fraction of input of the client's sessions; NaN without any."""
         rates = []
         for one in self._of(client):
             rows = slice(self._first[one], self._after[one])

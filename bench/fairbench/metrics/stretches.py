@@ -1,4 +1,4 @@
-"""Stretches: what the rows of a batch share in a service log, so that it is worked out once.
+"""Stretches: the common times of a batch's rows in a service log, computed once.
 
 A batch of 64 requests of as many clients is 64 rows, one beside the other, with the same times.
 """
@@ -15,7 +15,7 @@ from fairbench.metrics.records import Floats, Ints, Service
 
 
 class Timed(Protocol):
-    """Columns with the times of some steps each: rows of a log, or stretches."""
+    """Columns with the times of steps: rows of a log, or stretches."""
 
     @property
     def start_s(self) -> Floats: ...
@@ -31,7 +31,7 @@ class Timed(Protocol):
 
 
 class Stretches(NamedTuple):
-    """The stretches of a log in its order; ``of_row`` is that of each row, ``rows`` how many."""
+    """The stretches of a log in order; ``of_row`` is the stretch of each row."""
 
     start_s: Floats
     end_s: Floats
@@ -42,7 +42,7 @@ class Stretches(NamedTuple):
 
     @classmethod
     def of(cls, log: Service) -> Stretches:
-        """Return the stretches of neighbouring rows with equal times, on any worker.
+        """Return the stretches of neighbouring rows with equal times.
 
         The result is computed once per log and cached while the log exists.
         """
@@ -98,7 +98,7 @@ def steps_before(log: Timed, at_s: float) -> Ints:
 
 
 def steps_by(log: Timed, row: Ints, at_s: Floats, inclusive: bool) -> Ints:
-    """Return how many steps of each given row had ended before an instant, or at it.
+    """Return how many steps of each row had ended before an instant, or at it.
 
     ``inclusive`` counts steps that end at the instant.
     """

@@ -1,4 +1,4 @@
-"""A run's records as one summary, and the summary as JSON."""
+"""A run's summary, computed from its records, and its JSON form."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from fairbench.metrics.window_summary import OverTime, over_time
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The metrics of one run. Undefined numbers are NaN or infinite here and null in the JSON.
+    """The metrics of one run. Undefined numbers are NaN or infinite here, null in JSON.
 
     - ``window`` is the interval in which rates and shares were measured.
     - ``request_latency`` has keys such as ``mean_ttft_ms``; ``pace`` has ``time_to_50pct_s``
@@ -70,7 +70,7 @@ class Summary:
     censored: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return a flat object of JSON types, but for ``clients``, ``notes``, ``censored``."""
+        """Return a flat object of JSON types, except ``clients``, ``notes``, ``censored``."""
         flat: dict[str, Any] = asdict(self.totals) | dict(self.request_latency) | dict(self.pace)
         flat |= {"window_start_s": self.window.start_s, "window_end_s": self.window.end_s}
         flat |= dict(self.over_time.run)
@@ -102,7 +102,7 @@ class Summary:
 
 
 def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Facts) -> Summary:
-    """Return every metric of a run. A run stopped inside the window cuts it at the horizon."""
+    """Return every metric of a run. A run that stopped early ends the window."""
     notes = Notes()
     # Requests that end with the run are included: their last tokens come at the horizon.
     horizon_s = nextafter(facts.horizon_s, inf)
@@ -159,7 +159,7 @@ def _request_latency(requests: Requests, facts: Facts, notes: Notes) -> dict[str
 
 
 def _pace(programs: Programs, facts: Facts, notes: Notes) -> dict[str, float]:
-    """Time until half, nine tenths and all of the programs had finished."""
+    """Return the times until half, 90% and all of the programs had finished."""
     result = {}
     for percent in (50, 90, 100):
         key = f"time_to_{percent}pct_s"
@@ -181,7 +181,7 @@ def _demoted_of_clients(requests: Requests, clients: int) -> list[dict[str, int]
 
 
 def _chosen(good: WellBehaved, facts: Facts, notes: Notes) -> dict[str, Any]:
-    """Return the user-chosen percentiles of well-behaved clients; empty without a choice."""
+    """Return the user's percentiles of well-behaved clients; empty without a choice."""
     if not facts.percentiles:
         return {}
     return {KEY: written_percentiles(facts.percentiles)} | {
@@ -190,7 +190,7 @@ def _chosen(good: WellBehaved, facts: Facts, notes: Notes) -> dict[str, Any]:
 
 
 def _computed(tables: Tables, facts: Facts, notes: Notes) -> dict[str, float]:
-    """Return what catalogue entries compute for the run."""
+    """Return the run's metrics that catalogue entries compute."""
     return {
         key: notes.value(key, metric.compute(tables, facts))
         for key, metric in CATALOGUE.items()
@@ -199,7 +199,7 @@ def _computed(tables: Tables, facts: Facts, notes: Notes) -> dict[str, float]:
 
 
 def _computed_of_clients(tables: Tables, facts: Facts, notes: Notes) -> Iterator[dict[str, float]]:
-    """Yield what entries compute for each client, and its weight if any weight differs from 1."""
+    """Yield the metrics that entries compute for each client, and weights other than 1."""
     weighted = facts.weighted
     columns = {
         key: metric.compute_clients(tables, facts).tolist()

@@ -1,4 +1,4 @@
-"""The tables of a run, however it was run."""
+"""The tables of a run, for every kind of run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.metrics.service_log import FiledService, ServiceLog
 
 
 class SavedColumns(NamedTuple):
-    """The columns of each table as they are saved: clients and states by name."""
+    """The columns of each table in their saved form: clients and states by name."""
 
     requests: dict[str, Any]
     programs: dict[str, Any]
@@ -22,7 +22,7 @@ class SavedColumns(NamedTuple):
 
 
 class FiledColumns(Mapping[str, Any]):
-    """The columns of a log in files, as they are saved: read whole only if asked for by name."""
+    """The saved columns of a log in files, read completely only by name."""
 
     def __init__(self, log: FiledService, saved: Callable[[Table], dict[str, Any]]) -> None:
         self._log, self._saved = log, saved

@@ -1,4 +1,4 @@
-"""The high percentile of latencies to show: the highest that the number of latencies supports.
+"""The high percentile of latencies to show: the highest with enough latencies.
 
 A percentile with hardly one latency beyond it is chance. Three beyond it are required: 300
 latencies for a P99, 60 for a P95. The summary of a run always has a P99, which is marked and has a
@@ -16,7 +16,7 @@ ENOUGH = {P95: 60, P99: 300}  # latencies that a percentile needs
 
 
 def shown_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
-    """P99 if the well-behaved of every run have enough latencies for it, else P95."""
+    """Return P99 if all well-behaved clients have enough latencies in every run, else P95."""
     return _tail((one.get("victim_n"), "victim_p95_s" in one) for one in summaries)
 
 
@@ -27,7 +27,7 @@ def shown_client_tail(summaries: Iterable[Mapping[str, Any]]) -> int:
 
 
 def is_carried(n: int | None, tail: int) -> bool:
-    """Return whether ``n`` latencies support a percentile; True if their number is unknown."""
+    """Return whether ``n`` latencies support a percentile; True if ``n`` is unknown."""
     return n is None or n >= ENOUGH[tail]
 
 

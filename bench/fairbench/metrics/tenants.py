@@ -1,4 +1,4 @@
-"""Tenants in a summary: what each got of what siblings should share; nothing without tenants."""
+"""Tenants in a summary: shares of siblings at each level; empty without tenants."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TenantShares:
 
 
 def tenant_shares(got: Shares, facts: Facts, notes: Notes) -> TenantShares:
-    """Return each node's entitlement in a fair tree, and the fraction it received.
+    """Return each node's entitlement in a fair tree, and the fraction that it received.
 
     From the top down, a tenant's entitlement is shared max-min, by weight, according to the demands
     inside it. Owners that names do not reveal are tenants too.

@@ -1,4 +1,4 @@
-"""Totals and per-request latencies of a whole run, under the names vLLM and SGLang give them."""
+"""Totals and latencies of a whole run, under the names of vLLM and SGLang."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fairbench.metrics.service_log import ServiceLog
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Whole-run counts and rates (tokens and requests per second of ``duration`` seconds).
+    """Counts and rates of the whole run (tokens and requests per second of ``duration``).
 
     As in vLLM and SGLang the token totals are those of completed requests. num_requests = completed
     + failed + refused + unfinished: ``failed`` ones broke off, which no simulated one does,
@@ -47,7 +47,7 @@ class Totals:
 
 
 def totals(requests: Requests, programs: Programs, log: ServiceLog, horizon_s: float) -> Totals:
-    """Return the totals of a run that ended at ``horizon_s``. Rates are NaN if that is 0."""
+    """Return the totals of a run that ended at ``horizon_s``; rates are NaN for 0."""
     done = requests.status == FINISHED
     computed = sum(int(part.extend_tokens.sum()) for part in log.parts())
     completed, output = int(np.count_nonzero(done)), int(requests.output_tokens[done].sum())
@@ -74,14 +74,14 @@ def ratio(amount: float, of: float) -> float:
 
 
 def cache_hit_rate(requests: Requests, chosen: Flags) -> float:
-    """Return cached over all input tokens of the chosen, admitted requests; NaN without any."""
+    """Return cached over all input tokens of chosen, admitted requests; NaN without any."""
     admitted = chosen & ~np.isnan(requests.admitted_s)
     cached = float(requests.cached_tokens[admitted].sum())
     return ratio(cached, cached + float(requests.extend_tokens[admitted].sum()))
 
 
 def time_to_finish(programs: Programs, window: Window, percent: int) -> float:
-    """Return the seconds from the start of the run until ``percent`` of the programs finished.
+    """Return the time at which ``percent`` of the programs had finished, in seconds.
 
     The programs are those that arrived before the window's end, which are equal under every
     scheduler. The result is NaN without programs, or if too few ever finished.
@@ -119,7 +119,7 @@ def request_latency_ms(requests: Requests, percentiles: Sequence[int] = ()) -> d
 
 
 def distribution(name: str, seconds: Floats) -> dict[str, float]:
-    """Mean, median, population standard deviation and percentiles in ms; NaN of nothing."""
+    """Return mean, median, standard deviation and percentiles in ms; NaN without values."""
     ms = seconds * 1000
     if len(ms) == 0:
         ms = np.array([np.nan])

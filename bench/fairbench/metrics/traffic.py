@@ -1,4 +1,4 @@
-"""Traffic: who sent what when, and how long each request waited, whatever recorded it."""
+"""Traffic: who sent requests when, and how long each waited, from any record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.metrics.records import REFUSED, Floats, Ints, Requests
 
 
 class Traffic(NamedTuple):
-    """Requests in order of arrival, one element each.
+    """Requests in order of arrival, one element for each.
 
     ``client`` indexes ``clients``, ``tokens`` are weighted tokens (input + 2 x output), ``wait_s``
     is the time to the first token: infinite for a request without an answer, NaN if not recorded.
@@ -36,7 +36,7 @@ class Traffic(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """The events ``first`` to ``last`` of some in order, and what they come to together."""
+    """The events ``first`` to ``last`` of a sequence, and their total."""
 
     first: int
     last: int
@@ -64,7 +64,7 @@ def traffic_of(clients: Sequence[str], requests: Requests, horizon_s: float) -> 
 
 
 def best_stretch(gains: Floats, cost: Floats) -> Stretch:
-    """Return the stretch of events with the largest sum of gains less the cost of its length.
+    """Return the stretch of events with the largest total gain minus cost of its length.
 
     Args:
         gains: What each event adds, shape (n,), at least one.

@@ -1,4 +1,4 @@
-"""The duration of calls if nothing had delayed them, as far as a run's own records show.
+"""The duration of calls without delays, as far as a run's records show it.
 
 Only the tables are used, so that simulated, live, stored and external runs are judged alike. A
 call is compared with the fastest calls of its own run.
@@ -18,7 +18,7 @@ MANY_TOKENS = 16  # in an answer; the pace of shorter ones is mostly rounding
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unhindered:
-    """Seconds that each call would have taken: to the first token, for every later one, in all.
+    """The time of each call without delays: to the first token, per further token, total.
 
     ``lost_s`` is how much longer it did take, or has taken when the run ended.
     """
@@ -30,7 +30,7 @@ class Unhindered:
 
 
 def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
-    """Return every call as if it had run alone; ``output_tokens`` are the answers' true lengths.
+    """Return every call as if it had run alone.
 
     The first token comes after the run's shortest time for a call with at least as much to compute.
     A call that was never admitted counts its whole input. The other tokens come at the pace of one
@@ -46,7 +46,7 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
 
 
 def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
-    """Return every call as served, minus its waits: a batch that slows all delays nobody.
+    """Return every call as served but without its waits.
 
     The time from arrival to first token equals the actual time from admission to first token. The
     other tokens come at the median pace. Only the wait for admission is lost, or all of a refused
@@ -65,7 +65,7 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
 
 
 def median_pace_s(requests: Requests) -> float:
-    """Return the median of the seconds for a token after the first, over finished answers."""
+    """Return the median time per token after the first, over finished answers."""
     chosen = (requests.status == FINISHED) & (requests.output_tokens >= 2)
     if not chosen.any():
         return pace_alone_s(requests)
@@ -74,7 +74,7 @@ def median_pace_s(requests: Requests) -> float:
 
 
 def first_token_alone_s(requests: Requests) -> Floats:
-    """Return, per call, the shortest time to first token of calls with as much to compute."""
+    """Return, per call, the shortest time to first token of calls with at least its input."""
     answered = ~np.isnan(requests.first_token_s)
     if not answered.any():
         return np.zeros(len(requests))
@@ -90,7 +90,7 @@ def first_token_alone_s(requests: Requests) -> Floats:
 
 
 def pace_alone_s(requests: Requests) -> float:
-    """Return the seconds for a token after the first, in one of the fastest answers."""
+    """Return the time per token after the first, in one of the fastest answers."""
     for least in (MANY_TOKENS, 2):
         chosen = (requests.status == FINISHED) & (requests.output_tokens >= least)
         if chosen.any():

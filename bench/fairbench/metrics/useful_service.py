@@ -1,4 +1,4 @@
-"""The service of clients relative to their demand, when part of the demand is padding."""
+"""The service of clients relative to their demand, if a part of the demand is padding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.metrics.tables import Tables
 
 
 class GroupService(NamedTuple):
-    """Useful service up to some time: input and twice the output, without padding, in tokens.
+    """Useful service until some time: input and twice the output, without padding.
 
     ``due`` is what all programs that had come by then ask for, ``programs`` how many they are and
     ``finished`` how many were over.
@@ -28,7 +28,7 @@ class GroupService(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """The part of what was due that was served; NaN if nothing was."""
+        """The fraction of the due service that was served; NaN if none was due."""
         return self.served / self.due if self.due else float("nan")
 
     @property
@@ -38,7 +38,7 @@ class GroupService(NamedTuple):
 
 
 def group_service(tables: Tables, padding: Mapping[int, Padding], end_s: float) -> GroupService:
-    """Return what the clients of ``padding`` received before ``end_s``, by the service log.
+    """Return the service of the clients of ``padding`` before ``end_s``, from the log.
 
     The start of an overlong answer counts as much as its end, since a program can use the answer
     only when it is complete.
@@ -74,7 +74,7 @@ def useful(
 def _served(
     tables: Tables, padding: Mapping[int, Padding], window: Window, weights: ServiceWeights
 ) -> tuple[Floats, Floats]:
-    """Service of each client, of outputs what is of use, and what of it is padding of inputs."""
+    """Return the service of each client with useful outputs only, and its padding."""
     count = len(tables.clients)
     waste, output = _prices(padding, count, weights)
     booked = booked_in(tables.service, window, count)
@@ -99,7 +99,7 @@ KEY = "useful_service_tok_s"
 
 
 def useful_service(tables: Tables, facts: Facts, notes: Notes) -> list[dict[str, Any]]:
-    """Return each client's useful rate in the window, and its padding; empty without padding."""
+    """Return each client's useful rate in the window, and its padding; empty without any."""
     padding = {index: client.padding for index, client in enumerate(facts.clients)}
     if all(one == PLAIN for one in padding.values()):
         return [{}] * len(padding)

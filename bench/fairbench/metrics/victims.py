@@ -16,7 +16,9 @@ from fairbench.metrics.records import FINISHED, UNFINISHED, Facts, Programs
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """Mean over the well-behaved clients of their percentiles, in seconds ([DLPM] §6.1).
+    """The mean over the well-behaved clients of their percentiles, in seconds.
+
+    See [DLPM] §6.1.
 
     Those that were absent are left out. ``victim_n`` is the smallest of their cohorts: that of the
     least certain percentile.
@@ -29,7 +31,7 @@ class Victims:
 
 
 class WellBehaved:
-    """The clients whose latency counts: the well-behaved clients that were not absent.
+    """The well-behaved clients that were not absent, whose latency counts.
 
     A client was absent if none of its work was in progress in the window, so that nothing kept
     it waiting. A client whose program came earlier and continues is kept, with an undefined

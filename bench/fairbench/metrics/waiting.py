@@ -1,4 +1,4 @@
-"""Backlogs: when clients had requests waiting, as the fairness theorems presuppose."""
+"""Backlogs: when clients had requests waiting, as the fairness theorems require."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERYWHERE = -1  # before the cluster: a request there waits for whatever worker
 
 
 class Waits(NamedTuple):
-    """A row per wait of a request, in a worker's queue or ``EVERYWHERE``, in a gateway's."""
+    """A row per wait of a request in a worker's queue, or in a gateway (``EVERYWHERE``)."""
 
     worker: Ints
     client: Ints
@@ -68,7 +68,7 @@ def merged(start: Floats, end: Floats) -> Intervals:
 
 
 def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Intervals]:
-    """Return the unions per queue (numbers from 0), queue after queue, with their queues."""
+    """Return the unions of intervals per queue, with their queues (numbers from 0)."""
     if len(start) == 0:
         return queue, Intervals(start, end)
     order = np.lexsort((start, queue))
@@ -84,7 +84,7 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
 
 
 def unqueued_share(requests: Requests, horizon_s: float, window: Window) -> float:
-    """Return the fraction of the window without any waiting request; NaN for an empty window."""
+    """Return the fraction of the window without a waiting request; NaN if it is empty."""
     if not window.length_s:
         return float("nan")
     table = waits(requests, horizon_s)

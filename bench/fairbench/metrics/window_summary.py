@@ -26,7 +26,7 @@ BACKLOGGED = "backlogged_share"
 
 
 class OverTime(NamedTuple):
-    """Metrics of the run and of each client by JSON key, and the rows of ``worst_windows``."""
+    """Metrics of the run and of each client by JSON key, and rows of ``worst_windows``."""
 
     run: Mapping[str, float]
     clients: tuple[Mapping[str, float], ...]
@@ -41,7 +41,7 @@ def over_time(
     got: Shares,
     notes: Notes,
 ) -> OverTime:
-    """Return fairness over time in the window of ``got``; undefined where nobody was short."""
+    """Return fairness over time in the window of ``got``; undefined without a shortage."""
     clients = len(facts.clients)
     why = got.not_judged or TOO_FEW_REQUESTS
     columns = dict.fromkeys((*map(key_of, WINDOWS_S), BACKLOGGED), np.full(clients, np.nan))

@@ -1,1 +1,1 @@
-"""Timing profiles made: from a model's config and a GPU's name, from runs, from a live server."""
+"""Timing profiles from a model's config and a GPU, from runs, or from a live server."""

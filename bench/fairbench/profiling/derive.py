@@ -1,4 +1,4 @@
-"""A timing profile from a model's config and a GPU's name, before anything is measured."""
+"""A timing profile from a model's config and a GPU's name, without measurements."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Derived(NamedTuple):
 
 
 class _Priced(NamedTuple):
-    """Times of iterations, the last part of the profile's id, its grade and source."""
+    """Times of iterations, with the source and grade of the profile."""
 
     times_ms: Column
     kind: str
@@ -103,13 +103,13 @@ def derive(
 
 
 def _bundled(place: str) -> str:
-    """Return in words which bundled profiles rest on more than a roofline."""
+    """Return in words which bundled profiles are better than a roofline."""
     names = [name for name in profile_ids() if name.startswith(place) and "roofline" not in name]
     return f". Bundled, and better: --gpu {' or '.join(names)}" if names else ""
 
 
 def pool_of(shape: ModelShape, gpu: GPU, tp: int, dtype: str) -> KVPool:
-    """Return the KV pool of each of ``tp`` GPUs. Raises UsageError if the weights leave none."""
+    """Return the KV pool of each of ``tp`` GPUs. Raises UsageError if none is left."""
     pool = KVPool(
         pre_load_avail_gib=gpu.pre_load_avail_gib,
         weights_gib=shape.weight_bytes(dtype) / tp / 2**30,
@@ -121,8 +121,9 @@ def pool_of(shape: ModelShape, gpu: GPU, tp: int, dtype: str) -> KVPool:
     usable = gpu.pre_load_avail_gib * gpu.mem_fraction_static
     if pool.weights_gib >= usable:
         raise UsageError(
-            f"gpu {gpu.name}: {dtype} weights take {pool.weights_gib:.1f} GiB on each of {tp} "
-            f"GPUs, which have {usable:.1f} GiB for weights and KV: give a larger --tp, or --dtype"
+            f"gpu {gpu.name}: {dtype} weights take {pool.weights_gib:.1f} GiB on each of "
+            f"{tp} GPUs, which have {usable:.1f} GiB for weights and KV; give a larger "
+            "--tp, or a smaller --dtype"
         )
     return pool
 

@@ -1,4 +1,4 @@
-"""The form of a timing profile, fitted to iterations whose times are known."""
+"""The form of a timing profile, fitted to iterations with known times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ENOUGH = 1e-9
 
 
 def predicted_ms(c: Mapping[str, float], it: Iterations) -> Column:
-    """Return the milliseconds of each iteration by the form, without the host's."""
+    """Return the milliseconds of each iteration by the form, without the host's time."""
     weights = c["c_w"] + c.get("c_e", 0.0) * (1 - c.get("q_e", 1.0) ** it.tokens)
     linear = c["c_T"] * it.tokens
     logs = (c["p"] * np.log(np.maximum(1e-12, part)) for part in (weights, linear))
@@ -48,7 +48,7 @@ def fitted(
     start: Mapping[str, float] = START,
     prior: float = 0.0,
 ) -> dict[str, float]:
-    """Return the coefficients that fit best: soft-L1 least squares of logarithms, none negative.
+    """Return the best non-negative coefficients by soft-L1 least squares of logarithms.
 
     Args:
         it: The iterations.
@@ -87,7 +87,7 @@ def fitted(
 
 
 def errors_pct(c: Mapping[str, float], it: Iterations, times_ms: Column) -> dict[str, float]:
-    """Return relative errors in per cent: mean, percentiles and largest of the sizes, and bias."""
+    """Return relative errors in percent: mean, percentiles, largest, and bias."""
     off = 100 * (predicted_ms(c, it) / times_ms - 1)
     size = np.abs(off)
     named = {"MAPE": size.mean(), "P50": np.median(size), "P95": np.percentile(size, 95)}
@@ -104,7 +104,7 @@ def _softened(off: Column) -> Column:
 def _minimised(
     residuals: Callable[[Column], Column], logs: Column, least: Column, most: Column
 ) -> Column:
-    """Levenberg-Marquardt on the logarithms, within bounds."""
+    """Minimise by Levenberg-Marquardt on the logarithms, within bounds."""
     damping, left = 1e-2, residuals(logs)
     for _ in range(_STEPS):
         units = _TRIAL * np.eye(len(logs))

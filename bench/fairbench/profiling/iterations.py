@@ -1,4 +1,4 @@
-"""Iterations of an engine that a timing profile is fitted to, as columns."""
+"""Iterations of an engine as columns, to which a timing profile is fitted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_CONTEXT = 400_000  # tokens of decode context in an iteration
 
 
 class Iterations(NamedTuple):
-    """Columns of equal length. Sequences of one kind in an iteration are alike.
+    """Columns of equal length. Sequences of one kind in an iteration are equal.
 
     Attributes:
         prefills: Sequences that prefill.
@@ -31,12 +31,12 @@ class Iterations(NamedTuple):
 
     @property
     def tokens(self) -> Column:
-        """Tokens through the linear layers."""
+        """The tokens that pass through the linear layers."""
         return self.prefills * self.new + self.decodes
 
     @property
     def attended(self) -> Column:
-        """Pairs of a new token and a token that it attends to, of one prefilling sequence."""
+        """The pairs of a new token and an attended token, for one prefilling sequence."""
         return self.new * (self.prefix + (self.new + 1) / 2)
 
     def rows(self, chosen: slice) -> Iterations:
@@ -45,7 +45,7 @@ class Iterations(NamedTuple):
 
 
 def drawn(count: int, rng: np.random.Generator, most_context: int = MOST_CONTEXT) -> Iterations:
-    """Draw iterations: a third each prefills, decodes and does both.
+    """Draw iterations: a third each that prefill, decode, and do both.
 
     Lengths and numbers are spread evenly on a logarithmic scale. ``most_context`` limits the
     context of all decoding sequences together.

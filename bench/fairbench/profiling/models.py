@@ -18,7 +18,7 @@ _MOST_BYTES = 1 << 20
 
 
 class ModelConfig(NamedTuple):
-    """A model's name in profiles, its ``config.json``, and where that is from."""
+    """A model's name in profiles, its ``config.json``, and the origin of the config."""
 
     name: str
     config: Mapping[str, Any]
@@ -57,7 +57,7 @@ def model_config(model: str) -> ModelConfig:
 def _from_file(path: Path) -> ModelConfig:
     found = next(json_objects(path, str(path)), None)
     if found is None:
-        raise DataError(f"{path}: is empty")
+        raise DataError(f"{path}: the file is empty")
     name = found.value.get("_name_or_path") or path.resolve().parent.name or "model"
     return ModelConfig(canonical_model(str(name), model_configs()), found.value, str(path))
 
@@ -74,5 +74,5 @@ def _from_hub(model: str) -> ModelConfig:
             f"path of the file, or a bundled model: {', '.join(bundled_models())}"
         ) from None
     if not isinstance(config, dict):
-        raise DataError(f"{url}: is no JSON object")
+        raise DataError(f"{url}: the config is not a JSON object")
     return ModelConfig(canonical_model(model, model_configs()), config, url)

@@ -1,4 +1,4 @@
-"""Operator tables: times of iterations by ``aiconfigurator-core``, an optional package.
+"""Operator tables: times of iterations from the optional ``aiconfigurator-core``.
 
 NVIDIA measured the operators on the named GPU; how they add up to an iteration is that package's
 model.
@@ -30,13 +30,13 @@ _WEIGHTS = {
 
 
 class NoTable(Exception):
-    """The tables lack the GPU, or an operator of the model on it. The message says which."""
+    """The tables lack the GPU, or an operator of the model on this GPU."""
 
 
 def operators_ms(
     config: Mapping[str, Any], gpu: GPU, tp: int, engine: str, dtype: str | None, it: Iterations
 ) -> tuple[Column, str]:
-    """Return the milliseconds of each iteration, and the engine's release that was measured.
+    """Return the milliseconds of each iteration, and the measured engine release.
 
     Args:
         config: The model's ``config.json``.
@@ -100,7 +100,7 @@ def _estimate(model: Any, row: tuple[float, ...]) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the package's log, which names its fallbacks operator by operator."""
+    """Silence the package's log of its fallbacks."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

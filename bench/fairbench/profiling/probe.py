@@ -1,4 +1,4 @@
-"""A probe: what a live OpenAI-compatible server takes for lone prompts and for batches."""
+"""A probe: times of a live OpenAI-compatible server for single prompts and batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WAIT_S = 300.0
 
 @dataclass(frozen=True)
 class Prompt:
-    """A lone prompt: its tokens, and the seconds until its first output token."""
+    """A single prompt: its tokens, and the seconds until its first output token."""
 
     tokens: int
     ttft_s: float
@@ -36,7 +36,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Batch:
-    """Requests that decode together: their number, their context in all, seconds of a step."""
+    """Requests that decode together: number, total context, and seconds per step."""
 
     requests: int
     context_tokens: float
@@ -53,19 +53,19 @@ class Probed:
 
 @dataclass(frozen=True)
 class _Answer:
-    """Seconds, on one clock, at which a request was sent and each piece of its output came."""
+    """The times at which a request was sent and each piece of its output arrived."""
 
     sent_s: float
     pieces_s: list[float]
 
     def tokens_at(self, moment_s: float) -> float:
-        """Return the tokens that were there; pieces but the first are taken to be equal."""
+        """Return the tokens until a moment; pieces after the first count as equal."""
         counts = np.linspace(1, BATCH_OUTPUT, len(self.pieces_s))
         return float(np.interp(moment_s, self.pieces_s, counts))
 
 
 class Server:
-    """An OpenAI-compatible server that is probed. Enter its ``session`` first."""
+    """A probed OpenAI-compatible server. Enter its ``session`` first."""
 
     def __init__(self, session: ClientSession, base_url: str, model: str) -> None:
         self._session = session
@@ -74,7 +74,7 @@ class Server:
         self._rng = np.random.default_rng(SEED)
 
     async def measure(self, chunk: int, say: Callable[[str], None]) -> Probed:
-        """Measure lone prompts of up to ``chunk`` tokens, and batches. Raises RunFailed."""
+        """Measure single prompts of up to ``chunk`` tokens, and batches. Raises RunFailed."""
         await self._ask(BATCH_PROMPT, 8)  # what a server does once, such as to compile
         probed = Probed()
         for tokens in prompt_lengths(chunk):
@@ -89,15 +89,15 @@ class Server:
         return probed
 
     async def _batch(self, requests: int, tokens: int) -> Batch:
-        """Measure a decode step while all requests have begun and none has ended."""
+        """Measure a decode step while all requests have started and none has ended."""
         asked = (self._ask(tokens, BATCH_OUTPUT) for _ in range(requests))
         answers = await asyncio.gather(*asked)
         begin_s = max(one.pieces_s[0] for one in answers)
         end_s = min(one.pieces_s[-1] for one in answers)
         if begin_s >= end_s:
             raise RunFailed(
-                f"{requests} requests of {tokens:,} tokens never decoded together: the server "
-                "runs fewer at once, or is busy"
+                f"{requests} requests of {tokens:,} tokens did not decode at the same "
+                "time: the server runs fewer requests at once, or is busy"
             )
         made = [(one.tokens_at(begin_s), one.tokens_at(end_s)) for one in answers]
         step_s = float(np.median([(end_s - begin_s) / max(1e-9, b - a) for a, b in made]))
@@ -105,7 +105,7 @@ class Server:
         return Batch(requests, context, step_s)
 
     async def _ask(self, tokens: int, output: int) -> _Answer:
-        """Send a prompt of fresh random tokens, and note when each piece of the output comes."""
+        """Send a prompt of fresh random tokens, and record when each piece arrives."""
         ids = self._rng.integers(TOKEN_IDS.start, TOKEN_IDS.stop, tokens).tolist()
         body = {
             "model": self._model, "prompt": ids, "max_tokens": output, "temperature": 0,
@@ -116,12 +116,15 @@ class Server:
             if answer.status != 200:
                 said = " ".join((await answer.text()).split())[:200]
                 raise RunFailed(
-                    f"{self._url}: answers {answer.status} to {tokens:,} tokens: {said}"
+                    f"{self._url}: the server answers a prompt of {tokens:,} tokens with "
+                    f"status {answer.status}: {said}"
                 )
             events = _events(answer.content)
             pieces_s = [time.monotonic() async for event in events if event.get("choices")]
         if not pieces_s:
-            raise RunFailed(f"{self._url}: streams no output to a prompt of {tokens:,} tokens")
+            raise RunFailed(
+                f"{self._url}: the server streams no output for a prompt of {tokens:,} tokens"
+            )
         return _Answer(sent_s, pieces_s)
 
 
@@ -149,12 +152,12 @@ async def served_model(session: ClientSession, base_url: str) -> str:
         listed = await answer.json(content_type=None) if answer.status == 200 else {}
     models = listed.get("data") or [{}]
     if not (name := models[0].get("id")):
-        raise RunFailed(f"{url}: lists no model: give --served-model-name")
+        raise RunFailed(f"{url}: the server lists no model; give --served-model-name")
     return str(name)
 
 
 async def pool_tokens(session: ClientSession, base_url: str) -> int | None:
-    """Return the KV pool that an SGLang says it has; None for another server."""
+    """Return the KV pool that an SGLang server reports; None for another server."""
     async with session.get(f"{root_of(base_url)}/server_info") as answer:
         if answer.status != 200:
             return None
@@ -183,5 +186,7 @@ async def _events(lines: AsyncIterable[bytes]) -> AsyncIterator[dict[str, Any]]:
         if line.startswith(b"data:") and data != b"[DONE]":
             event = parsed(data, "the server's stream")
             if "error" in event:
-                raise RunFailed(f"the server ends a stream with {str(event['error'])[:200]}")
+                raise RunFailed(
+                    f"the server ended a stream with an error: {str(event['error'])[:200]}"
+                )
             yield event

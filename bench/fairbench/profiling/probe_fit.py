@@ -1,4 +1,4 @@
-"""A timing profile fitted to what a probe measured, from a derived profile as its start."""
+"""A timing profile fitted to the measurements of a probe, from a derived profile."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> 
 
 
 def observations(probed: Probed) -> tuple[Iterations, Column, Column]:
-    """Return a probe as iterations, their times in ms, and which of these hold a delay."""
+    """Return a probe as iterations, their times in ms, and which contain a delay."""
     prompts, batches = probed.prompts, probed.batches
     none, nought = np.zeros(len(prompts)), np.zeros(len(batches))
     requests = np.array([one.requests for one in batches], dtype=float)
@@ -68,7 +68,7 @@ def observations(probed: Probed) -> tuple[Iterations, Column, Column]:
 
 
 def worst(found: dict[str, float], delay_ms: float, start: TimingProfile, probed: Probed) -> str:
-    """Return in words how far the fit is from the measurements at most."""
+    """Return in words the largest error of the fit."""
     it, times_ms, waits = observations(probed)
     ours = predicted_ms(found, it) + waits * (delay_ms + start.frontend.request_ms)
     off = np.abs(ours / times_ms - 1)
@@ -80,7 +80,7 @@ def _delay(frontend: Frontend) -> float:
 
 
 def _sized(start: TimingProfile, tokens: int) -> KVPool:
-    """Return the pool with the fraction of memory that makes it so large."""
+    """Return the pool with the memory fraction that gives this size."""
     pool = start.pool
     gib = pool.weights_gib + (tokens + 0.5) * pool.kv_bytes_per_token / 2**30
     fraction = min(1.0, gib / pool.pre_load_avail_gib)

@@ -1,4 +1,4 @@
-"""A roofline: times of iterations from a data sheet and a model's shape, where no table has them.
+"""A roofline: times of iterations from a data sheet and a model's shape.
 
 An iteration reads its weights and its KV once and multiplies; products and reads of a layer
 overlap, layers follow each other. The shares of the peaks are typical of measured kernels, not
@@ -30,7 +30,7 @@ def roofline_ms(shape: ModelShape, gpu: GPU, tp: int, dtype: str, it: Iterations
 
 
 def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth: float) -> Column:
-    """Linear layers: the larger of reading weights and multiplying, by kind of layer."""
+    """Return the time of linear layers: reading weights or multiplying, if longer."""
     dense_bytes = 2.0 if dtype == "mxfp4" else WEIGHT_BYTES[dtype]
     attention = shape.layers * shape.attention_weights
     used = shape.experts.active if shape.experts else 0
@@ -50,7 +50,7 @@ def _linear_s(shape: ModelShape, gpu: GPU, dtype: str, tokens: Column, bandwidth
 
 
 def _mlp_read(shape: ModelShape, tokens: Column) -> Column:
-    """Return the MLP weights read, with each expert that some token chooses, all equally likely."""
+    """Return the MLP weights read, with each expert that some token chooses."""
     moe = shape.experts
     assert moe is not None
     none, every = shape.mlp_weights(0), shape.mlp_weights(moe.count)
@@ -58,7 +58,7 @@ def _mlp_read(shape: ModelShape, tokens: Column) -> Column:
 
 
 def _attention_s(shape: ModelShape, gpu: GPU, tp: int, it: Iterations, bandwidth: float) -> Column:
-    """Attention: products of prefills, and reading the KV of all contexts."""
+    """Return the time of attention: products of prefills, and reading all contexts' KV."""
     full = shape.layers - shape.windowed_layers
     heads, latent = shape.heads / tp, shape.latent
     pair = (
@@ -81,7 +81,7 @@ def _read(shape: ModelShape, full: int, context: Column) -> Column:
 
 
 def _all_reduce_s(shape: ModelShape, gpu: GPU, tp: int, tokens: Column) -> Column:
-    """Return the time of two all-reduces a layer."""
+    """Return the time of two all-reduces per layer."""
     if tp == 1:
         return np.zeros_like(tokens)
     sent = 2 * (tp - 1) / tp * tokens * shape.hidden * 2

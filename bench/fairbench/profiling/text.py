@@ -1,4 +1,4 @@
-"""A derived or measured profile in words: what it predicts, its pool, its grade."""
+"""A derived or measured profile in words: predictions, pool and grade."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def described(
 
 
 def decode_ms(profile: TimingProfile, batch: int, context: int = CONTEXT) -> float:
-    """Return the milliseconds of a decode step of so many sequences."""
+    """Return the milliseconds of a decode step of ``batch`` sequences."""
     return profile.decode_ps(batch, batch * context) / 1e9
 
 

@@ -1,4 +1,4 @@
-"""A summary as one JSON line in the shape of sglang.bench_serving's, for tools that read those.
+"""A summary as one JSON line in the format of sglang.bench_serving, for its tools.
 
 SGLang's keys come first, then all of ours. What a run has no value for is null.
 """
@@ -45,7 +45,7 @@ def bench_line(summary: Summary) -> dict[str, Any]:
 
 
 def bench_details(requests: Requests) -> dict[str, list[Any]]:
-    """Return what ``--output-details`` adds: an entry per request, in SGLang's and vLLM's units.
+    """Return the fields of ``--output-details``: an entry per request.
 
     The gaps between tokens are equal, since only their sum is known. As in those tools, a request
     that did not finish has an error and no tokens.

@@ -1,4 +1,4 @@
-"""The leaderboard for people: a row per scheduler, and which differences are noise."""
+"""The leaderboard for people: a row per scheduler, with significant differences marked."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def board_markdown(board: Board) -> str:
 
 
 def ranks_text(row: BoardRow, board: Board) -> str:
-    """``3``, or ``3-6`` where noise leaves that open; of a single seed the place alone."""
+    """Return the rank as ``3``, or as ``3-6`` if the difference is not significant."""
     if row.ranks is None:
         return UNDEFINED
     if len(board.seeds) == 1:

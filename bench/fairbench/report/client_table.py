@@ -1,4 +1,4 @@
-"""The table of clients in a summary: one row each, in as many tables as the width needs."""
+"""The table of clients in a summary: one row for each, in as many tables as needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FEW = "?"  # behind a percentile of too few latencies
 
 
 def client_columns(summary: Summary, beside: int = 0) -> list[Column]:
-    """Return the metrics of clients that a summary shows: weights and goodput where it has some.
+    """Return the metrics of clients that a summary shows.
 
     Of the high percentiles the one that all clients carry, and ``beside``.
     """
@@ -39,7 +39,7 @@ def is_weighted(summary: Summary) -> bool:
 
 def described(name: str, client: Mapping[str, Any]) -> str:
     """Return a client's name with its special properties, over several runs."""
-    special = ["misbehaves"] if client["misbehaving"] else []
+    special = ["heavy"] if client["misbehaving"] else []
     if weight := client.get("weight"):
         special.append(f"weight {number(weight['mean'])}")
     return f"{name} ({', '.join(special)})" if special else name
@@ -73,7 +73,7 @@ def _table(summary: Summary, columns: Sequence[Column], rows: Sequence[Mapping[s
     censored = set(summary.get("censored", ()))
     names = cut_apart((str(row["client"]) for row in rows), NAME_WIDTH)
     for row in rows:
-        behaviour = Text("misbehaves", "yellow") if row["misbehaving"] else Text("well")
+        behaviour = Text("heavy", "yellow") if row["misbehaving"] else Text("well-behaved")
         values = (
             Text(client_value(row, column, censored) + _mark(row, column)) for column in columns
         )
@@ -82,7 +82,7 @@ def _table(summary: Summary, columns: Sequence[Column], rows: Sequence[Mapping[s
 
 
 def _mark(row: Mapping[str, Any], column: Column) -> str:
-    """Return the mark of a high percentile that is of too few latencies."""
+    """Return the mark of a high percentile that has too few latencies."""
     metric = CATALOGUE.get(column.key)
     tail = metric.tail if metric else 0
     few = tail and row.get("latency_n") and not is_carried(row["latency_n"], tail)

@@ -1,4 +1,4 @@
-"""A comparison for people: one row per cell, place by place, the best and the worst marked."""
+"""A comparison for people: one row per cell, by configuration, best and worst marked."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def comparison_columns(cells: Iterable[SchedulerResults] = ()) -> list[Column]:
 
 
 def percentiles_of(cells: Iterable[SchedulerResults]) -> tuple[int, ...]:
-    """Return the chosen percentiles if all cells agree, else none, for the usual ones."""
+    """Return the chosen percentiles if all cells agree, else none."""
     chosen = {chosen_percentiles(cell.combined) for cell in cells}
     return chosen.pop() if len(chosen) == 1 else ()
 
@@ -147,7 +147,7 @@ def _cell(interval: Interval | None, column: Column, mark: str, runs: int) -> Te
 
 
 def ends_of(interval: Interval, column: Column, runs: int) -> str:
-    """Return ``low-high``, and the number of runs if others have no value; "" without either.
+    """Return ``low-high``, and the number of runs if not all have a value; "" without both.
 
     Ends that are written alike, as those of a replayed trace over seeds, are left out.
     """

@@ -1,4 +1,4 @@
-"""Contrasts for people: per metric both means, the paired difference, and what it decides."""
+"""Contrasts for people: for each metric both means, the paired difference and the verdict."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _remarks(one: Contrast) -> Iterator[str]:
 
 
 def _fitting(one: Contrast, width: int) -> tuple[Table, frozenset[str]]:
-    """Return the table in the first layout that fits, or else in the last, and what it lacks."""
+    """Return the table in the first layout that fits, else the last, and the omitted columns."""
     ruler = Console(width=10 * width)
     for layout in LAYOUTS:
         table = _table(one, layout)
@@ -112,7 +112,7 @@ def _fitting(one: Contrast, width: int) -> tuple[Table, frozenset[str]]:
 
 
 def _left_out(without: frozenset[str]) -> Iterator[str]:
-    """Yield which columns do not fit."""
+    """Yield the names of columns that do not fit."""
     if without:
         names = ", ".join(name for key, name in COLUMNS.items() if key in without)
         yield f"  too narrow for: {names}; --json has all"
@@ -156,7 +156,7 @@ def _row(row: MetricContrast, layout: Layout) -> Iterator[Text]:
 
 
 def _interval(row: MetricContrast, form: Form) -> str:
-    """Return the interval that decides: of times that of their ratios."""
+    """Return the interval that decides; for times, the interval of their ratios."""
     found = row.ratios
     if row.difference.deviation == 0 and row.difference.mean:
         return "exact"

@@ -1,4 +1,4 @@
-"""A crowd: runs of so many clients that nobody reads a row each. Who got how much, as a whole."""
+"""A crowd: runs with too many clients for a row each, shown as a distribution."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def is_crowd(summary: Summary) -> bool:
 
 
 class Lorenz(NamedTuple):
-    """The smallest clients, as a part of all, and the part of everything that they have."""
+    """The fraction of all service that the smallest clients have, by their fraction."""
 
     clients: list[float]
     service: list[float]
 
     @property
     def gini(self) -> float:
-        """0 if all have the same for their weight, near 1 if one has everything."""
+        """The Gini index: 0 if all have the same by weight, near 1 if one has everything."""
         clients, service = np.asarray(self.clients), np.asarray(self.service)
         return 1 - float(np.sum(np.diff(clients) * (service[1:] + service[:-1])))
 
@@ -78,7 +78,7 @@ def counts_by_ratio(ratios: Sequence[float]) -> Iterator[tuple[str, int]]:
 
 
 def worst_clients(summary: Summary, count: int = WORST) -> list[dict[str, Any]]:
-    """Return the worst-off well-behaved clients: smallest fair share first, then latest.
+    """Return the worst-off well-behaved clients: smallest fair share, then slowest.
 
     Several runs are combined by their means. Without ratios, below saturation, only the P99 counts.
     A client whose P99 is unknown because of unfinished programs comes before those with a known

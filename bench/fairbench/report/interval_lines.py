@@ -29,7 +29,7 @@ def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
     if which:
         yield f"  clients: {which}"
     for client in clients:
-        behaviour = "misbehaves" if client["misbehaving"] else "well-behaved"
+        behaviour = "heavy" if client["misbehaving"] else "well-behaved"
         rate = show(client["service_rate_tok_s"], 0)
         yield f"  {client['client'] + ', ' + behaviour + ', tok/s':36.36}{rate}"
 

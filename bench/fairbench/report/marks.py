@@ -1,4 +1,4 @@
-"""Marks: which of several values are the best and the worst, as far as they are known."""
+"""Marks: the best and the worst of several values, if the difference is significant."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Sample = Mapping[int, Value]
 def cell_marks(
     cells: Sequence[SchedulerResults], columns: Sequence[Column]
 ) -> list[tuple[str, ...]]:
-    """Return the marks of the columns of each cell of one place; none where nothing is significant.
+    """Return the marks of the columns of each cell; none if nothing is significant.
 
     One seed tells no difference, except that a simulated replay of a trace is exact.
     """
@@ -48,7 +48,7 @@ def _unit(key: str) -> str:
 
 
 def can_tell(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether any difference can be significant: several seeds, or an exact replay."""
+    """Return whether a difference can be significant: several seeds, or an exact replay."""
     return any(
         len(cell.runs) > 1 or (cell.combined["simulated"] and cell.combined.get("trace"))
         for cell in cells

@@ -1,4 +1,4 @@
-"""Names that fit a column, and can still be told apart."""
+"""Names shortened to a column's width so that they stay distinct."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ def _cut(name: str, head: int, width: int) -> str:
 
 
 def cut_middle(name: str, width: int) -> str:
-    """Return a name in at most ``width`` characters, without its middle where it is longer."""
+    """Return a name in at most ``width`` characters, without its middle if it is longer."""
     return _cut(name, (width - 1) // 2, width)

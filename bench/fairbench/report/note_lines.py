@@ -34,6 +34,6 @@ def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def _is_bound(key: str, summary: Summary) -> bool:
-    """Return whether a note says why there is no bound, as the service gap's line does."""
+    """Return whether a note explains a missing bound, which the service gap's line does."""
     keys = ("service_gap_bound", "service_gap_bound_s", "bound_source")
     return summary["service_gap_bound"] is None and key in keys

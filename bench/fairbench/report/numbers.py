@@ -1,4 +1,4 @@
-"""Numbers as text; None, which is undefined, is a dash."""
+"""Numbers as text; None (undefined) is a dash."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def whole(value: float | None) -> str:
 
 
 def more_than(value: float, digits: int | None = None) -> str:
-    """Format a lower bound as ``> x``, rounded down so that it stays true.
+    """Format a lower bound as ``> x``, rounded down so that the text stays true.
 
     ``digits`` is the number of decimals, by default as in ``number``.
     """
@@ -39,7 +39,7 @@ def more_than(value: float, digits: int | None = None) -> str:
 
 
 def less_than(value: float, digits: int | None = None) -> str:
-    """Format an upper bound as ``< x``, rounded up so that it stays true."""
+    """Format an upper bound as ``< x``, rounded up so that the text stays true."""
     digits = _decimals(value) if digits is None else digits
     return f"< {ceil(value * 10**digits) / 10**digits:,.{digits}f}"
 

@@ -72,7 +72,7 @@ LITTLE = 0.75  # of it in the worst window: then the whole run's share misleads
 
 
 def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield the worst window, and a warning where the share of the whole run hides it.
+    """Yield the worst window, and a warning if the share of the whole run hides it.
 
     The longest that is judged: shorter ones are worse under every scheduler. Summaries that older
     versions stored have none.
@@ -87,7 +87,7 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     if is_hidden_burst(summary):
         yield (
             "burst",
-            "some clients waited long and were served later: the share of the whole run hides that",
+            "some clients waited long and were served later; the share of the whole run hides this",
         )
 
 
@@ -101,7 +101,7 @@ def is_hidden_burst(summary: Summary) -> bool:
 
 def _cause(row: dict[str, object]) -> str:
     heavy = row["heavy_client"]
-    return f"; {heavy} had most beyond its own" if heavy else ""
+    return f"; {heavy} had the most above its own share" if heavy else ""
 
 
 MOST_PAIRS = 6  # pairs of clients in lines of their own, those with the most tokens

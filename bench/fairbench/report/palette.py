@@ -1,4 +1,4 @@
-"""The colours, marks and dashes of every figure and report page, and whose they are.
+"""The colours, marks and dashes of all figures and pages, by scheduler.
 
 Colours stay apart for colour-blind readers (after Okabe and Ito); marks and dashes do in grey.
 """

@@ -1,4 +1,4 @@
-"""Live progress, on stderr where that is a terminal, or in a notebook; else a line a task."""
+"""Live progress on a terminal or in a notebook, else a line for each task."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def shown_progress(wanted: bool) -> Progress:
-    """Progress that is shown if that is wanted: live on a terminal or in a notebook, else lines."""
+    """Return the progress display: live on a terminal or in a notebook, else lines."""
     if not wanted:
         return Silent()
     return TerminalProgress() if _has_terminal() or _has_notebook() else LineProgress()
@@ -39,7 +39,7 @@ def _has_notebook() -> bool:
 
 
 def _tell_large(costs: Sequence[float]) -> None:
-    """Announce, before many requests, the expected duration and size of the records."""
+    """Announce the expected duration and size of the records if there are many requests."""
     from fairbench.execute.estimate import estimate
 
     if (whole := estimate(costs)).large:
@@ -53,7 +53,7 @@ def _tell(line: str) -> None:
 
 
 class LineProgress(Silent):
-    """A line for each of many tasks that is over, so that a log shows that things go on."""
+    """A line for each finished task, so that a log shows progress."""
 
     def __init__(self) -> None:
         self._begun_s = monotonic()
@@ -70,7 +70,7 @@ class LineProgress(Silent):
 
 
 class TerminalProgress:
-    """A progress line or bar, erased at the end because the summary says it all."""
+    """A progress line or bar, erased at the end because the summary follows."""
 
     def __init__(self) -> None:
         self._live: Live | None = None

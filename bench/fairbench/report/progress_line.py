@@ -1,4 +1,4 @@
-"""The progress line: how far a run is, in at most ``LINE_WIDTH`` columns."""
+"""The progress line: the state of a run, in at most ``LINE_WIDTH`` columns."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _time_left(progress: Progress, elapsed_s: float) -> str:
 
 
 def _simulated(progress: Progress, elapsed_s: float) -> str:
-    """Describe a simulation: time, programs done, and the clients' service shares if they fit."""
+    """Describe a simulation: time, finished programs, and service shares if they fit."""
     if progress.measuring:
         return f"computing metrics of {progress.programs_started:,} programs"
     now_s, end_s = f"{progress.sim_time_s:,.0f}", progress.end_s
@@ -63,7 +63,7 @@ def _shares(shares: list[float]) -> str:
 
 
 def _live(progress: Any) -> str:
-    """Describe a live run: servers that are ready, then programs done and clients' throughput."""
+    """Describe a live run: ready servers, then finished programs and throughput."""
     from fairbench.live.run import ServersProgress  # needs the live extra
 
     if isinstance(progress, ServersProgress):

@@ -1,4 +1,4 @@
-"""The numbers over all clients of a run's summary, a line about each matter."""
+"""The numbers over all clients of a run's summary, one line for each topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairbench.report.numbers import latency, more_than, number, whole, with_uni
 from fairbench.report.optional_lines import goodput_lines, memory_lines, tenant_lines, window_lines
 from fairbench.results.store import Summary
 
-NO_ORDER = "requests share the GPU by number, no scheduler acts: limit running requests"
+NO_ORDER = "the scheduler has nothing to order, so limit the number of running requests"
 
 
 def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -27,10 +27,12 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
     yield (
         "Jain index",
         f"{written(summary, 'jain_index')} of service{by_weight} "
-        f"(max-min fair: {written(summary, 'jain_index_maxmin')}), "
-        f"{written(summary, 'jain_index_actual')} of actual service{by_weight}, "
-        f"{written(summary, 'jain_index_entitlement')} per entitlement",
+        f"(max-min fair allocation: {written(summary, 'jain_index_maxmin')})",
     )
+    yield "", f"{written(summary, 'jain_index_actual')} of computed service{by_weight}"
+    if summary["jain_index_entitlement"] is not None:
+        share = written(summary, "jain_index_entitlement")
+        yield "", f"{share} of service relative to the max-min fair share"
     if summary.get("jain_index_paper_window") is not None:
         between = _interval(summary, "paper_window_start_s", "paper_window_end_s")
         jain = written(summary, "jain_index_paper_window")
@@ -46,7 +48,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
     yield from goodput_lines(summary)
     if "time_to_50pct_s" in summary:
         times = " / ".join(_time_to(summary, part) for part in (50, 90, 100))
-        yield "finished", f"50 / 90 / 100% of the programs of warm-up and window by {times} s"
+        yield "completion", f"50 / 90 / 100% of the programs had finished after {times} s"
     yield (
         "requests",
         f"{number(summary['num_requests'])} of {number(summary['num_programs'])} programs: "
@@ -59,7 +61,7 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "backlog", hidden_backlog(summary)
     if is_extrapolated(summary):
         outside = written(summary, "outside_fit_ratio")
-        yield "timing", f"{outside} of the busy time is outside what the profile was fitted to"
+        yield "timing", f"{outside} of the GPU time is outside the range of the profile's fit"
     for column in columns_of(Display.SUMMARY):
         value, unit = written(summary, column.key, column.form), CATALOGUE[column.key].unit
         known = summary.get(column.key) is not None
@@ -67,11 +69,11 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def hidden_backlog(summary: Summary) -> str:
-    """Say that demand exceeds capacity although hardly anything queues, and what to do."""
+    """Say that demand exceeds capacity although queues are empty, and what to do."""
     empty, slow = written(summary, "queue_empty_share"), number(summary["lone_tpot_ratio"])
     return (
-        f"hidden: queues were empty {empty} of the window, but a token took {slow} times as long "
-        f"as alone; {NO_ORDER}"
+        f"hidden: queues were empty {empty} of the time, but a token took {slow} times as long "
+        f"as on an idle replica; {NO_ORDER}"
     )
 
 
@@ -113,7 +115,7 @@ def _moment(value: float | None) -> str:
 
 
 def _victims(summary: Summary) -> str:
-    """Latency of the clients that did nothing wrong, of how many, and if that is too few."""
+    """Return the latency of the well-behaved clients, and whether there are too few values."""
     censored, n = set(summary.get("censored", ())), summary.get("victim_n")
     ranks = chosen_percentiles(summary) or (50, P95, P99)
     keys = {rank: f"victim_p{rank}_s" for rank in ranks}
@@ -133,14 +135,15 @@ def _victims(summary: Summary) -> str:
 
 
 def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield which ``--duration`` gives the well-behaved of a simulated run enough for a P99."""
+    """Yield the ``--duration`` that gives well-behaved clients enough latencies for a P99."""
     n, end_s = summary.get("victim_n"), summary.get("window_end_s")
     if not n or is_carried(n, P99) or not end_s or not summary.get("simulated"):
         return
     if summary.get("trace") or chosen_percentiles(summary):
         return
     times = 1.1 * ENOUGH[P99] / n
-    yield "", f"for a P99: --duration {ceil(end_s * times / 100) * 100}, {times:.0f} times as long"
+    longer_s = ceil(end_s * times / 100) * 100
+    yield "", f"for a reliable P99: --duration {longer_s}, {times:.0f} times as long"
 
 
 def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -153,7 +156,7 @@ def _of_requests(summary: Summary) -> Iterator[tuple[str, str]]:
 
 
 def latency_kind(summary: Summary) -> str:
-    """Return the subject of the latencies, and whether they include think time, if known."""
+    """Return the subject of the latencies, and whether they include think time."""
     kind = {"ttft": " to the first token", "program": " for a program"}
     text = kind.get(summary.get("latency", ""), "")
     if summary.get("latency") == "program" and summary.get("think_time") is not None:
@@ -173,18 +176,18 @@ def _bound(summary: Summary) -> str:
     if tokens is None:
         reason = summary.get("notes", {}).get("service_gap_bound")
         return "no bound" + (f": {reason}" if reason else "")
-    bound = f"bound {_work(tokens, summary.get('service_gap_bound_s'))}"
-    return bound + (f" ({source})" if source else "")
+    bound = f"guaranteed at most {_work(tokens, summary.get('service_gap_bound_s'))}"
+    return bound + (f" by {source}" if source else "")
 
 
 def _work(tokens: float | None, time_s: float | None) -> str:
-    """Return tokens, and the seconds that the whole cluster needs for them."""
+    """Return tokens, and the seconds that the whole cluster needs to serve them."""
     if tokens is None:
         return "-"
-    return f"{tokens:,.0f} tokens" + ("" if time_s is None else f" = {number(time_s)} s")
+    return f"{tokens:,.0f} tokens" + ("" if time_s is None else f" ({number(time_s)} s of service)")
 
 
 def _time_to(summary: Summary, part: int) -> str:
-    """Return when ``part`` percent had finished; if never, a lower bound, the run's length."""
+    """Return when ``part`` percent had finished, or the run's length as a lower bound."""
     time_s: float | None = summary.get(f"time_to_{part}pct_s")
     return more_than(float(summary["duration"])) if time_s is None else number(time_s)

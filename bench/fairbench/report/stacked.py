@@ -1,4 +1,4 @@
-"""Tables one below the other, where a single one would be wider than the terminal."""
+"""Tables below each other, if a single table would be wider than the terminal."""
 
 from __future__ import annotations
 

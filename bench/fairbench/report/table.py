@@ -1,4 +1,4 @@
-"""A run's summary for people: at most ``MAX_WIDTH`` columns, made from the summary alone."""
+"""A run's summary for people, at most ``MAX_WIDTH`` columns wide."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def render(
 def scored_text(
     summary: Summary, paths: str, *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return ``summary_text`` for records of which only the requests are known."""
+    """Return ``summary_text`` for records that contain only requests."""
     heading = summary.get("layout")
     title = f"scored from records ({heading})" if heading else cluster_line(summary)
     return printed(

@@ -1,4 +1,4 @@
-"""The contents of a trace for people, in at most 100 columns."""
+"""The contents of a trace for people, at most 100 columns wide."""
 
 from __future__ import annotations
 

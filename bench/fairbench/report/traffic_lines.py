@@ -1,4 +1,4 @@
-"""Floods and their harm in sentences: the same words in a diagnosis and on a run's page."""
+"""Floods and their harm in sentences, for a diagnosis and for a run's page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TTFT = "time to first token"
 
 
 def flood_line(traffic: Traffic, flood: Flood) -> str:
-    """Return who floods, when, and how much."""
+    """Return the client, time and size of a flood as a sentence."""
     name = printable(traffic.clients[flood.client])
     when = "throughout" if flood.throughout else f"from {window(flood.start_s, flood.end_s)}"
     much = f"{flood.multiple:.0f} times" if flood.multiple < MANY else f"over {MANY:.0f} times"
@@ -47,7 +47,7 @@ def harm_line(traffic: Traffic, harm: Harm, heavy: int, measured: str, basis: st
 
 
 class Judged(NamedTuple):
-    """Traffic with its floods and their harm; ``heavy`` are the clients that flood, by name."""
+    """Traffic with its floods and their harm; ``heavy`` are the names of heavy clients."""
 
     traffic: Traffic
     floods: tuple[Flood, ...]
@@ -56,14 +56,14 @@ class Judged(NamedTuple):
 
 
 def judged(traffic: Traffic) -> Judged:
-    """Return traffic with what is found in it."""
+    """Return the traffic with its floods and their harm."""
     found = tuple(floods(traffic))
     heavy = tuple(dict.fromkeys(traffic.clients[one.client] for one in found))
     return Judged(traffic, found, harm_of(traffic, found), heavy)
 
 
 def traffic_lines(found: Judged, basis: str, measured: str = TTFT) -> Iterator[str]:
-    """Yield the floods of some traffic and their harm; nothing if nobody floods."""
+    """Yield the floods of the traffic and their harm; nothing without a flood."""
     yield from (flood_line(found.traffic, one) for one in found.floods)
     if found.harm is not None:
         yield harm_line(found.traffic, found.harm, len(found.heavy), measured, basis)

@@ -1,4 +1,4 @@
-"""A workload's expected load for people, in at most 100 columns."""
+"""A workload's expected load for people, at most 100 columns wide."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Results: the run store, and what is made of stored runs."""
+"""Results: the run store, and comparisons of stored runs."""

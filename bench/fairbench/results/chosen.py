@@ -1,4 +1,4 @@
-"""Separation of a stored experiment's chosen values from the defaults of its version.
+"""Separation of a stored experiment's explicit values from the defaults of its version.
 
 A stored experiment spells out every value. Runs of one command under two versions differ in
 unchosen values whose defaults changed. Such runs belong to one experiment, but the defaults
@@ -56,7 +56,7 @@ def chosen_keys(experiment: Experiment) -> list[str]:
 def spec_changes(
     before: Experiment, chosen_before: Any, after: Experiment, chosen_after: Any
 ) -> SpecChanges:
-    """Return how two experiments differ, given their manifests' ``chosen``, None if missing.
+    """Return how two experiments differ, given the ``chosen`` keys of their manifests.
 
     A value that affects no records of either, such as the rate of another scenario, is no
     difference.
@@ -125,7 +125,7 @@ def _chosen_of_workload(experiment: Experiment) -> list[str]:
 
 
 def _has_default(key: str) -> bool:
-    """Return whether another part provides a default for a value that nobody chose."""
+    """Return whether another part provides a default for a value that was not set."""
     if key.startswith(("backend.", "workload.name", "workload.program")):
         return False
     return "." in key or key == PROFILE or key in OF_THE_WORKLOAD

@@ -1,4 +1,4 @@
-"""Stored runs side by side: at each place, the same load under several schedulers.
+"""Stored runs side by side: for each configuration, the same load by scheduler.
 
 Pure functions over what ``results.store`` and ``results.sweep_store`` read. A *place* is an
 experiment without its scheduler; runs at one place that also share the seed are compared with each
@@ -31,7 +31,7 @@ class ComparedRun:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerResults:
-    """A scheduler at one configuration: labels, runs by seed, and the combined runs.
+    """A scheduler in one configuration: labels, runs by seed, and the combined runs.
 
     ``combined`` is the result of ``intervals.combine`` on the runs' summaries.
     """
@@ -54,7 +54,7 @@ def compare_sweep(path: Path) -> list[SchedulerResults]:
 
 
 def compare(runs: Iterable[StoredRun], alone: Mapping[str, AloneRows]) -> list[SchedulerResults]:
-    """Return the cells of finished runs, by configuration, in order of first appearance.
+    """Return the cells of finished runs by configuration, in order of first appearance.
 
     ``alone`` is by ``alone_key``; a client missing there has no sharing incentive. Raises DataError
     if a run's experiment cannot be read.

@@ -1,4 +1,4 @@
-"""The summary in a comparison: with shares of the best total, and sharing incentives."""
+"""Comparison metrics of a summary: shares of the best total, and sharing incentives."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def compared_summary(
     for client in clients:
         for percent, ratios in incentives.items():
             key, name = f"sharing_incentive_p{percent}", client["client"]
-            ratio = ratios.get(name, Incentive(None, reason="it misbehaves"))
+            ratio = ratios.get(name, Incentive(None, reason="the client is heavy"))
             client[key] = noted(f"clients.{name}.{key}", ratio)
     shares = [one["entitlement_best_ratio"] for one in clients]
     additions = {
@@ -79,7 +79,7 @@ def _entitled(clients: Sequence[Mapping[str, Any]], best: float) -> list[dict[st
 
 
 def _incentives(summary: Summary, alone: AloneRows, percent: int) -> dict[str, Incentive]:
-    """Return the ratio of each well-behaved client, by name."""
+    """Return the sharing incentive of each well-behaved client, by name."""
     rows = {row["client"]: row for row in alone}
     good = [client for client in summary["clients"] if not client["misbehaving"]]
     if not summary["simulated"]:

@@ -1,4 +1,4 @@
-"""Contrasts: one experiment against another over the seeds that both have, metric by metric."""
+"""Contrasts: one experiment against another over common seeds, metric by metric."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairbench.results.values import Value, more_is_better, value_of, values_of
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """An experiment over its seeds, ascending: its name, and its runs."""
+    """An experiment over ascending seeds: its name and its runs."""
 
     name: str
     place: str
@@ -41,13 +41,13 @@ class Side:
 
     @property
     def key(self) -> str:
-        """The key that sides of one experiment share."""
+        """The key that all runs of one experiment share."""
         return experiment_key(self.first.experiment)
 
 
 @dataclass(frozen=True, slots=True)
 class MetricContrast:
-    """A metric of two sides: their means over the seeds in which both have a value, and the rest.
+    """A metric of two sides: their means over common seeds, and the difference.
 
     ``more_seeds`` is how many more would probably tell; None where none are needed, or too many
     are, or where more would not help. ``ratios`` is the difference of logarithms, which decides
@@ -64,7 +64,7 @@ class MetricContrast:
 
     @property
     def ratio(self) -> float | None:
-        """The other's mean over the baseline's; None where one is only a bound, or that is 0.
+        """The other's mean over the baseline's; None for bounds or a mean of 0.
 
         Of times it is the geometric mean over the seeds.
         """
@@ -113,8 +113,8 @@ def sides_of(runs: Iterable[ComparedRun]) -> list[Side]:
         group = groups.setdefault(key, {})
         if seed in group:
             raise DataError(
-                f"{group[seed].run.path} and {run.run.path}: the same experiment and seed twice; "
-                "keep one, or compare their directories"
+                f"{group[seed].run.path} and {run.run.path} have the same experiment and "
+                "seed; keep one of them, or compare their directories"
             )
         group[seed] = run
     return [
@@ -128,8 +128,8 @@ def contrast(baseline: Side, other: Side, metrics: Sequence[str]) -> Contrast:
     seeds = sorted(baseline.runs.keys() & other.runs.keys())
     if not seeds:
         raise UsageError(
-            f"{baseline.name} has {seed_text(baseline.runs)}, {other.name} "
-            f"{seed_text(other.runs)}: none in common, so that nothing can be paired"
+            f"{baseline.name} has {seed_text(baseline.runs)} and {other.name} has "
+            f"{seed_text(other.runs)}: a comparison needs seeds that both have"
         )
     left_out = sorted(baseline.runs.keys() ^ other.runs.keys())
     places = [place_of(side.first.experiment) | {"seed": None} for side in (other, baseline)]
@@ -172,7 +172,7 @@ def known_metrics(sides: Iterable[Side]) -> list[str]:
 
 
 def check_metrics(metrics: Iterable[str], sides: Iterable[Side]) -> None:
-    """Raise UsageError for a metric that no side has, or of which neither more nor less is better.
+    """Raise UsageError for a metric that no side has, or that has no better direction.
 
     That of a client is ``clients.NAME.KEY``.
     """

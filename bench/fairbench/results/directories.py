@@ -1,4 +1,4 @@
-"""Fresh directories: made with whatever is above them, or nothing is left behind."""
+"""New directories: created with the folders above, or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.errors import UsageError
 
 
 def check_writable(parent: Path, named: str = "result_dir") -> None:
-    """Raise UsageError unless directories can be made in ``parent``. Leaves nothing behind.
+    """Raise UsageError unless directories can be created in ``parent``.
 
     It is called what the user ``named`` it by.
     """
@@ -41,7 +41,7 @@ def _unwritable(parent: Path, error: OSError, named: str = "result_dir") -> Usag
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Name the file in an OSError that names none, as that of a full disk does not."""
+    """Add the file's name to an OSError without one, as for a full disk."""
     try:
         yield
     except OSError as error:
@@ -93,7 +93,7 @@ def _names(wanted: Path) -> Iterator[Path]:
 
 
 def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
-    """Rename to the wanted name or, where that is taken, to the first free ``name.2``, ..."""
+    """Rename to the wanted name or, if it is taken, to the first free ``name.2``, ..."""
     for target in _names(wanted):
         if not target.exists():
             try:

@@ -1,4 +1,4 @@
-"""The environment: what has to be alike on two machines for their results to be."""
+"""The environment: versions that must be equal on two machines for equal results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def environment() -> Mapping[str, str]:
 
 
 def own_version() -> str:
-    """Our version, and a digest of our code."""
+    """Return fairbench's version, with a digest of its code."""
     package = Path(fairbench.__file__).parent
     code = hashlib.sha256()
     for path in sorted(package.rglob("*")):

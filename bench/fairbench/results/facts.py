@@ -33,7 +33,7 @@ def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> Win
 def cluster_bound(
     router: Router, local: LocalScheduler, workers: int, gateway: str | None = None
 ) -> tuple[ServiceBound | None, str]:
-    """Return the theorem for gateway, router and local scheduler together, or None and why."""
+    """Return the theorem for gateway, router and local scheduler; None with the reason."""
     bound = local.service_bound()
     if isinstance(bound, NoBound):
         return None, bound.reason

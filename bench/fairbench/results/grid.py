@@ -1,4 +1,4 @@
-"""The grid of a sweep: where a point is, under what it runs, and how to call it."""
+"""The grid of a sweep: configuration, scheduler and name of each point."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def place_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def scheduler_of(experiment: Experiment) -> dict[str, Any]:
-    """Return the scheduler part: scheduler, router, local scheduler, parameters, own policy."""
+    """Return the scheduler part: scheduler, router, local scheduler, parameters, policy."""
     kept = {k: v for k, v in experiment.items() if k in SCHEDULER_KEYS}
     policy = experiment.get("backend", {}).get(OWN_POLICY)
     kept |= {} if policy is None else {OWN_POLICY: policy}
@@ -48,7 +48,7 @@ def scheduler_of(experiment: Experiment) -> dict[str, Any]:
 
 
 def key_of(part: Mapping[str, Any]) -> str:
-    """Return a hash that equal tables share."""
+    """Return a hash that equal tables have in common."""
     return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()
 
 
@@ -135,7 +135,7 @@ def flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:
-    """``KEY = VALUE (not VALUE)`` for each key in which two experiments differ."""
+    """Return ``KEY = VALUE (not VALUE)`` for each difference between two experiments."""
     ours = {key: toml_value(value) for key, value in flat(one)}
     theirs = {key: toml_value(value) for key, value in flat(other)}
     return [

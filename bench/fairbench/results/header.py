@@ -1,4 +1,4 @@
-"""The header of a summary: what was run, on what, in the keys that every run has."""
+"""The header of a summary: experiment and hardware, with keys that every run has."""
 
 from __future__ import annotations
 

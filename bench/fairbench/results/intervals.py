@@ -21,7 +21,7 @@ METHOD = "mean and 95% interval (Student's t)"  # of a number with an interval, 
 
 
 class MeanInterval(NamedTuple):
-    """A mean and its interval; no ends are known of a single value."""
+    """A mean with its confidence interval; a single value has no interval."""
 
     mean: float
     low: float | None
@@ -31,13 +31,13 @@ class MeanInterval(NamedTuple):
 def t_interval(
     values: Sequence[float], *, level: float = LEVEL, most: float = inf, least: float = -inf
 ) -> MeanInterval:
-    """Return the confidence interval of the mean of the values' distribution, cut at its limits.
+    """Return the confidence interval of the mean, limited to the possible values.
 
     The interval covers the mean with probability ``level`` if the distribution is normal. Raises
     ValueError without values.
     """
     if not values:
-        raise ValueError("no values, so no interval")
+        raise ValueError("an interval needs at least one value")
     if len(values) == 1:
         return MeanInterval(float(values[0]), None, None)
     average = fsum(values) / len(values)

@@ -1,4 +1,4 @@
-"""A file to which runs add a JSON line each, as sglang.bench_serving does."""
+"""A file to which each run appends a JSON line, as in sglang.bench_serving."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.errors import UsageError
 
 
 def check_appendable(path: Path) -> None:
-    """Raise UsageError unless lines can be added to a file. Makes none."""
+    """Raise UsageError unless lines can be appended to a file. Creates no file."""
     is_new = not path.exists()
     try:
         path.open("a").close()
@@ -25,7 +25,7 @@ def check_appendable(path: Path) -> None:
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
-    """Add the line to a file, as SGLang does, whole or not at all.
+    """Append the line to a file, completely or not at all.
 
     Raises UsageError if the line cannot be written.
     """
@@ -38,7 +38,7 @@ def append_line(path: Path, line: Mapping[str, Any]) -> None:
 
 
 def _append(file: io.FileIO, data: bytes) -> None:
-    """Append the data; of what does not fit on the disk, remove what has been written."""
+    """Append the data; remove a part that did not fit on the disk."""
     before = file.seek(0, os.SEEK_END) if file.seekable() else None
     try:
         while data:

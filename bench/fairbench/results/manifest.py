@@ -1,4 +1,4 @@
-"""The manifest: where a result comes from, by versions, commit, machine and times."""
+"""The manifest: the origin of a result, by versions, commit, machine and times."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LIBRARIES = ("numpy", "pyarrow", "pydantic", "sortedcontainers")
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """The start of a run, as a date and by the clocks (seconds)."""
+    """The start of a run, as a date and on the clocks (seconds)."""
 
     started: datetime
     wall_s: float
@@ -44,7 +44,7 @@ class Stopwatch:
         return cls(datetime.now(UTC), perf_counter(), process_time())
 
     def times(self) -> dict[str, Any]:
-        """Start (ISO 8601, UTC) and the seconds since then, elapsed and of CPU."""
+        """Return the start (ISO 8601, UTC), and elapsed and CPU seconds since then."""
         return {
             "started": self.started.isoformat(timespec="seconds"),
             "wall_s": round(perf_counter() - self.wall_s, 3),
@@ -61,7 +61,7 @@ def _trace(workload: WorkloadSpec) -> dict[str, str]:
 
 
 def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) -> dict[str, Any]:
-    """Everything about a run that is neither its spec nor its result."""
+    """Return the facts about a run that are neither its spec nor its result."""
     return {
         "schema_version": SCHEMA_VERSION,
         "complete": complete,
@@ -92,7 +92,7 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
 
 
 def _router(spec: ExperimentSpec) -> dict[str, Any]:
-    """Somebody else's router: its command, without secrets, and its version."""
+    """Return an external router's command, without secrets, and its version."""
     command = None if spec.backend is None else spec.backend.external_router
     if command is None:
         return {}
@@ -101,13 +101,13 @@ def _router(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def _own_files(key: str, paths: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """SHA-256 of the user's files by path, under ``key``; no key where there are none."""
+    """Return the SHA-256 of the user's files by path, under ``key``; nothing without files."""
     digests = {str(path): sha256(path.read_bytes()).hexdigest() for path in paths}
     return {key: digests} if digests else {}
 
 
 def git_state(package: Path) -> dict[str, Any] | None:
-    """Commit and dirty flag of fairbench's own checkout; None when it runs from elsewhere."""
+    """Return commit and dirty flag of fairbench's own checkout, or None."""
     root = package.parent.parent
     if not ((root / ".git").exists() and package == root / "bench" / "fairbench"):
         return None

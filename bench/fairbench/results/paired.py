@@ -1,4 +1,4 @@
-"""Two sides over common seeds: by how much they differ, and which of them is better.
+"""Two sides over common seeds: their difference, and which of them is better.
 
 A seed draws the load, so the two runs of a seed had the same one and their difference tells more
 than two means do. The interval is Student's for the mean of the differences. Where a value is only
@@ -25,7 +25,7 @@ MOST_SEEDS = 1000  # beyond, a difference is too small to be worth them
 
 
 class Decision(StrEnum):
-    """The conclusion of the differences about the second side."""
+    """The conclusion from the differences about the second side."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -35,7 +35,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The second side less the first, over the seeds that both have.
+    """The second side minus the first, over common seeds.
 
     ``runs`` is in how many seeds both have a value, ``undefined`` in how many one has none. ``low``
     and ``high`` are the ends of the interval of ``mean``, None where they are not known.
@@ -54,7 +54,7 @@ class Difference:
 
     @property
     def decisive(self) -> int | None:
-        """1 if the second side certainly has more, -1 if less, 0 if they are equal, else None.
+        """1 if the second is significantly larger, -1 if smaller, 0 if equal, else None.
 
         A value that is missing anywhere leaves it open: what is missing is rarely so by chance.
         """
@@ -77,7 +77,7 @@ class Difference:
 
     @property
     def obstacle(self) -> str:
-        """The reason why more such seeds would stay inconclusive; "" if they might help."""
+        """The reason why more seeds would not help; "" if they might."""
         if self.undefined:
             return f"undefined in {self.undefined} of {self.runs + self.undefined} seeds"
         known = self.high if self.mean is not None and self.mean < 0 else self.low
@@ -97,7 +97,7 @@ class Difference:
 def difference(
     first: Sequence[Value], second: Sequence[Value], *, level: float = LEVEL, most: float = inf
 ) -> Difference:
-    """Return the difference of two sides whose values are in the order of their common seeds.
+    """Return the difference of two sides whose values have the order of their seeds.
 
     Values are between 0 and ``most``, so that no difference is larger. Raises DataError for a value
     that is no number, ValueError for sides of different lengths.

@@ -1,4 +1,4 @@
-"""Stored runs to be compared: whatever a directory has, checked as far as someone edited it."""
+"""Stored runs for a comparison: reads a directory, and checks files that users edit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.results.sweep_store import SWEEP_FILE
 
 
 def runs_below(path: Path) -> Iterator[ComparedRun]:
-    """Yield a directory's runs: a sweep's with its comparison metrics, else all below it.
+    """Yield a directory's runs: for a sweep with comparison metrics, else all below.
 
     Raises DataError if there is none, or if a run is unreadable or incomplete.
     """
@@ -29,12 +29,15 @@ def runs_below(path: Path) -> Iterator[ComparedRun]:
         check_summary(run.summary, run.run.path / SUMMARY)
         _check_experiment(run)
         if run.run.manifest.get("complete") is not True:
-            raise DataError(f"{run.run.path}: incomplete, so it cannot be compared")
+            raise DataError(
+                f"{run.run.path}: this run is incomplete and cannot be compared; finish it, "
+                "or leave it out"
+            )
         yield run
 
 
 def _check_experiment(run: ComparedRun) -> None:
-    """Raise DataError if its file, which someone may have edited, lacks what names are made of."""
+    """Raise DataError if an experiment file lacks the keys from which names are made."""
     workload = run.experiment.get("workload")
     present = {*run.experiment, *(workload if isinstance(workload, Mapping) else ())}
     for key in ("name", "scenario", "dp", "scheduler", "seed"):

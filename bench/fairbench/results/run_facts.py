@@ -1,4 +1,4 @@
-"""The facts of a run, just ended or stored: what metrics must know beside its tables."""
+"""The facts of a run that metrics need in addition to its tables."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _hit_alone(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def padding_of(plan: ClientPlan) -> Padding:
-    """Return the part of a client's requests that it does not need."""
+    """Return the part of a client's requests that is padding."""
     if plan.disguise is None:
         return PLAIN
     return Padding(plan.disguise.padding_tokens, plan.disguise.output_multiple)
@@ -193,7 +193,7 @@ def _facts(
 
 
 def metrics_of(tables: Tables, facts: Facts) -> dict[str, Any]:
-    """Return a run's metrics as JSON types; ``notes`` explains a missing theorem, too."""
+    """Return a run's metrics as JSON types; ``notes`` explains a missing bound."""
     metrics = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
     if facts.bound is None:
         metrics["notes"]["bound_source"] = facts.bound_unavailable

@@ -1,4 +1,4 @@
-"""The run folder: where logs and records are kept while a run is under way."""
+"""The run folder: logs and records while a run is in progress."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def run_folder(directory: Path, name: str = FOLDER) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UsageError(
-                f"{directory}: this run is still going on, in another process"
+                f"{directory}: this run still goes on in another process; wait for its end"
             ) from None
         yield folder

@@ -1,4 +1,4 @@
-"""The result of a run: its tables, its summary, and whether it came to its end."""
+"""The result of a run: its tables, its summary, and whether it is complete."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.results.store import MEMORY_TABLE
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Raw tables (column name -> values), the summary, and whether the run came to its end.
+    """Raw tables (column name -> values), the summary, and whether the run is complete.
 
     ``memory`` is the table of who held KV memory, None if that was not recorded. ``about`` is what
     its manifest says besides.

@@ -1,4 +1,4 @@
-"""The tables of a stored run, as metrics take them."""
+"""The tables of a stored run, in the form that metrics take."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STATES = dict(zip(STATUS_NAMES, (FINISHED, REFUSED, UNFINISHED), strict=True))
 
 
 def read_tables(run: StoredRun) -> Tables:
-    """Return a run's tables. Raises DataError if one is unreadable or not of this run."""
+    """Return a run's tables. Raises DataError for an unreadable or foreign table."""
     return Tables(
         [row["client"] for row in run.summary["clients"]],
         _table(run, "requests", Requests),
@@ -59,7 +59,7 @@ def _table(run: StoredRun, name: str, kind: type[SomeTable]) -> SomeTable:
 
 
 def _check_types(table: pa.Table, kind: type[Table], where: str) -> None:
-    """Raise DataError unless columns can be cast to those of a kind of table, and are whole."""
+    """Raise DataError unless the columns are complete and can be cast to their types."""
     import pyarrow.types as types
 
     for column in fields(kind):
@@ -77,7 +77,7 @@ def _check_types(table: pa.Table, kind: type[Table], where: str) -> None:
 
 
 def _check_values(table: Table, where: str) -> None:
-    """Raise DataError for numbers that no run has."""
+    """Raise DataError for numbers out of range."""
     for name, values in table.to_columns().items():
         if values.dtype == np.float64:
             wrong = np.isinf(values) | (np.abs(values) > MAX_TIME_S)
@@ -101,7 +101,7 @@ def _range(name: str) -> tuple[int, int]:
 
 
 def _columns(table: pa.Table, codes: dict[str, dict[str, int]], where: str) -> dict[str, Any]:
-    """Numpy columns, names of clients and states as numbers."""
+    """Return numpy columns, with names of clients and states as numbers."""
     import pyarrow.compute as pc
 
     columns: dict[str, Any] = {}
@@ -114,6 +114,8 @@ def _columns(table: pa.Table, codes: dict[str, dict[str, int]], where: str) -> d
         try:
             numbers = [codes[name][value] for value in encoded.dictionary.to_pylist()]
         except KeyError as error:
-            raise DataError(f"{where}: {name} {error} is not in its summary") from None
+            raise DataError(
+                f"{where}: {name} {error} is missing in the summary of the run"
+            ) from None
         columns[name] = np.array(numbers, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
     return columns

@@ -1,4 +1,4 @@
-"""The sharing incentive: latency on the shared cluster over that on a part of one's own.
+"""The sharing incentive: latency on the shared cluster over latency alone on a part.
 
 At most 1 means no reason to leave the shared cluster. A latency may be only a lower bound; then so
 is the ratio, or, where the one alone is, an upper bound.
@@ -26,7 +26,7 @@ class Bound(Enum):
 
 
 class Incentive(NamedTuple):
-    """A ratio; ``value`` is None where it is undefined, because of ``reason``."""
+    """A ratio; ``value`` is None if it is undefined, because of ``reason``."""
 
     value: float | None
     bound: Bound = Bound.EXACT
@@ -56,7 +56,7 @@ def incentive(
 
 
 def worst(ratios: Sequence[Incentive]) -> Incentive:
-    """Return the largest ratio and its certainty; undefined if one is, or without ratios."""
+    """Return the largest ratio and its certainty; undefined if any is undefined."""
     undefined = next((one for one in ratios if one.value is None), None)
     if not ratios or undefined:
         return undefined or Incentive(None, reason="there is no well-behaved client")

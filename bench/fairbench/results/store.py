@@ -1,4 +1,4 @@
-"""A run directory: raw tables, summary, spec and manifest. Written whole or not at all."""
+"""A run directory: raw tables, summary, spec and manifest, written completely or not at all."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Summary = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run read back: where it is, its summary and its manifest (both as in their JSON files)."""
+    """A stored run: its path, summary and manifest (as in their JSON files)."""
 
     path: Path
     summary: dict[str, Any]
@@ -70,7 +70,7 @@ def save_run(
     summary: Mapping[str, Any],
     manifest: Mapping[str, Any],
 ) -> Path:
-    """Write one run into a fresh directory in ``parent``; returns the directory.
+    """Write one run into a new directory in ``parent``; return the directory.
 
     It is written under a hidden name and renamed when complete. Raises UsageError if it cannot be
     written, and leaves nothing behind then.
@@ -87,7 +87,7 @@ def save_run(
 
 
 def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
-    """Create the directory of a run in progress, which holds the spec and is no run yet.
+    """Create the directory of a run in progress, with the spec only.
 
     ``write_run`` turns it into a run. Raises UsageError if it cannot be created.
     """
@@ -98,7 +98,7 @@ def begin_run(parent: Path, spec: ExperimentSpec) -> Path:
 
 @contextmanager
 def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
-    """Call ``begin_run``, and remove the directory if the run fails before it has records.
+    """Call ``begin_run``; remove the directory if the run fails without records.
 
     The directory is also removed after a UsageError, which means that the run is impossible.
     """
@@ -133,7 +133,7 @@ def write_run(
     summary: Mapping[str, Any],
     manifest: Mapping[str, Any],
 ) -> None:
-    """Write a run's files into its directory; the manifest comes last and makes it a run.
+    """Write a run's files into its directory; the manifest, written last, makes it a run.
 
     Raises RunFailed if they cannot be written.
     """
@@ -162,7 +162,7 @@ def _write_tables(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _parts(table: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the table, or groups of rows if it need not be in memory."""
+    """Yield the table, or groups of its rows if it is on disk."""
     return table.parts(ROWS_PER_GROUP) if isinstance(table, FiledColumns) else iter([table])
 
 
@@ -186,14 +186,14 @@ def read_run(path: Path) -> StoredRun:
     version = manifest.get("schema_version")
     if version != SCHEMA_VERSION:
         raise DataError(
-            f"{path / MANIFEST}: schema_version = {version!r}: this fairbench reads "
-            f"{SCHEMA_VERSION}"
+            f"{path / MANIFEST}: schema_version = {version!r}: must be {SCHEMA_VERSION} "
+            "for this version of fairbench"
         )
     return StoredRun(path, _in_present_terms(read_json(path / SUMMARY)), manifest)
 
 
 def _in_present_terms(summary: dict[str, Any]) -> dict[str, Any]:
-    """Older summaries called unfinished requests failed."""
+    """Return the summary with present keys; older summaries called unfinished requests failed."""
     if "unfinished" in summary or "failed" not in summary:
         return summary
     return summary | {"failed": 0, "unfinished": summary["failed"]}
@@ -205,7 +205,7 @@ def runs_in(folder: Path) -> list[StoredRun]:
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a run was saved, complete or not, and neither killed nor in progress."""
+    """Return whether a directory holds a saved run, complete or not."""
     return not path.name.startswith(".") and (path / MANIFEST).exists()
 
 
@@ -217,7 +217,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json_file(path, f"{path}", strict=True)
     except MissingFile:
-        raise DataError(f"{path}: no such file, so {path.parent} is not a run directory") from None
+        raise DataError(
+            f"{path}: no such file; {path.parent} must be the directory of a run"
+        ) from None
     if not isinstance(content, dict):
         raise DataError(f"{path}: must hold a JSON object")
     cleaned: dict[str, Any] = _cleaned(content)
@@ -235,12 +237,12 @@ def _cleaned(content: Any) -> Any:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object, whole or not at all."""
+    """Write a JSON object, completely or not at all."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, whole or not at all: what was there stays until all of it is written."""
+    """Write a file, completely or not at all; the old content stays until then."""
     hidden = path.with_name(f".{path.name}.part")
     try:
         with naming(path):

@@ -1,4 +1,6 @@
-"""Student's t for whole degrees of freedom, by its finite series (Abramowitz and Stegun 26.7.3-4).
+"""Student's t for whole degrees of freedom, by a finite series.
+
+See Abramowitz and Stegun 26.7.3-4.
 
 numpy has no t distribution, and scipy would be the largest dependency for this one function.
 """
@@ -17,7 +19,7 @@ def central(t: float, degrees: int) -> float:
     Raises ValueError for less than one degree of freedom.
     """
     if degrees < 1:
-        raise ValueError(f"{degrees} degrees of freedom: there must be one at least")
+        raise ValueError(f"{degrees} degrees of freedom: must be at least 1")
     return _central(atan(abs(t) / sqrt(degrees)), degrees)
 
 

@@ -1,4 +1,4 @@
-"""The schema of a summary to be shown: it may come from a file that someone edited.
+"""The schema of a summary to be shown, which a user may have edited.
 
 What was run is listed here, metrics are those of the catalogue.
 """
@@ -107,7 +107,7 @@ class Schemas(NamedTuple):
 
 
 def check_summary(summary: Mapping[str, Any], path: Path) -> None:
-    """Raise DataError, one line, if a key of the summary in ``path`` is missing or of wrong type.
+    """Raise DataError, one line, for a missing key or a wrong type in the summary.
 
     Other keys are not looked at.
     """
@@ -115,7 +115,7 @@ def check_summary(summary: Mapping[str, Any], path: Path) -> None:
 
 
 def check_whole(summary: Mapping[str, Any], path: Path) -> None:
-    """Check everything from which a report or a new score is made; no key is optional."""
+    """Check every key that a report or a new score needs; no key is optional."""
     schemas = _schemas(_ranks(summary, path))
     _check(schemas.shown, summary, path)
     _check(schemas.whole, summary, path)
@@ -129,7 +129,7 @@ def _check(schema: type[BaseModel], summary: Mapping[str, Any], path: Path) -> N
 
 
 def _ranks(summary: Mapping[str, Any], path: Path) -> tuple[int, ...]:
-    """Return the percentiles that were chosen."""
+    """Return the chosen percentiles."""
     try:
         return chosen_percentiles(summary)
     except UsageError as error:

@@ -1,4 +1,4 @@
-"""A sweep's directory: what it sweeps, a run directory per finished point, and what failed.
+"""A sweep's directory: the sweep, a run directory per finished point, and failures.
 
 sweep.toml       the sweep, flags included: all that is needed to go on with it
 index.json       its points in order: identity and name
@@ -38,7 +38,7 @@ AloneRows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class SweepStore:
-    """The directory of one sweep. Only ``create`` makes one; the rest reads or adds to it."""
+    """The directory of one sweep. ``create`` makes it; other methods read or add to it."""
 
     path: Path
 
@@ -53,7 +53,7 @@ class SweepStore:
         return store
 
     def extend(self, sweep: Sweep, points: Sequence[ExperimentSpec]) -> None:
-        """Write down what is swept. What was finished of an earlier and smaller sweep stays."""
+        """Store the points of a larger sweep; finished runs of the smaller one stay."""
         named = zip(points, point_names(points), strict=True)
         index = [{"identity": identity(spec), "name": name} for spec, name in named]
         write_text(self.file, to_toml(sweep))
@@ -93,7 +93,7 @@ class SweepStore:
         return [point["identity"] for point in index["points"]]
 
     def take_from(self, other: SweepStore) -> None:
-        """Copy what another sweep has finished of this one's points, and of its clients alone.
+        """Copy finished points, and clients alone, of this sweep from another sweep.
 
         Raises DataError if that one cannot be read.
         """
@@ -108,7 +108,7 @@ class SweepStore:
                 save_alone(self.alone_folder, key, rows)
 
     def discard_partial(self) -> None:
-        """Remove what interrupted or killed points left behind, since they begin anew."""
+        """Remove the remains of interrupted points, which start again."""
         for path in self.runs.iterdir():
             if not is_run(path):
                 shutil.rmtree(path)
@@ -127,13 +127,13 @@ class SweepStore:
         write_json(self.path / "failed" / f"{key}.json", failure)
 
     def clear_failure(self, key: str) -> None:
-        """Forget that a point failed, now that it did not."""
+        """Remove the stored failure of a point that has succeeded."""
         with suppress(FileNotFoundError):
             (self.path / "failed" / f"{key}.json").unlink()
 
 
 def save_alone(folder: Path, key: str, rows: AloneRows) -> None:
-    """Keep the latencies of the clients of one place and seed."""
+    """Store the latencies of the clients alone for one configuration and seed."""
     write_json(folder / f"{key}.json", {"clients": list(rows)})
 
 

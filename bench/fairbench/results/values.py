@@ -1,4 +1,4 @@
-"""The numbers of a summary that are compared, and which way each of them is worse."""
+"""The comparable numbers of a summary, and the worse direction of each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Value(NamedTuple):
 
     @property
     def exact(self) -> Fraction:
-        """The number, as the decimal that the file shows. Raises DataError if it is none."""
+        """Return the number as the decimal in the file. Raises DataError for another value."""
         try:
             return Fraction(str(self.raw))
         except ValueError:
@@ -47,7 +47,7 @@ ABSENT = Value(None, reason="not in the summary")
 
 
 def values_of(summary: Mapping[str, Any]) -> dict[str, Value]:
-    """Return every plain value of a summary by key, those of clients as ``clients.NAME.KEY``."""
+    """Return every plain value of a summary by key; clients' as ``clients.NAME.KEY``."""
     bounds = dict.fromkeys(summary["censored"], ">")
     bounds |= dict.fromkeys(summary.get("upper_bounds", ()), "<")
     flat = {key: value for key, value in summary.items() if not isinstance(value, list | dict)}
@@ -78,7 +78,7 @@ def value_of(summary: Mapping[str, Any], key: str) -> Value:
 
 
 def more_is_better(metric: str, known: Collection[str]) -> bool:
-    """Return whether more of a metric is better. Raises UsageError if unknown or if neither is.
+    """Return whether a higher metric is better. Raises UsageError if unknown or undirected.
 
     ``known`` are the keys of the summaries that are compared.
     """
@@ -87,7 +87,7 @@ def more_is_better(metric: str, known: Collection[str]) -> bool:
         alike = (one for one in known if one.startswith(CLIENTS) == ours)
         raise unknown_name("metric", metric, filter(_has_a_worse_side, alike))
     if not _has_a_worse_side(metric):
-        raise UsageError(f"metric {metric!r}: neither more nor less of it is worse")
+        raise UsageError(f"metric {metric!r}: has no worse direction; choose a metric that has one")
     return _better(metric) is Better.MORE
 
 

@@ -1,1 +1,1 @@
-"""Schedulers: pure state machines, one policy a file; ``base`` is their interface."""
+"""Schedulers: pure state machines, one policy in each file; ``base`` holds their interfaces."""

@@ -1,4 +1,4 @@
-"""The two interfaces of this package: what a local scheduler and a router must do.
+"""The two interfaces of this package: the methods of a local scheduler and of a router.
 
 Both are pure state machines. They read no clock, no random source and no socket; time and facts
 are passed in and decisions come out, so the very same object runs in the simulator, inside a real
@@ -47,7 +47,7 @@ __all__ = [
 
 
 class LocalScheduler(ABC):
-    """Orders one worker's waiting queue. Subclass this, one policy per file.
+    """The order of one worker's waiting queue. Subclass this, one policy per file.
 
     The class must define ``name`` and a frozen dataclass ``Params`` (its fields are what ``--set
     name.field=value`` reaches), and take ``Params`` in its constructor.
@@ -70,7 +70,7 @@ class LocalScheduler(ABC):
     setup: Setup = Setup()
 
     def prepare(self, setup: Setup) -> None:
-        """Told once, before the first request, what is known of clients, weights and costs.
+        """Receive the facts about clients, weights and costs, once, before the first request.
 
         Raises UsageError if the parameters do not fit, such as for a client that is not there.
         """
@@ -78,7 +78,7 @@ class LocalScheduler(ABC):
 
     @abstractmethod
     def select(self, view: WaitingView, now_s: float) -> Selection:
-        """Run one admission pass. Yield candidates; return when no more should be tried.
+        """Run one admission pass: yield candidates, and return when no more should be tried.
 
         The generator receives True if the candidate was admitted (``on_admitted`` has then run
         already) and False if there was no room. SGLang's own schedulers return at the first False.
@@ -87,7 +87,7 @@ class LocalScheduler(ABC):
         """
 
     def wake_s(self, view: WaitingView, now_s: float) -> float | None:
-        """Return when to be asked again without any event, None for never.
+        """Return the time of the next call without an event, or None for no call.
 
         Only called for a scheduler that is not ``work_conserving``, when its worker is idle and
         requests wait.
@@ -95,11 +95,17 @@ class LocalScheduler(ABC):
         return None
 
     def accepts(self, request: Request, now_s: float) -> bool:
-        """Return whether an arriving request is accepted. A rate limit refuses some for good."""
+        """Return whether to accept an arriving request.
+
+        A rate limit refuses some requests for good.
+        """
         return True
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        """Handle a request that is about to enter the queue; ``view`` does not hold it yet."""
+        """Handle a request that is about to enter the queue.
+
+        ``view`` does not contain the request yet.
+        """
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         """Handle an admission; the uncached ``extend_tokens`` will all be computed.
@@ -115,7 +121,7 @@ class LocalScheduler(ABC):
         """
 
     def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
-        """Charge a batch: each client's requests (``running``) made ``steps`` steps each.
+        """Charge a batch whose clients each made ``steps`` steps with their ``running`` requests.
 
         Between two calls a client's number only changes after ``on_tokens``, ``on_finish`` or
         ``on_retract`` for that client. Override this method only for speed. The override must then
@@ -130,7 +136,7 @@ class LocalScheduler(ABC):
         """Charge a request's output tokens, only for a scheduler with ``per_request_tokens``."""
 
     def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
-        """Charge a request for the GPU time of its prompt, or of a chunk of it, in picoseconds.
+        """Charge a request for the GPU time of its prompt or a chunk of it, in picoseconds.
 
         ``complete`` marks the last chunk. Only called for a scheduler with ``times_steps``, like
         ``on_gpu_time``.
@@ -143,11 +149,13 @@ class LocalScheduler(ABC):
         """
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Memory is out: all running requests, the first to lose its memory first.
+        """Return all running requests, when memory is out, in the order of losing their memory.
 
         Only for a scheduler with ``orders_retraction``; without it the engine's own order holds.
         """
-        raise RunFailed(f"{self.name} declares orders_retraction and has no retraction_order")
+        raise RunFailed(
+            f"{self.name} declares orders_retraction, so it must have a method retraction_order"
+        )
 
     def step_tokens(self, running: RunningView, now_s: float) -> int:
         """Return the token limit of the step that begins, for prompts and outputs together.
@@ -155,20 +163,20 @@ class LocalScheduler(ABC):
         Only called for a scheduler with ``sizes_steps``, and only in engines whose steps mix both
         (vLLM). The engine's own limit applies as well, and every running request gets its token.
         """
-        raise RunFailed(f"{self.name} declares sizes_steps and has no step_tokens")
+        raise RunFailed(f"{self.name} declares sizes_steps, so it must have a method step_tokens")
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
-        """Handle a running request that lost its memory, or was preempted, and will wait again."""
+        """Handle a running request that lost its memory or was preempted, and now waits again."""
 
     def on_read(self, request: Request, read: Read) -> None:
-        """Correct the charge for a prompt that was charged in full, as if nothing was cached.
+        """Correct the charge of a prompt that was charged in full, because a part was cached.
 
         Only called before real servers, by a queue that must charge before it can know
         (``gateway``); once, before ``on_finish``. The scheduler charges or refunds the difference.
         """
 
     def on_output(self, request: Request, tokens: int) -> None:
-        """Report a request's total output, 0 if it never ran, at its end before ``on_finish``."""
+        """Record a request's total output (0 if it never ran) at its end, before ``on_finish``."""
 
     def on_finish(self, request: Request) -> None:
         """Handle a request that produced its last token, or was aborted."""
@@ -183,7 +191,7 @@ class LocalScheduler(ABC):
 
 
 class Router(ABC):
-    """Chooses a worker for each request. Subclass this, one policy per file.
+    """The choice of a worker for each request. Subclass this, one policy per file.
 
     Constructor: ``(params, workers)`` where ``workers`` is the number of workers, numbered from 0.
     """
@@ -202,7 +210,10 @@ class Router(ABC):
     setup: Setup = Setup()
 
     def prepare(self, setup: Setup) -> None:
-        """Told once, before the first request; ``setup.fleet`` is every worker's load."""
+        """Receive the facts of the experiment, once, before the first request.
+
+        ``setup.fleet`` has loads.
+        """
         self.setup = setup
 
     @abstractmethod
@@ -215,24 +226,27 @@ class Router(ABC):
         """
 
     def on_first_token(self, request: Request, worker: int, at_s: float) -> None:
-        """Report when a request's first token came, on the host's clock, before ``on_finish``.
+        """Record the time of a request's first token on the host's clock, before ``on_finish``.
 
         Not called for a request without a first token, or if the host did not see it.
         """
 
     @property
     def wants_gpu_time(self) -> bool:
-        """Return whether ``on_gpu_time`` is used; simulated workers measure it only then."""
+        """Return whether the router uses ``on_gpu_time``.
+
+        Simulated workers measure GPU time only then.
+        """
         return type(self).on_gpu_time is not Router.on_gpu_time
 
     def on_gpu_time(self, request: Request, worker: int, gpu_s: float) -> None:
-        """Report a request's GPU time on the worker, if known, before ``on_finish``."""
+        """Record a request's GPU time on the worker, if known, before ``on_finish``."""
 
     def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
-        """Handle a request that finished at a worker (or was refused, with 0 tokens)."""
+        """Handle a request that finished at a worker, or was refused with 0 output tokens."""
 
     def on_failure(self, request: Request, worker: int, now_s: float) -> None:
-        """Handle a worker's failure before it did anything for the request.
+        """Handle a worker that failed before it did anything for the request.
 
         Called in place of ``on_finish``; the request may be routed again. The router should refund
         what it charged for the dispatch.
@@ -240,15 +254,18 @@ class Router(ABC):
         self.on_finish(request, worker, Segment("nothing", 0), now_s)
 
     def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
-        """Handle the eviction of the last ``evicted_tokens`` of ``prefix``, reported with delay."""
+        """Handle the eviction of the last ``evicted_tokens`` of ``prefix``, reported later."""
 
     def on_weights(self) -> None:
         """Handle a change of the setup's weights, which happens in place."""
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
-        """Add a worker with an empty cache (again). Raises RunFailed if that is impossible."""
-        raise RunFailed(f"router {self.name} cannot change its set of workers")
+        """Add a worker with an empty cache, perhaps one that left before.
+
+        Raises RunFailed if unsupported.
+        """
+        raise RunFailed(f"router {self.name} does not support adding or removing workers")
 
     def on_worker_leave(self, worker: int, now_s: float) -> None:
         """Remove a worker and its cache; the host dispatches its requests again."""
-        raise RunFailed(f"router {self.name} cannot change its set of workers")
+        raise RunFailed(f"router {self.name} does not support adding or removing workers")

@@ -1,4 +1,4 @@
-"""Batch cost: how heavy what runs on a worker is, and from when on it is heavy enough.
+"""Batch cost: how expensive the running batch of a worker is, and when it is efficient enough.
 
 A decode step takes a fixed time, however little runs (launches, reading the weights), and beyond it
 a time for each request and each token of context. So batches are weighed in tokens of context:
@@ -27,7 +27,7 @@ _MANY_REQUESTS, _MUCH_CONTEXT = 4_096, 1 << 20
 
 
 class StepUnits(NamedTuple):
-    """The costs of a decode step, in tokens of context that could be read instead."""
+    """The costs of a decode step, in context tokens that take the same time to read."""
 
     unit_tokens: float  # on what does not depend on the batch
     request_tokens: float  # on one more request, its context apart
@@ -48,7 +48,7 @@ def step_units(costs: CostModel | None) -> StepUnits | None:
 
 
 class OutputLengths:
-    """Expected output lengths: a moving average over what a client's requests have produced.
+    """Expected output lengths: a moving average over the finished requests of each client.
 
     Of a client of whom nothing has finished, that of everybody; before anything has,
     ``PRIOR_OUTPUT_TOKENS``. What a client allows (``max_new_tokens``) does not count.
@@ -59,7 +59,7 @@ class OutputLengths:
         self._of_client: dict[str, _Average] = {}  # the longest unheard of first
 
     def expected(self, client: str) -> float:
-        """Output tokens of this client's next request."""
+        """Return the expected output tokens of the client's next request."""
         return self._of_client.get(client, self._everybody).mean
 
     def learn(self, client: str, tokens: int) -> None:
@@ -72,7 +72,7 @@ class OutputLengths:
 
 
 class _Average(NamedTuple):
-    """The mean of the first ``RECENT``, from then on with that much memory."""
+    """The mean of the first ``RECENT`` values, then an exponential average with that memory."""
 
     mean: float
     seen: int
@@ -83,7 +83,7 @@ class _Average(NamedTuple):
 
 
 class BatchCost:
-    """The cost of what runs. A request keeps the cost with which it came in, so sums are exact.
+    """The cost of the running batch. A request keeps its initial cost, so that sums are exact.
 
     Several may learn the same ``lengths``.
     """
@@ -97,7 +97,10 @@ class BatchCost:
         return len(self._context)
 
     def tokens(self, request_tokens: float, without: Iterable[Request] = ()) -> float:
-        """Return the present cost without some requests; ``request_tokens`` as in ``StepUnits``."""
+        """Return the present cost without some requests.
+
+        ``request_tokens`` is defined in ``StepUnits``.
+        """
         gone = [self._context[one] for one in without if one in self._context]
         left = len(self._context) - len(gone)
         return self._context_tokens - sum(gone) + left * request_tokens

@@ -1,4 +1,4 @@
-"""The bounded tree: a location tree of so many nodes at most, which forgets what is long unused."""
+"""The bounded tree: a location tree that keeps a limited number of recently used nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOBODY = -1
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RecentNode(LocationNode):
-    """Linked, in a ring through the root, to the nodes that were used next before and after it."""
+    """A node that is linked in a ring with the nodes used just before and after it."""
 
     __slots__ = ("newer", "older")
 
@@ -31,14 +31,14 @@ class RecentNode(LocationNode):
         self.older.newer, self.newer.older = self.newer, self.older
 
     def link_before(self, joint: Self) -> None:
-        """Into the ring, as what was used last before ``joint``."""
+        """Insert this node into the ring before ``joint``, as the node used last."""
         self.newer, self.older = joint, joint.older
         joint.older.newer = joint.older = self
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BoundedTree(LocationTree[RecentNode]):
-    """A location tree that keeps ``limit`` nodes, or one prompt's if those are more.
+    """A location tree that keeps at most ``limit`` nodes, or the nodes of one prompt if more.
 
     A prompt that is added uses its whole path, whichever worker it goes to. Beyond the limit the
     longest unused leaf is forgotten, marks and all, so that what is kept of a prompt is always a
@@ -76,7 +76,7 @@ class BoundedTree(LocationTree[RecentNode]):
         self._shrink(self.root)
 
     def mark_path(self, end: RecentNode, worker: int) -> None:
-        """Mark a path as just used, leaves before their parents, so that the oldest is a leaf.
+        """Mark a path as just used, from the leaf up, so that the oldest node is always a leaf.
 
         The effect is that of ``mark``, ``unlink`` and ``link_before``, without three calls per
         node.
@@ -116,7 +116,7 @@ class BoundedTree(LocationTree[RecentNode]):
         return super().remove(leaf)
 
     def _shrink(self, newest: RecentNode) -> None:
-        """Forget leaves, the longest unused first, but not ``newest``."""
+        """Forget the leaves that were unused for longest, except ``newest``."""
         while self.size > self.limit and (node := self.root.newer) is not newest:
             node.workers = 0
             self.prune(node)

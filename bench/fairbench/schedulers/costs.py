@@ -1,4 +1,4 @@
-"""Costs of a request, h(input tokens, output tokens): linear, measured, or a function of yours.
+"""Cost of a request, h(input tokens, output tokens): linear, measured, or a user's function.
 
 [VTC] §4.2 asks of h only that it grows with both. A file of your own has one function,
 ``cost(input_tokens, output_tokens)``; a setting names the file.
@@ -25,13 +25,16 @@ TRIED_TOKENS = (0, 1, 2, 16, 17, 256, 4_096, 100_000)  # inputs and outputs that
 
 
 def profiled_cost_ms(input_tokens: int, output_tokens: int) -> float:
-    """Time of a request in a full batch, Llama-7b on an A10G ([VTC-artifact], req_queue.py)."""
+    """Return the time of a request in a full batch for Llama-7b on an A10G.
+
+    Source: [VTC-artifact], req_queue.py.
+    """
     x, y = input_tokens, output_tokens
     return 0.21001891 * x + 0.10075395 * y + 0.0039868 * x * y + 0.00324733 * y * y + 1.14601454
 
 
 def own_cost(name: str) -> Cost | None:
-    """Return the cost function that a setting names, None for weighted tokens.
+    """Return the cost function that a setting names, or None for weighted tokens.
 
     Raises UsageError for an unknown name, for a file that cannot be run, and for an invalid cost
     function: not a number, below 0, or less for more tokens.
@@ -44,7 +47,7 @@ def own_cost(name: str) -> Cost | None:
         raise unknown_name("cost", name, (LINEAR, PROFILED, f"FILE{SUFFIX}"))
     function = getattr(module_of(Path(name).resolve(), "cost"), FUNCTION, None)
     if not callable(function):
-        raise UsageError(f"{name}: needs a function {FUNCTION}(input_tokens, output_tokens)")
+        raise UsageError(f"{name}: must define a function {FUNCTION}(input_tokens, output_tokens)")
     _try_out(function, name)
     cost: Cost = function
     return cost
@@ -61,7 +64,9 @@ def _try_out(function: Callable[[int, int], Any], name: str) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
             raise UsageError(f"{where} is {value!r}: must be a number")
         if value < max(values.get(fewer, 0) for fewer in ((_fewer(x), y), (x, _fewer(y)))):
-            raise UsageError(f"{where} is {value!r}: must not be less than 0 or for fewer tokens")
+            raise UsageError(
+                f"{where} is {value!r}: a cost must be at least 0, and must not fall as tokens grow"
+            )
         values[x, y] = value
 
 

@@ -1,4 +1,4 @@
-"""An admission pass: a scheduler names candidates, its home says what became of each."""
+"""An admission pass: a scheduler names candidates, and the host answers with each outcome."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.core import Request
 
 
 class Preempt(NamedTuple):
-    """Yielded in a selection: take this running request's memory back; it is recomputed later.
+    """A wish that a selection yields: free the memory of this running request.
 
     With ``swap`` its KV is copied to the host's memory and back instead (``Setup.swap_token_s`` is
     what that takes); only for a scheduler that declares ``swaps``. The answer is whether it was
@@ -52,7 +52,7 @@ def drive(
     try_admit: Callable[[Request], Tried],
     preempt: Callable[[Preempt], bool] = never,
 ) -> None:
-    """Try what the scheduler names until it stops or the pass is over.
+    """Try the candidates of the scheduler until the scheduler stops or the pass ends.
 
     After an admission that ends the pass the scheduler is not asked again: it might refill, or move
     on to another group, for a candidate that nobody will try.
@@ -75,7 +75,7 @@ def drive(
 
 
 def resume(selection: Selection, answer: bool) -> Request | Preempt | None:
-    """Tell the scheduler what became of its candidate; the next one, None if it has none."""
+    """Tell the scheduler the outcome of its candidate; return the next candidate, or None."""
     try:
         return selection.send(answer)
     except StopIteration:

@@ -1,4 +1,4 @@
-"""Charges of GPU time: a prompt's is predicted when it is admitted and put right as it is computed.
+"""Charges of GPU time: the time of a prompt is predicted at admission and corrected afterwards.
 
 They add up to the time that the worker was busy: every home that sets ``times_steps`` tells of
 each iteration whose time it was, and what was predicted is given back against that.
@@ -15,14 +15,14 @@ UNIT_TOKENS = 1_024  # of the prompt by which a token's time is told
 
 
 class GPUCharges:
-    """The GPU time that requests owe beyond what was charged, in whole picoseconds."""
+    """The GPU time that each request owes beyond its charges, in whole picoseconds."""
 
     def __init__(self, costs: CostModel) -> None:
         self._costs = costs
         self._ahead: dict[Request, int] = {}  # charged, and not yet computed
 
     def admitted(self, request: Request, extend_tokens: int) -> int:
-        """Charge the expected time of a request's prompt on its own, whatever else runs then."""
+        """Charge the expected time of a request's prompt, as if it were alone in the batch."""
         return self._charge(request, extend_tokens, 0.0)
 
     def dispatched(self, request: Request, extend_tokens: int) -> int:
@@ -37,14 +37,17 @@ class GPUCharges:
         return ahead_ps
 
     def computed(self, request: Request, gpu_ps: int, complete: bool) -> int:
-        """Charge the time of a prompt's part beyond the prepayment; ``complete``: the last part."""
+        """Charge the time of a prompt's part beyond the prepayment.
+
+        ``complete`` marks the last part.
+        """
         ahead_ps = self._ahead.get(request, 0)
         paid_ps = ahead_ps if complete else min(ahead_ps, gpu_ps)
         self._ahead[request] = ahead_ps - paid_ps
         return gpu_ps - paid_ps
 
     def over(self, request: Request) -> int:
-        """Refund the unused prepayment of a request that is over or lost its memory."""
+        """Refund the unused prepayment of a request that has ended or lost its memory."""
         return -self._ahead.pop(request, 0)
 
     def token_ps(self) -> float:
@@ -58,5 +61,8 @@ class GPUCharges:
 def gpu_charges(name: str, setup: Setup) -> GPUCharges:
     """Return a scheduler's charges. Raises UsageError if its host has no iteration costs."""
     if setup.costs is None:
-        raise UsageError(f"{name}.charge = {GPU_TIME!r}: what iterations take is not known here")
+        raise UsageError(
+            f"{name}.charge = {GPU_TIME!r}: needs a timing profile, because the time of "
+            "iterations is not known here; leave charge out"
+        )
     return GPUCharges(setup.costs)

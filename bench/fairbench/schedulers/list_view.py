@@ -1,4 +1,4 @@
-"""A waiting queue that is just a list: the plain reading of SGLang's ``calc_priority``.
+"""A waiting queue as a plain list, as in SGLang's ``calc_priority``.
 
 Slow and obviously correct. It is what a live server offers (a list to sort in place) and the
 oracle for the simulator's incremental queue.
@@ -50,7 +50,7 @@ class ListScan:
 
 
 class ListView:
-    """``requests`` is the queue itself (shared with the home, sorted in place).
+    """A view whose ``requests`` is the queue itself, shared with the host and sorted in place.
 
     ``matched(request)`` returns how many tokens of its prompt are cached now, maybe all.
     ``prompt(request)`` is what would be prefilled (a retracted request keeps its outputs).
@@ -81,7 +81,7 @@ class ListView:
         self._requests.append(request)
 
     def enter_first(self, request: Request) -> None:
-        """Put at the head what was preempted, where an engine does that."""
+        """Insert a preempted request at the head, for engines that do so."""
         self._arrival[request] = next(self._before)
         self._requests.insert(0, request)
 
@@ -112,7 +112,7 @@ class ListView:
         return sorted(self._requests, key=self._arrival.__getitem__)
 
     def _deprioritized(self) -> set[Request]:
-        """Cold requests whose first 32 tokens an earlier cold request shares."""
+        """Return the cold requests whose first 32 tokens an earlier cold request shares."""
         heads: set[Prompt] = set()
         last: set[Request] = set()
         for request in self._requests:

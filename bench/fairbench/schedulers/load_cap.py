@@ -1,4 +1,4 @@
-"""Load cap: an engine admits no more than makes its steps efficient, the rest waits.
+"""Load cap: an engine admits requests until its steps are efficient; the rest waits.
 
 With a large KV pool thousands may run at once, nothing waits, and no fair order has anything to
 order. A limit on requests (``max_running_requests``) cures that too, but the right one depends on
@@ -50,7 +50,7 @@ class LoadCap:
             self.most_tokens = CAP_UNITS * units.unit_tokens
 
     def forget(self) -> None:
-        """Forget the learned output lengths, since an idle engine starts afresh."""
+        """Forget the learned output lengths, because an idle engine starts afresh."""
         self._running.lengths = OutputLengths()
 
     def __len__(self) -> int:
@@ -62,14 +62,17 @@ class LoadCap:
         return self._running.tokens(self._request_tokens)
 
     def has_room(self, request: Request, without: Iterable[Request] = ()) -> bool:
-        """Return whether a request may be admitted now, or could be if some did not run."""
+        """Return whether a request can be admitted now.
+
+        ``without`` are requests assumed not to run.
+        """
         rest = self._running.tokens(self._request_tokens, without)
         more = self._running.expected_context(request) + self._request_tokens
         return not rest or rest + more <= self.most_tokens
 
 
 class NoCap(LoadCap):
-    """None: everything has room, and nobody counts what runs, at each admission and each end."""
+    """The absence of a cap: every request has room, and the running requests are not counted."""
 
     def __init__(self) -> None:
         super().__init__(NONE)
@@ -89,10 +92,16 @@ def _uncounted_end(request: Request, output_tokens: int) -> None:
 
 
 def load_cap(setting: str | int | None, costs: CostModel) -> LoadCap:
-    """Return the cap for an engine with these costs. Raises UsageError for unknown costs."""
+    """Return the load cap for an engine with these costs.
+
+    Raises UsageError if costs are unknown.
+    """
     if setting is None or setting == NONE:
         return NoCap()
     units = step_units(costs)
     if units is None:
-        raise UsageError(f"load_cap = {setting!r}: nobody knows what a decode step takes here")
+        raise UsageError(
+            f"load_cap = {setting!r}: needs a timing profile, because the time of a decode "
+            "step is not known here"
+        )
     return LoadCap(setting, units)

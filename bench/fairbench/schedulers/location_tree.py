@@ -1,4 +1,4 @@
-"""The location tree: which workers hold which prefixes, the routers' view of every cache."""
+"""The location tree: which workers hold which prefixes, a router's view of every cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.schedulers.prefix_tree import Edge, Node, Place, PrefixTree
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LocationNode(Node):
-    """A stretch of tokens and, as bits of ``workers``, who holds it."""
+    """A stretch of tokens with the ``workers`` (bits) that hold it."""
 
     __slots__ = ("workers",)
 
@@ -23,7 +23,7 @@ class LocationNode(Node):
 
 
 class Holders(NamedTuple):
-    """The ``workers`` (bits) that hold a prefix of so many ``tokens``."""
+    """The ``workers`` (bits) that hold a prefix of ``tokens`` tokens."""
 
     tokens: int
     workers: int
@@ -33,7 +33,7 @@ L = TypeVar("L", bound=LocationNode)
 
 
 class Found(NamedTuple, Generic[L]):
-    """The end of a walk along a prompt: the deepest ``node`` and its ``place`` there."""
+    """The end of a walk along a prompt: the deepest ``node``, and the ``place`` in the prompt."""
 
     node: L
     place: Place
@@ -49,7 +49,7 @@ class LocationTree(PrefixTree[L]):
     """
 
     def find(self, prompt: Prompt) -> Found[L]:
-        """Return where the walk along a prompt ends, for the methods below.
+        """Return the end of the walk along a prompt, as an argument for the methods below.
 
         The walk splits an edge that matches in part, as SGLang does, because the prompt is about to
         be added anyway.
@@ -81,7 +81,7 @@ class LocationTree(PrefixTree[L]):
         return found
 
     def cached_tokens(self, node: L) -> dict[int, int]:
-        """Worker -> depth of its deepest mark at or above ``node``; workers without are absent."""
+        """Return worker -> depth of its deepest mark at or above ``node``, if it has any mark."""
         found: dict[int, int] = {}
         for depth, workers in self.levels(node):
             while workers:
@@ -91,11 +91,11 @@ class LocationTree(PrefixTree[L]):
         return found
 
     def insert(self, prompt: Prompt, worker: int) -> L:
-        """Mark a whole prompt as held by ``worker``; returns the node at its end."""
+        """Mark a whole prompt as held by ``worker``; return the node at its end."""
         return self.add(self.find(prompt), prompt, worker)
 
     def add(self, found: Found[L], prompt: Prompt, worker: int) -> L:
-        """Insert a prompt like ``insert``, from what ``find`` just returned for the prompt."""
+        """Insert a prompt as ``insert`` does, from the result of ``find`` for the same prompt."""
         node, place = found
         if place[0] < len(prompt):
             node = self.extend(node, prompt, place, prompt_tokens(prompt))
@@ -103,7 +103,7 @@ class LocationTree(PrefixTree[L]):
         return node
 
     def mark_path(self, end: L, worker: int) -> None:
-        """Mark a node and everything above it, the root apart, from below."""
+        """Mark a node and all nodes above it except the root, from the bottom up."""
         for at in self.upward(end):
             self.mark(at, worker)
 
@@ -126,7 +126,7 @@ class LocationTree(PrefixTree[L]):
         self.prune(node)
 
     def purge(self, worker: int) -> None:
-        """Remove the marks of a worker that left with its whole cache. Visits every node."""
+        """Remove the marks of a worker that left together with its cache. Visits every node."""
         parents_first = list(self.nodes())
         for node in reversed(parents_first):
             self.unmark(node, worker)
@@ -134,12 +134,15 @@ class LocationTree(PrefixTree[L]):
                 self.remove(node)
 
     def prune(self, node: L) -> None:
-        """Remove ``node`` and then whatever becomes childless above it, while nobody needs it."""
+        """Remove ``node``, and each ancestor that is then vacant."""
         while node.parent is not None and self.vacant(node):
             node = self.remove(node)
 
     def vacant(self, node: L) -> bool:
-        """Return whether the node can go: no children, no worker. Subclasses may add reasons."""
+        """Return whether the node can be removed: no children, no worker.
+
+        Subclasses may add reasons.
+        """
         return not node.children and not node.workers
 
     def mark(self, node: L, worker: int) -> None:

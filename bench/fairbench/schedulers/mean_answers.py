@@ -4,14 +4,14 @@ from __future__ import annotations
 
 
 class MeanAnswers:
-    """The mean output of what a client has finished; of one that has nothing yet, that of all."""
+    """The mean output of a client's finished requests, or of all clients if the client has none."""
 
     def __init__(self) -> None:
         self._of: dict[str, tuple[int, int]] = {}  # requests, tokens
         self._all = (0, 0)
 
     def expected(self, client: str) -> float:
-        """Return the expected tokens of the client's next answer; 0 before any answer ends."""
+        """Return the expected tokens of the client's next answer; 0 before any answer has ended."""
         requests, tokens = self._of.get(client, self._all)
         return tokens / requests if requests else 0.0
 
@@ -22,5 +22,5 @@ class MeanAnswers:
         self._all = (self._all[0] + 1, self._all[1] + tokens)
 
     def forget(self, client: str) -> None:
-        """Forget the client's own mean, so that the client starts anew."""
+        """Forget the mean of a client, so that the client starts anew."""
         self._of.pop(client, None)

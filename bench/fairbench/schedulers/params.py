@@ -1,4 +1,4 @@
-"""Parameters of named parts: ``NAME.PARAM=VALUE`` settings to a part's ``Params`` and back.
+"""Parameters of named parts: conversion between ``NAME.PARAM=VALUE`` settings and ``Params``.
 
 A part is anything with a frozen dataclass of parameters: a local scheduler, a router, the engine.
 """
@@ -40,7 +40,7 @@ def param_names(params_class: type) -> list[str]:
 
 
 def own_settings(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one part's ``PARAM -> value``, out of ``NAME.PARAM -> value`` for all parts."""
+    """Return ``PARAM -> value`` of one part, from ``NAME.PARAM -> value`` of all parts."""
     split = {tuple(key.split(".", 1)): value for key, value in settings.items()}
     return {key[1]: value for key, value in split.items() if key[0] == owner and len(key) == 2}
 
@@ -69,14 +69,14 @@ def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> No
     names = param_names(params_class)
     for name in values:
         if not names:
-            none = UsageError(f"{owner} has no parameters, so {owner}.{name} cannot be set")
+            none = UsageError(f"{owner}.{name}: cannot be set, because {owner} has no parameters")
             raise none.of(f"{owner}.{name}")
         if name not in names:
             raise unknown_name(f"parameter of {owner}", name, names).of(f"{owner}.{name}")
 
 
 def as_settings(owner: str, params: Any) -> dict[str, Any]:
-    """Return the inverse of ``make_params``: the settings of all parameters but None.
+    """Return all parameters except None as settings; the inverse of ``make_params``.
 
     TOML has no null, so None is only ever a default.
     """

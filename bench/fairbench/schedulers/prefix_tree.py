@@ -20,7 +20,7 @@ Place = tuple[int, int]  # where a walk stopped in its prompt: segment index, of
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Node:
-    """A tree node: the edge above it, ``length`` tokens, and ``depth``, the tokens to its end.
+    """A tree node: an edge of ``length`` tokens above it, and ``depth``, the tokens to its end.
 
     The edge begins at ``start`` of its first segment.
     """
@@ -40,7 +40,7 @@ class Node:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The key under which the parent holds this node: where in which segment it begins."""
+        """The key under which the parent holds this node: the segment and where it begins."""
         return self.edge[0].key, self.start
 
 
@@ -49,7 +49,7 @@ N = TypeVar("N", bound=Node)
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PrefixTree(Generic[N]):
-    """A radix tree of nodes of one type. Subclass to react to splits."""
+    """A radix tree whose nodes have one type. Subclass the tree to react to splits."""
 
     def __init__(self, node_type: type[N]) -> None:
         self._node_type = node_type
@@ -108,7 +108,7 @@ class PrefixTree(Generic[N]):
         return node.depth + _common(child.edge, prompt, index, offset, limit - node.depth)[0]
 
     def extend(self, node: N, prompt: Prompt, place: Place, depth: int) -> N:
-        """Add the prompt from ``place`` to ``depth`` tokens as one new child of ``node``.
+        """Add the prompt's tokens from ``place`` to depth ``depth`` as a new child of ``node``.
 
         Precondition: a walk along this prompt stopped at ``node`` and ``place``.
         """
@@ -119,7 +119,7 @@ class PrefixTree(Generic[N]):
         return child
 
     def split(self, node: N, tokens: int) -> N:
-        """Cut the edge above ``node`` after ``tokens``; returns the new upper node.
+        """Cut the edge above ``node`` after ``tokens``; return the new upper node.
 
         ``node`` stays the lower part, so whoever holds it still holds the same prefix.
         """
@@ -136,10 +136,10 @@ class PrefixTree(Generic[N]):
         return upper
 
     def on_split(self, upper: N, lower: N) -> None:
-        """Copy to ``upper`` what holds for the part of ``lower`` that it took over."""
+        """Copy to ``upper`` the facts that hold for its part of ``lower``."""
 
     def remove(self, leaf: N) -> N:
-        """Take a childless node out; returns its parent."""
+        """Remove a childless node; return its parent."""
         parent = leaf.parent
         assert parent is not None
         assert not leaf.children

@@ -1,4 +1,4 @@
-"""A waiting queue that knows its clients and nothing of caches: that of a home without engine."""
+"""A waiting queue that knows clients but no cache, for a host without an engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.schedulers.views import NothingRunning, RunningView
 
 
 class QueueView:
-    """A WaitingView in order of arrival, with nothing cached and nothing running beside it."""
+    """A WaitingView in order of arrival, with nothing cached and no running batch."""
 
     def __init__(self, running: RunningView | None = None) -> None:
         self.running: RunningView = NothingRunning() if running is None else running
@@ -41,7 +41,7 @@ class QueueView:
     # The home's side.
 
     def arrivals(self) -> Iterator[Request]:
-        """Return the requests in queue order, whatever order a scheduler sees."""
+        """Return the requests in queue order, regardless of the order that a scheduler sees."""
         return iter(list(self._requests))
 
     def enter(self, request: Request) -> None:
@@ -50,7 +50,7 @@ class QueueView:
         self._of_client.setdefault(request.client, {})[request] = None
 
     def leave(self, request: Request) -> None:
-        """Take out what was admitted or aborted."""
+        """Remove a request that was admitted or aborted."""
         del self._requests[request]
         mine = self._of_client[request.client]
         del mine[request]

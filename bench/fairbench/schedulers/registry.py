@@ -84,7 +84,7 @@ ROUTER_GROUP = "fairbench.routers"
 
 
 def locals_by_name() -> Mapping[str, str]:
-    """Local schedulers, name -> ``module:class``, the user's own included."""
+    """Return the local schedulers, name -> ``module:class``, including the user's own."""
     return _with_plugins(LOCAL_GROUP)
 
 
@@ -103,7 +103,9 @@ def _with_plugins(group: str) -> Mapping[str, str]:
     for name, value in own:
         # Routers and local schedulers share a namespace: `--set NAME.PARAM` does not say the kind.
         if name in found or name in LOCALS or name in ROUTERS:
-            raise UsageError(f"two schedulers are called {name!r}: {value} is one")
+            raise UsageError(
+                f"two schedulers have the name {name!r}, one of them {value}; rename one"
+            )
         found[name] = value
     return found
 

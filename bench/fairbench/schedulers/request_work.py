@@ -1,4 +1,4 @@
-"""The work of a request: the time that it adds to a worker's, in tokens of prefill.
+"""The work of a request: the time that the request adds at a worker, in tokens of prefill.
 
 As a token of prefill costs the same whoever's it is, work of several clients can be added and
 divided. What a step takes however little runs is nobody's work: it is shared by the whole batch.
@@ -15,7 +15,7 @@ _PROMPT = 1_024  # tokens of the prompt whose mean token is the unit of work
 
 
 class RequestWork:
-    """Counts by an engine's costs, or by the usual service weights where they are unknown."""
+    """Work by an engine's costs, or by the usual weights of service if costs are unknown."""
 
     def __init__(self, costs: CostModel | None = None) -> None:
         units = step_units(costs)
@@ -30,7 +30,10 @@ class RequestWork:
         return self.tokens(cached_tokens, new_tokens, output_tokens) * self._token_s
 
     def tokens(self, cached_tokens: int, new_tokens: int, output_tokens: float) -> int:
-        """Work of a prompt of which so much is cached, and of its output; at least 1."""
+        """Return the work of a partly cached prompt and its output, in tokens of prefill.
+
+        At least 1.
+        """
         if self._units is None or self._costs is None:
             return max(1, round(new_tokens + UNKNOWN_OUTPUT_WEIGHT * output_tokens))
         prefill_s = self._costs.prefill_s(cached_tokens, new_tokens) - self._iteration_s

@@ -1,4 +1,4 @@
-"""The setup: what every policy is told once, before the first request."""
+"""The setup: the facts that every policy receives once, before the first request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.tenants import children_of, lineage
 
 
 def checked_weights(weights: Mapping[str, Any]) -> dict[str, float]:
-    """Return weights by client. Raises UsageError for a weight that is not allowed."""
+    """Return weights by client. Raises UsageError for a weight out of range."""
     for client, weight in weights.items():
         number = isinstance(weight, int | float) and not isinstance(weight, bool)
         if not (number and LIGHTEST <= weight <= HEAVIEST):
@@ -25,7 +25,7 @@ def checked_weights(weights: Mapping[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The facts of an experiment or a server. What a home does not know has its default.
+    """The facts of an experiment or a server. A fact that the host does not know has a default.
 
     ``clients`` is empty where clients just turn up, as at a server. ``weights`` are the clients'
     entitlements, 1 where none is given: they belong to the experiment, not to a scheduler.
@@ -48,7 +48,7 @@ class Setup:
         return lineage(self.tenant_paths.get(client, client))
 
     def children_of(self, tenant: str, clients: Iterable[str]) -> dict[str, None]:
-        """Return a tenant's child nodes on the way to these clients, in the clients' order."""
+        """Return the child nodes of a tenant that lead to these clients, in the clients' order."""
         paths = self.tenant_paths
         return children_of(tenant, (paths.get(client, client) for client in clients))
 
@@ -57,9 +57,10 @@ class Setup:
         return self.weights.get(client, 1)
 
     def weighted(self, owner: str, weights: Mapping[str, float] | None) -> Setup:
-        """Return the setup with other weights of some clients; later changes of others are seen.
+        """Return the setup with other weights of some clients.
 
-        Raises UsageError naming ``owner`` for a client that is not there.
+        Later changes of others stay visible. Raises UsageError naming ``owner`` for a client that
+        is not there.
         """
         if not weights:
             return self

@@ -13,7 +13,7 @@ REMEMBERED_TOKENS = 5_000_000  # of shared prefixes; beyond, all is forgotten an
 
 
 class SharedNode(Node):
-    """A stretch of tokens, who has paid a part of it since it was last computed, and its owner."""
+    """A stretch of tokens with its owner and the clients that have paid a part of it."""
 
     __slots__ = ("owner", "sharers")
 
@@ -29,7 +29,7 @@ class _SharedTree(PrefixTree[SharedNode]):
 
 
 class SharedCharges:
-    """Tokens that each client has to pay for a request that computes a part of its prompt.
+    """The tokens that each client pays for a request that computes a part of its prompt.
 
     ``split``: everybody who uses it has paid the same part of it: the n-th client pays 1/n, and the
     n - 1 before it get back what they have paid more than that. When somebody computes it again, it
@@ -45,7 +45,7 @@ class SharedCharges:
         self._stored = 0
 
     def charges(self, request: Request, computed_tokens: int) -> dict[str, float]:
-        """Client -> tokens, less than 0 where some are given back.
+        """Return client -> tokens to pay; a negative number is a refund.
 
         The prompt was cached but for its last ``computed_tokens``.
         """
@@ -64,7 +64,7 @@ class SharedCharges:
         return due
 
     def _path(self, prompt: Prompt, cached: int, known: int) -> list[SharedNode]:
-        """Return the prompt's nodes from the root on; a node ends where the cache ends."""
+        """Return the prompt's nodes from the root on; a node ends where the cached part ends."""
         if self._stored > REMEMBERED_TOKENS:
             self._tree, self._stored = _SharedTree(SharedNode), 0
         end, place = self._tree.match(prompt, cached)

@@ -1,4 +1,4 @@
-"""Token ids to segments, for routers of real traffic: pages of tokens that are their own names."""
+"""Prompts as pages of token ids, for routers of real traffic; a page is its own name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGES_BEFORE_DOUBLING = 32  # so many pages of any one size would reach from 0 t
 
 
 def segments_of(token_ids: Sequence[int]) -> Prompt:
-    """Return a prompt of pages: of 8 tokens up to 256, then of 16 up to 512, and so on.
+    """Return a prompt as pages: of 8 tokens up to 256, then of 16 up to 512, and so on.
 
     A page's border costs at most a sixteenth of a match, or 7 tokens. The function is fastest from
     an ``array("I")``.

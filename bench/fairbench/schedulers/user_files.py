@@ -1,4 +1,4 @@
-"""Schedulers in files of the user's: ``FAIRBENCH_SCHEDULERS=mine.py``, several with ``:`` between.
+"""Schedulers in a user's files: ``FAIRBENCH_SCHEDULERS=mine.py``; ``:`` separates several files.
 
 A variable of the environment and no flag, so that every process of a run knows them: those of a
 sweep, emulated workers and SGLang servers.
@@ -45,7 +45,7 @@ def schedulers_in(path: Path, base: type[LocalScheduler] | type[Router]) -> dict
 
 
 def _lacks(scheduler: type[LocalScheduler] | type[Router]) -> str:
-    """Return what keeps a class from being a scheduler, "" if nothing does."""
+    """Return what a class lacks to be a scheduler, or "" if it is complete."""
     name = getattr(scheduler, "name", None)
     if not isinstance(name, str) or not fullmatch(r"[\w-]+", name):
         return 'a name of letters, digits and -, such as name = "mine"'

@@ -1,4 +1,4 @@
-"""Views: what a scheduler sees of its home, the queue, the running batch, the workers' load."""
+"""Views: what a scheduler can see of its host: queue, running batch and workers' load."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from fairbench.core import Request
 
 
 class Scan(Protocol):
-    """The waiting requests in one order, frozen when the scan was made, clients skippable."""
+    """The waiting requests in one order, frozen when the scan was made; clients can be skipped."""
 
     def __iter__(self) -> Iterator[Request]: ...
 
     def __next__(self) -> Request: ...
 
     def skip(self, client: str) -> None:
-        """Pass over this client's requests from here on (cheap, however many there are)."""
+        """Skip this client's requests from here on, at a constant cost."""
         ...
 
     def skip_debtors(self, credit: Mapping[str, float]) -> None:
@@ -24,7 +24,7 @@ class Scan(Protocol):
         ...
 
     def unskip_all(self) -> None:
-        """Offer every client again, from the current position on. What was passed stays passed."""
+        """Offer every client again, from the current position on."""
         ...
 
 
@@ -43,7 +43,7 @@ class Running(NamedTuple):
 
 
 class ClientLoad(NamedTuple):
-    """A client's running load, summed over its ``Running``; ``decode_steps`` are outputs."""
+    """The running load of a client, summed over its ``Running``; ``decode_steps`` are outputs."""
 
     requests: int
     held_tokens: int
@@ -60,21 +60,21 @@ class RunningView(Protocol):
 
     @property
     def free_tokens(self) -> int:
-        """KV memory that a request could get: free, or cached and in use by nobody."""
+        """The KV memory that a request could get: free, or cached but not in use."""
         ...
 
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Running]:
-        """Iterate over the running requests in batch order. Walks over the batch."""
+        """Iterate over the running requests in batch order. Costs a walk over the batch."""
         ...
 
     def load(self, client: str) -> ClientLoad:
-        """Return what the client has running. Walks over the batch."""
+        """Return the running load of the client. Costs a walk over the batch."""
         ...
 
     def would_fit(self, request: Request, without: Collection[Request]) -> bool:
-        """Return whether the waiting request would fit in this pass without those running ones.
+        """Return whether the request would fit in this pass if ``without`` did not run.
 
         The engine's own memory test and load cap decide. The test counts what the pass has admitted
         so far and the memory reserved for outputs. The result is False where nothing is preempted.
@@ -84,7 +84,7 @@ class RunningView(Protocol):
 
 
 class WaitingView(Protocol):
-    """The home's waiting queue as a scheduler sees it.
+    """The waiting queue of a host as a scheduler sees it.
 
     A request leaves the view the moment it is admitted, except that a scan made earlier has its own
     frozen order (it never offers an admitted request again). Retracted requests re-enter at the
@@ -113,7 +113,7 @@ class WaitingView(Protocol):
         ...
 
     def match_order(self, *, refresh: bool = True) -> Scan:
-        """Return all waiting requests, longest cached prefix first, as SGLang's LPM sorts them.
+        """Return all waiting requests, longest cached prefix first, in the order of SGLang's LPM.
 
         The sort is stable over the previous order. Requests that share 32 tokens with an earlier
         waiting request and have at most 32 cached come last (in-batch deprioritisation). With
@@ -128,7 +128,7 @@ class WaitingView(Protocol):
 
 
 class WorkerLoad(NamedTuple):
-    """The load under way at a worker. ``queued`` and ``running`` are None if unknown.
+    """The unfinished load at a worker. ``queued`` and ``running`` are None if unknown.
 
     ``in_flight`` requests were sent to the worker and have not finished. ``tokens`` are held by
     running requests, or, where the worker is not asked, are the prompts of requests in flight.
@@ -143,7 +143,7 @@ class WorkerLoad(NamedTuple):
 
 
 class Read(NamedTuple):
-    """The reading of a prompt: its length as the worker counts, and its cached tokens."""
+    """The prompt as the worker read it: its length and its cached tokens."""
 
     input_tokens: int
     cached_tokens: int = 0
@@ -153,16 +153,16 @@ class FleetView(Protocol):
     """The workers as a router or a gateway sees them."""
 
     def workers(self) -> Collection[int]:
-        """Return the workers that are up, in ascending order."""
+        """Return the available workers in ascending order."""
         ...
 
     def load(self, worker: int) -> WorkerLoad:
-        """Return the load under way at the worker."""
+        """Return the unfinished load at the worker."""
         ...
 
 
 class NothingRunning:
-    """A ``RunningView`` for homes without a batch, such as a queue before the cluster."""
+    """A ``RunningView`` for hosts without a batch, such as a queue before the cluster."""
 
     @property
     def free_tokens(self) -> int:
@@ -182,7 +182,7 @@ class NothingRunning:
 
 
 def client_load(running: RunningView, client: str) -> ClientLoad:
-    """``RunningView.load`` by a walk over the batch."""
+    """Return ``RunningView.load`` by a walk over the batch."""
     mine = [one for one in running if one.request.client == client]
     return ClientLoad(
         len(mine),

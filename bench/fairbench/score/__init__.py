@@ -1,1 +1,1 @@
-"""Records of requests from other tools, read into our tables and scored by our metrics."""
+"""Records of requests from other tools, converted to tables and scored."""

@@ -25,7 +25,7 @@ COUNTS = {
 
 
 def is_aiperf(item: Object) -> bool:
-    """Return whether an object is a record of aiperf's."""
+    """Return whether an object is a record of aiperf."""
     metadata = item.get("metadata")
     return isinstance(metadata, dict) and START in metadata and "metrics" in item
 
@@ -39,16 +39,20 @@ def flattened(objects: list[tuple[str, Object]]) -> list[tuple[str, Object]]:
     for number, (where, item) in enumerate(objects):
         objects[number] = where, {}
         if not is_aiperf(item):
-            raise DataError(f"{where}: no record of aiperf's: has no metadata.{START}")
+            raise DataError(
+                f"{where}: not a record of aiperf: the field metadata.{START} is missing"
+            )
         if item["metadata"].get("benchmark_phase") != "warmup":
             found.append((where, _flat(item, where)))
     if not found:
-        raise DataError(f"{objects[0][0]}: no records but of the warm-up")
+        raise DataError(
+            f"{objects[0][0]}: holds only records of the warm-up, so there is nothing to score"
+        )
     return found
 
 
 def _flat(item: Object, where: str) -> Object:
-    """Metadata under its own names, the metrics that are used, and why it failed, if it did."""
+    """Return metadata, the used metrics, and the reason of a failure as a flat object."""
     metadata, metrics = item["metadata"], item["metrics"] or {}
     if not isinstance(metrics, dict):
         raise DataError(f"{where}: metrics must be a JSON object")
@@ -72,7 +76,7 @@ def _flat(item: Object, where: str) -> Object:
 
 
 def _gaps(metrics: Object, where: str) -> list[float] | None:
-    """Return the gaps between tokens in seconds, if each piece of the answer was one."""
+    """Return the gaps between tokens in seconds, if each piece of the answer was a token."""
     values, unit = _measured(metrics, "inter_chunk_latency")
     tokens = _count(metrics, COUNTS["output_sequence_length"])
     if not isinstance(values, list) or unit not in UNITS_S or len(values) + 1 != tokens:
@@ -86,7 +90,9 @@ def _time_s(metrics: Object, name: str, where: str) -> Any:
         return value
     if unit not in UNITS_S:
         known = ", ".join(UNITS_S)
-        raise DataError(f"{where}: {name} in {shortened(repr(unit))}: must be in one of {known}")
+        raise DataError(
+            f"{where}: the unit of {name} is {shortened(repr(unit))}: must be one of {known}"
+        )
     return value * UNITS_S[unit]
 
 
@@ -97,7 +103,7 @@ def _count(metrics: Object, names: tuple[str, ...]) -> Any:
 
 
 def _measured(metrics: Object, name: str) -> tuple[Any, str]:
-    """Return a metric's value and unit, as a text whatever it is."""
+    """Return a metric's value and unit; the unit is text in any case."""
     metric = metrics.get(name)
     if not isinstance(metric, dict):
         return metric, ""

@@ -1,4 +1,4 @@
-"""Columns of other people's records as arrays of numbers, checked."""
+"""Columns of external records as checked arrays of numbers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def arrays_of(
     part: int,
     mended: Mended,
 ) -> dict[str, Any]:
-    """Return the columns of one file as arrays, times absolute and in seconds; NaN is never.
+    """Return the columns of one file as arrays, with absolute times in seconds.
 
     Raises DataError naming ``where``, the request and the field.
 
@@ -97,7 +97,7 @@ def arrays_of(
 
 
 def _first_given(found: list[Floats], length: int) -> Floats:
-    """Return of each request the first time that is known, NaN if none is."""
+    """Return the first known time of each request; NaN if there is none."""
     result = np.full(length, np.nan)
     for one in found:
         result = np.where(np.isnan(result), one, result)
@@ -107,7 +107,7 @@ def _first_given(found: list[Floats], length: int) -> Floats:
 def _ends(
     columns: Columns, start: Floats, times: Times, nothing: Flags, where: str
 ) -> tuple[Floats, Floats, Any]:
-    """Return when first and last token came, and the gaps between tokens if they are known.
+    """Return when first and last token arrived, and the gaps between tokens if known.
 
     ``nothing`` says which requests failed so that their times mean nothing.
     """
@@ -148,14 +148,14 @@ def _ends(
 
 
 def _silent(states: Any, last: Floats, output: Floats, gaps: Any) -> Flags:
-    """Return which requests have an end but no token, and are not said to have succeeded."""
+    """Return which requests have an end but neither tokens nor a success status."""
     no_gaps = np.array([one is None or not len(one) for one in gaps])
     silent: Flags = (states == UNSAID) & ~np.isnan(last) & (output == 0) & no_gaps
     return silent
 
 
 def _status(states: Any, last: Floats, *, refuses: bool) -> dict[str, Any]:
-    """Return the state of each request as the tables have it, and which ones failed.
+    """Return the state of each request in the tables' terms, and which failed.
 
     What ended is finished where nothing else is said, and what did not has failed, or was refused.
     """
@@ -174,7 +174,7 @@ def _clients(values: Iterable[Any], where: str) -> Any:
 
 
 def _programs(columns: Columns, clients: Any, part: int) -> Any:
-    """Return a name of each request's program; a request of none is a program of its own."""
+    """Return the program of each request; a request without one is its own program."""
     given = columns.values("program") or [None] * len(clients)
     owners = clients if columns.layout.sessions else [""] * len(clients)
     names = [
@@ -185,7 +185,7 @@ def _programs(columns: Columns, clients: Any, part: int) -> Any:
 
 
 def _workers(values: list[Any], where: str) -> Any:
-    """Return numbers of workers, NaN for none, or their names if they are not all numbers."""
+    """Return numbers of workers, NaN for none, or names if some are not numbers."""
     if all(is_missing_cell(one) or number_of(one) is not None for one in values):
         return numbers(values, "worker", where)
     if any(isinstance(one, list | dict | bool) for one in values):
@@ -194,7 +194,7 @@ def _workers(values: list[Any], where: str) -> Any:
 
 
 def _mend(made: dict[str, Any], mended: Mended) -> None:
-    """Put right what is odd about single requests and does not change what is measured."""
+    """Correct oddities of single requests that do not change the measurements."""
     over = made["cached_tokens"] > made["input_tokens"]
     made["cached_tokens"] = np.where(over, made["input_tokens"], made["cached_tokens"])
     mended[OVERCACHED] += int(over.sum())
@@ -204,13 +204,13 @@ def _mend(made: dict[str, Any], mended: Mended) -> None:
 
 
 def _repeated(ids: Iterable[Any]) -> int:
-    """Return how many requests have the id of an earlier one."""
+    """Return how many requests repeat the id of an earlier one."""
     known = [str(one) for one in ids if not is_missing_cell(one)]
     return len(known) - len(set(known))
 
 
 def _check(made: Mapping[str, Any], where: str) -> None:
-    """Raise DataError naming the first request that cannot have been like that."""
+    """Raise DataError naming the first impossible request."""
     for what, rows in _impossible(made).items():
         if rows.any():
             row = int(np.argmax(rows))
@@ -220,7 +220,7 @@ def _check(made: Mapping[str, Any], where: str) -> None:
 
 
 def _impossible(made: Mapping[str, Any]) -> dict[str, Flags]:
-    """Return what a request cannot be, and which ones are."""
+    """Return what is impossible about requests, and for which."""
     start, first, last = made["start"], made["first"], made["last"]
     ended = ~np.isnan(last)
     counts = {field: made[field] for field in COUNTS if made[field].dtype != object}
@@ -244,7 +244,7 @@ def _whole(field: str) -> str:
 
 
 def _no_count(values: Floats, least: int, most: int) -> Flags:
-    """Return which values are known and no whole number from ``least`` to ``most``."""
+    """Return which known values are not whole numbers from ``least`` to ``most``."""
     with np.errstate(invalid="ignore"):  # infinity is no whole number either
         fractions: Flags = values % 1 != 0
     return ~np.isnan(values) & (fractions | (values < least) | (values > most))

@@ -1,4 +1,4 @@
-"""The records of one run as columns of values, as they stand in the file."""
+"""The records of one run as columns of values, as they are in the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_KINDS = 100
 
 
 class Column(NamedTuple):
-    """The values of a field. ``name`` is that of the file, ``unit`` what it says of times."""
+    """The values of a field. ``name`` is its name in the file, ``unit`` that of its times."""
 
     field: str
     name: str
@@ -31,7 +31,7 @@ class Column(NamedTuple):
 
 @dataclass
 class Columns:
-    """A column for each field that a file has; None where a record has no value.
+    """A column for each field of a file; None for a record without a value.
 
     ``others`` are columns with times of records that tell them otherwise than the first one does.
     ``completed`` is how many requests succeeded by the file's own account, None if it has none.
@@ -53,13 +53,13 @@ class Columns:
         return found.values
 
     def times(self, fields: Sequence[str]) -> Iterator[Column]:
-        """Yield the columns of times of these fields, first that of the file's first record."""
+        """Yield the columns of times of these fields, first that of the first record."""
         yield from (self.columns[one] for one in fields if one in self.columns)
         yield from (column for column in self.others if column.field in fields)
 
 
 def is_missing_cell(value: Any) -> bool:
-    """Return whether a cell has no value; a list has one."""
+    """Return whether a cell is empty; a list is not."""
     return not isinstance(value, list | dict) and is_missing(value)
 
 
@@ -69,7 +69,7 @@ def columns_of(
     line: int | None,
     names: Mapping[str, str] | None = None,
 ) -> Columns:
-    """Return the records of one run as columns. Raises DataError if they are not in this layout.
+    """Return the records of one run as columns. Raises DataError for another layout.
 
     Args:
         layout: How the objects are laid out.
@@ -79,7 +79,10 @@ def columns_of(
     """
     if layout.shape is Shape.REQUEST:
         if line is not None:
-            raise UsageError(f"--line {line}: each line of this file is a request, not a run")
+            raise UsageError(
+                f"--line {line}: cannot be given for this file, in which each line is a "
+                "request, not a run"
+            )
         where, rows = objects[0][0], [item for _, item in objects]
         return _transposed(layout, rows, where, names or {})
     where, item = one_of_several(objects, line, objects[0][0].rpartition(",")[0])
@@ -93,7 +96,7 @@ def columns_of(
 
 
 def one_of_several(runs: Sequence[Run], line: int | None, where: str) -> Run:
-    """Return the run that is meant, which ``line`` says if there are several.
+    """Return the only run, or the run that ``line`` chooses.
 
     Raises UsageError if it does not, or if there is no such run.
     """
@@ -120,7 +123,7 @@ def _transposed(layout: Layout, rows: list[Any], where: str, names: Mapping[str,
 
 
 def _check_ends(made: Columns, rows: list[Object], where: str) -> None:
-    """Raise DataError for a record whose end nobody recognises, which is no failed request.
+    """Raise DataError for a successful request without a recognised end.
 
     It has output and no sign of a failure, but no field with its end, not even an empty one.
     """
@@ -135,14 +138,14 @@ def _check_ends(made: Columns, rows: list[Object], where: str) -> None:
             others = ", ".join(printable(str(key)) for key in row if key not in used)
             raise DataError(
                 f"{where.rpartition(',')[0] or where}: request {number + 1}: has no "
-                f"{' or '.join(ends)}, unlike others (has {others or 'nothing else'}). Name the "
-                "field with --map FIELD=NAME; a request that failed has an error, a status or no "
-                "output tokens"
+                f"{' or '.join(ends)}, unlike other requests (it has "
+                f"{others or 'no other field'}). Name the field with --map FIELD=NAME; a "
+                "failed request must have an error, a status or no output tokens"
             )
 
 
 def _fill_clients(made: Columns, rows: list[Object]) -> None:
-    """Take whom another column names, such as an end user, where the column of clients is empty."""
+    """Fill empty client names from another column, such as an end user's."""
     found = made.columns.get("client")
     if found is None or not any(map(is_blank, found.values)):
         return
@@ -157,7 +160,7 @@ def _fill_clients(made: Columns, rows: list[Object]) -> None:
 
 
 def _add_others(made: Columns, rows: list[Object], names: Mapping[str, str]) -> None:
-    """Add what records hold under other names than the first record does."""
+    """Add fields that some records hold under other names than the first record."""
     kinds = {tuple(row): row for row in rows[:: max(1, len(rows) // 10_000)]}
     kinds |= {tuple(row): row for row in rows} if len(kinds) < MAX_KINDS else {}
     seen = set(made.layout.columns.items())
@@ -178,7 +181,7 @@ def _add_others(made: Columns, rows: list[Object], names: Mapping[str, str]) -> 
 
 
 def _checked(layout: Layout, values: dict[str, Any], run: Object, where: str) -> Columns:
-    """Return the columns, complete and equally long."""
+    """Return the columns after a check that they are complete and equally long."""
     for name, key in layout.columns.items():
         if name not in OPTIONAL and name not in values:
             raise DataError(f"{where}: missing {key!r} ({name})")
@@ -187,9 +190,9 @@ def _checked(layout: Layout, values: dict[str, Any], run: Object, where: str) ->
     for name, column in values.items():
         if not isinstance(column, list) or len(column) != length:
             key = layout.columns[name]
-            raise DataError(f"{where}: {key!r} ({name}) must be a list, as long as the others")
+            raise DataError(f"{where}: {key!r} ({name}) must be a list as long as the other lists")
     if not length:
-        raise DataError(f"{where}: no records")
+        raise DataError(f"{where}: holds no records")
     if layout.at_once:
         values["start"] = _at_once(run, length, where)
     if layout.uncached:
@@ -204,10 +207,11 @@ def _checked(layout: Layout, values: dict[str, Any], run: Object, where: str) ->
 
 
 def _at_once(run: Object, length: int, where: str) -> list[Any]:
-    """Return the starts of a run that sent everything at once; others cannot be told."""
+    """Return start times of a run that sent all requests at once."""
     if number_of(run.get("request_rate")) != inf or run.get("max_concurrency") is not None:
         raise DataError(
-            f"{where}: has no start times (sglang.bench_serving keeps none), so only a run at "
-            "request_rate inf without max_concurrency can be scored; or --map start=NAME"
+            f"{where}: has no start times (sglang.bench_serving does not record them). "
+            "Without them, only a run at request_rate inf without max_concurrency can be "
+            "scored; name a column of start times with --map start=NAME"
         )
     return [0.0] * length

@@ -1,4 +1,4 @@
-"""A file that another benchmark exported: which one, and the requests of the run that is meant."""
+"""A file that another benchmark exported: the tool, and the requests of the chosen run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.score.tools.tool import Run
 
 
 class Exported(NamedTuple):
-    """The run, the name of the tool, and its requests with their places."""
+    """The run, the name of the tool, and its requests with their locations."""
 
     run: Run
     tool: str
@@ -22,7 +22,7 @@ class Exported(NamedTuple):
 def export_of(
     objects: list[tuple[str, Object]], line: int | None, layout: str | None
 ) -> Exported | None:
-    """Return the run that a tool exported, None if no tool that is known wrote the file.
+    """Return the run that a known tool exported, or None.
 
     ``layout`` is the only tool that counts, if there is one; ``line`` chooses among several runs,
     from 1. Raises UsageError if it is not clear which, and DataError if the run has no requests.
@@ -36,6 +36,6 @@ def export_of(
     file = where.rpartition(",")[0] or where
     run = one_of_several(runs, line, file)
     if not run.requests:
-        raise DataError(f"{file}: no records")
+        raise DataError(f"{file}: holds no records")
     places = [f"{file}, request {number}" for number in range(1, len(run.requests) + 1)]
     return Exported(run, tool.name, list(zip(places, run.requests, strict=True)))

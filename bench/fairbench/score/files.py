@@ -1,4 +1,4 @@
-"""Files of other people's records: JSON lines, JSON, CSV, or parquet, ``.gz`` or not.
+"""Files of external records: JSON lines, JSON, CSV or parquet, perhaps ``.gz``.
 
 A file is read as a list of objects, whatever is in them; ``layout`` says what they mean.
 """
@@ -37,31 +37,31 @@ def read_objects(path: Path) -> list[tuple[str, Object]]:
     read = listed if kind is Kind.LIST else json_objects
     objects: list[tuple[str, Object]] = list(read(path, f"{path}"))
     if not objects:
-        raise DataError(f"{path}: no records")
+        raise DataError(f"{path}: holds no records")
     return objects
 
 
 def _parquet_rows(path: Path) -> list[Object]:
     table = read_parquet(path)
     if not len(table):
-        raise DataError(f"{path}: no records")
+        raise DataError(f"{path}: holds no records")
     Memory(f"{path}").take(len(table) * (OBJECT_BYTES + VALUE_BYTES * table.num_columns))
     columns = [_values(column) for column in table.columns]
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[str, Object]]:
-    """Yield each row as an object of texts without blanks around them."""
+    """Yield each row as an object of texts without surrounding blanks."""
     empty = True
     for number, cells in csv_rows(path, f"{path}"):
         empty = False
         yield f"{path}, line {number}", {name: text.strip() for name, text in cells.items()}
     if empty:
-        raise DataError(f"{path}: no records")
+        raise DataError(f"{path}: holds no records")
 
 
 def _values(column: pa.ChunkedArray) -> Iterator[Any]:
-    """Yield the column's values; a text repeated in a million rows is one object."""
+    """Yield the column's values; a text that is repeated in many rows is one object."""
     for chunk in column.chunks:
         if hasattr(chunk, "dictionary"):
             texts = chunk.dictionary.to_pylist()

@@ -1,4 +1,4 @@
-"""Layouts of other people's records, and how to read any of them as columns.
+"""Layouts of external records, and their conversion to columns.
 
 The fields of a request are ours; a layout says what they are called in a file:
 
@@ -45,7 +45,7 @@ class Shape(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """``columns`` is field -> name in the file. ``at_once``: requests have no start, all are 0.
+    """Field -> name in the file. ``at_once`` means that all requests start at 0.
 
     ``uncached``: the server has no prefix cache. ``keeps_clock``: times are of the run's own clock,
     so its zero is kept. ``refuses``: a request without an end was turned away, by a rate limiter
@@ -66,7 +66,7 @@ class Layout:
 
     @property
     def units(self) -> dict[str, str]:
-        """The units of times by field, where the names of columns say them."""
+        """The units of times by field, if the names of columns contain them."""
         found = {
             field: split_unit(self.columns[field])[1]
             for field in (*TIMES, "gaps")
@@ -84,7 +84,7 @@ class Layout:
         return lists is (self.shape is Shape.COLUMNS)
 
     def mapped(self, names: Mapping[str, str]) -> Layout:
-        """Return the layout with other names for some fields; a field replaces its alternatives."""
+        """Return the layout with other names for some fields."""
         replaced = {other for group in (FIRST, LAST) for other in group if set(group) & set(names)}
         kept = {field: name for field, name in self.columns.items() if field not in replaced}
         return replace(
@@ -138,7 +138,7 @@ LAYOUTS = {
 
 
 def parse_map(texts: Iterable[str]) -> dict[str, str]:
-    """``FIELD=NAME`` each. Raises UsageError for anything else, or an unknown field."""
+    """Parse ``FIELD=NAME`` texts. Raises UsageError for another form or field."""
     names = {}
     for text in texts:
         field, equals, name = text.partition("=")
@@ -153,7 +153,7 @@ def parse_map(texts: Iterable[str]) -> dict[str, str]:
 def choose_layout(
     name: str | None, objects: Sequence[tuple[str, Object]], names: Mapping[str, str]
 ) -> Layout:
-    """Return the layout called ``name``, or the first that fits, with the fields that are mapped.
+    """Return the layout with the name ``name``, or the first that fits.
 
     The first objects may be of requests that failed and lack what the others have: the first that
     is in a layout says which. Raises UsageError for an unknown name, DataError if none fits.
@@ -183,7 +183,7 @@ def _first_that_fits(item: Object, names: Mapping[str, str]) -> Layout | None:
 
 
 def _in_none(item: Object, where: str, names: Mapping[str, str]) -> DataError:
-    """Return the complaint about an object that is in no layout."""
+    """Return the error for an object that fits no layout."""
     plain = common(item).mapped(names)
     missing = {
         field: name
@@ -192,13 +192,14 @@ def _in_none(item: Object, where: str, names: Mapping[str, str]) -> DataError:
     }
     keys = ", ".join(printable(str(name)) for name in list(item)[:12])
     return DataError(
-        f"{where}: in no known layout; of the plain one it lacks {', '.join(missing.values())} "
-        f"(has {keys}). Name the fields with --map FIELD=NAME.{_hint(missing, plain, item)}"
+        f"{where}: the layout is unknown. The plain layout needs "
+        f"{', '.join(missing.values())}, which the file lacks (it has {keys}). Name the "
+        f"fields with --map FIELD=NAME.{_hint(missing, plain, item)}"
     )
 
 
 def _hint(missing: Iterable[str], plain: Layout, item: Object) -> str:
-    """Return a hint on the column that may have been meant for a missing field."""
+    """Return a hint on the column that probably holds a missing field."""
     values = {name for name, value in item.items() if not isinstance(value, list | dict)}
     free = values.difference(plain.columns.values())
     found = ((field, nearest(ALIASES.get(field, field), free)) for field in missing)
@@ -207,13 +208,13 @@ def _hint(missing: Iterable[str], plain: Layout, item: Object) -> str:
 
 
 def _plain(item: Object) -> Layout:
-    """Return the plain layout by our own names, with the way in which an object tells its times."""
+    """Return the plain layout by fairbench's names, with the times that an object has."""
     ways = [next((field for field in group if field in item), group[0]) for group in (FIRST, LAST)]
     return LAYOUTS[PLAIN].mapped({way: way for way in ways})
 
 
 def common(item: Object) -> Layout:
-    """Return the plain layout, by the names that are common where an object lacks ours."""
+    """Return the plain layout, by common names if an object lacks fairbench's."""
     found = recognised(item, ALIASES.values())
     names = {field: found[alias].name for field, alias in ALIASES.items() if alias in found}
     sessions = "program" in names and "program" not in item
@@ -230,7 +231,7 @@ def common(item: Object) -> Layout:
 
 
 def inner(item: Object) -> list[Any]:
-    """Return the requests that are listed under ``result.responses``."""
+    """Return the requests listed under ``result.responses``."""
     result = item.get("result")
     rows = result.get("responses") if isinstance(result, dict) else None
     return rows if isinstance(rows, list) else []

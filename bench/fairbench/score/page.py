@@ -1,4 +1,4 @@
-"""The page of scored records: who sent what, who waited when, and every metric."""
+"""The page of scored records: load and waits over time, and every metric."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.score.records import Scored
 
 
 def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) -> Page:
-    """Return the page of records and of the summary that they were scored with."""
+    """Return the page of records and of their summary."""
     traffic = traffic_of(scored.clients, scored.requests, scored.horizon_s)
     sections = []
     if summary["num_programs"]:

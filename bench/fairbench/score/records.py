@@ -1,4 +1,4 @@
-"""Other people's records as the tables that our metrics are computed from."""
+"""External records as the tables from which metrics are computed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fairbench.score.layout import Layout, choose_layout
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """Tables of records, their clients by name, and what the records say beyond the least.
+    """Tables of records, their clients by name, and facts about the records.
 
     ``last_token_s`` is when each request's last token came, NaN if that is not known; ``gaps_s``
     are all gaps between tokens of the finished requests, None if the records do not have them.
@@ -67,7 +67,7 @@ def read_scored(
     unit_s: float | None = None,
     registered: Sequence[str] = (),
 ) -> Scored:
-    """Return the records of files of one run and one clock as tables.
+    """Return the records of files, which are one run with one clock, as tables.
 
     ``layout`` is one of ``LAYOUTS``, or detected; ``names`` maps fields to other column names.
     Times are in units of ``unit_s`` seconds; None means seconds unless the file says otherwise.
@@ -116,11 +116,11 @@ def read_scored(
 
 def _check_no_unit(path: Path, tool: str, unit_s: float | None) -> None:
     if unit_s is not None:
-        raise UsageError(f"{path}: records of {tool} say their units: no --time-unit")
+        raise UsageError(f"{path}: records of {tool} contain their units; leave --time-unit out")
 
 
 def _disagreement(path: Path, completed: int | None, status: Any) -> list[str]:
-    """Return what to say where a file's own count of successes is another one."""
+    """Return a remark if a file's own count of successes differs."""
     found = int((status == FINISHED).sum())
     if completed in (None, found):
         return []
@@ -132,18 +132,20 @@ def _requests_text(count: int) -> str:
 
 
 def _worker_numbers(workers: Any) -> Any:
-    """Return the numbers of workers; names are numbered as they come, and none is the first."""
+    """Return the numbers of workers; names are numbered in order of appearance."""
     if workers.dtype != object:
         return workers
     names = [None if isinstance(one, float) and np.isnan(one) else f"{one}" for one in workers]
     codes = {name: code for code, name in enumerate(dict.fromkeys(filter(None, names)))}
     if len(codes) > MAX_WORKER:
-        raise DataError(f"{len(codes):,} different names of workers: at most {MAX_WORKER:,}")
+        raise DataError(
+            f"{len(codes):,} different names of workers: at most {MAX_WORKER:,} are allowed"
+        )
     return np.array([np.nan if name is None else codes[name] for name in names])
 
 
 def _stems(paths: Sequence[Path]) -> list[str]:
-    """Return names for the files; files of the same name are named by their folders."""
+    """Return names for the files; files with equal names are named by their folders."""
     stems = [path.name.removesuffix(".gz").rpartition(".")[0] or path.name for path in paths]
     folders = [path.absolute().parent.name for path in paths]
     alike = len(set(stems)) == 1 and len(set(folders)) == len(paths) > 1
@@ -222,7 +224,10 @@ def _programs(requests: Requests, asked: Floats) -> Programs:
     programs, first = np.unique(requests.program_id, return_index=True)
     count = len(programs)
     if (requests.client != requests.client[first][requests.program_id]).any():
-        raise DataError("a program has requests of several clients; map another field to program")
+        raise DataError(
+            "program: a program has requests of several clients; name another field with "
+            "--map program=NAME"
+        )
     status = np.full(count, FINISHED)
     for state in (UNFINISHED, REFUSED):  # one refused request fails its program
         status[requests.program_id[requests.status == state]] = state

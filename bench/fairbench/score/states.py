@@ -1,4 +1,4 @@
-"""The end states of a request, in the words of various tools."""
+"""The end states of a request, in the terms of several tools."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STATES = {word: state for state, words in WORDS.items() for word in words}
 
 
 def states_of(values: Iterable[Any], where: str) -> Any:
-    """Return the state that each value says, ``UNSAID`` for none.
+    """Return the state of each value; ``UNSAID`` for an empty value.
 
     Numbers, also in ``HTTP 200`` and ``200 OK``, are HTTP's: 2xx is finished, 4xx refused, anything
     else from 100 to 599 failed. Raises DataError naming the request.
@@ -62,7 +62,7 @@ def _state_of(value: Any, where: str) -> int:
 
 
 def is_error(value: Any) -> bool:
-    """Return whether a value of a column of errors says that there was one."""
+    """Return whether a value of an error column reports an error."""
     if isinstance(value, list | dict):
         return bool(value)
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""A stored run scored again from its tables, perhaps over another window."""
+"""A stored run scored again from its tables, perhaps in another window."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ScoredRun(NamedTuple):
-    """The summary of a run over a window, and its requests."""
+    """The summary of a run in a window, and its requests."""
 
     summary: dict[str, Any]
     requests: Requests
@@ -24,7 +24,7 @@ def score_run(
     end_s: float | None,
     percentiles: tuple[int, ...] = (),
 ) -> ScoredRun:
-    """Return the summary of a run's directory over a window, and its requests.
+    """Return the summary of a run's directory in a window, and its requests.
 
     ``percentiles`` replace those that were chosen when the run was made, if any.
 
@@ -54,7 +54,7 @@ def score_run(
 
 
 def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, str]:
-    """Return the theorem by which the run was judged, or None and the reason."""
+    """Return the theorem's bound for the run, or None with the reason."""
     from fairbench.config.resolve import read_spec
     from fairbench.results.facts import cluster_bound
     from fairbench.results.store import EXPERIMENT

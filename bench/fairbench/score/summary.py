@@ -1,4 +1,4 @@
-"""The summary of other people's records: our metrics, as far as the records go."""
+"""The summary of external records: the metrics that the records allow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def scored_summary(
     latency: Literal["program", "ttft"] = "program",
     percentiles: tuple[int, ...] = (),
 ) -> dict[str, Any]:
-    """Return every metric that the records give; others are null, with the reason in ``notes``.
+    """Return every metric that the records allow; ``notes`` explains the others.
 
     ``weights`` are the clients', by name, 1 where none is given; ``goodput`` holds latency targets
     by LATENCY or CLIENT.LATENCY. Raises UsageError if a name in ``misbehaving``, ``weights`` or
@@ -51,7 +51,10 @@ def scored_summary(
                 raise unknown_name(f"client in --{flag}", name, known)
     targets = named_targets(goodput or {}, scored.clients)
     if any(one.of_alone for one in targets.values()):
-        raise UsageError("--goodput: multiples of the latency alone need a timing profile")
+        raise UsageError(
+            "--goodput: a target in x (a multiple of the latency on an idle replica) needs a "
+            "timing profile; give a time, such as 500ms"
+        )
     facts = Facts(
         clients=tuple(
             Client(name, name in misbehaving, weights.get(name, 1.0), targets[name])

@@ -1,4 +1,4 @@
-"""Times of other people's records in seconds: numbers in a unit, or ISO 8601."""
+"""Times of external records in seconds, from numbers in a unit or ISO 8601."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NEVER = -1
 
 
 class Times:
-    """Reads the times of one file in seconds.
+    """A reader of the times of one file, in seconds.
 
     Moments since 1970 that are too large for seconds are in the unit in which they would be, unless
     somebody says another unit than seconds. Beside such moments a length of time in no unit may be
@@ -44,7 +44,7 @@ class Times:
         self._guessed = "s"  # the unit of its moments, where only their size says it
 
     def of(self, column: Column) -> Floats:
-        """Return the times, NaN where there is none. Raises DataError naming the request."""
+        """Return the times; NaN for none. Raises DataError naming the request."""
         values = column.values
         if column.field in MOMENTS and not all(map(_is_number, values)):
             return np.array([self._read(column, row, one) for row, one in enumerate(values)])
@@ -52,7 +52,7 @@ class Times:
         return found * self._scale(column, found)
 
     def lengths(self, column: Column) -> Floats:
-        """Return lengths of time, NaN where there is none or it is -1.
+        """Return durations; NaN for none or for -1.
 
         Raises DataError naming the request, for any other negative length too.
         """
@@ -87,9 +87,9 @@ class Times:
         if not self._said and self._guessed != "s" and len(known):
             name = column.field
             raise DataError(
-                f"{self._where}: {name} = {known[0]:g}: in what unit? Its times seem to be in "
-                f"{self._guessed}: say it with --time-unit, or in the name of its column, such as "
-                f"{name}_{self._guessed}"
+                f"{self._where}: {name} = {known[0]:g}: the unit is unknown, probably "
+                f"{self._guessed}; give it with --time-unit, or in the name of the "
+                f"column, such as {name}_{self._guessed}"
             )
         return self._unit_s
 
@@ -106,7 +106,7 @@ class Times:
 
 
 def check_one_clock(start: Floats, shown: Sequence[Any], where: str) -> None:
-    """Raise DataError for starts of which some are dates in another unit, or no dates.
+    """Raise DataError if start times mix dates and other numbers, or units.
 
     Args:
         start: When each request was sent, seconds.
@@ -126,7 +126,7 @@ def check_one_clock(start: Floats, shown: Sequence[Any], where: str) -> None:
 
 
 def check_moments(column: Column, moments: Floats, start: Floats, where: str) -> None:
-    """Raise DataError for moments of a request that cannot be by the clock of its start.
+    """Raise DataError for moments that do not fit the clock of the request's start.
 
     A column that was taken for moments and holds lengths of time is told by that.
     """
@@ -143,14 +143,14 @@ def check_moments(column: Column, moments: Floats, start: Floats, where: str) ->
 
 
 def _of_other_clock(times: Floats, others: Floats) -> Flags:
-    """Return which times are no dates where the others are, or dates in another unit."""
+    """Return which times are on another clock or in another unit than the others."""
     least, most = np.minimum(abs(times), abs(others)), np.maximum(abs(times), abs(others))
     apart: Flags = (most >= DATED_S) & (most >= APART * least) & np.isfinite(most)
     return apart
 
 
 def numbers(values: Iterable[Any], field: str, where: str) -> Floats:
-    """Return numbers, or texts that are numbers, NaN for none. DataError names the request."""
+    """Return numbers, also from texts; NaN for none. DataError names the request."""
     found = []
     for row, value in enumerate(values):
         try:
@@ -165,7 +165,7 @@ def numbers(values: Iterable[Any], field: str, where: str) -> Floats:
 
 
 def problem(where: str, row: int, what: str) -> DataError:
-    """Return the complaint about a request, the first of which is row 0."""
+    """Return the error message about a request; the first is row 0."""
     return DataError(f"{where}: request {row + 1}: {what}")
 
 

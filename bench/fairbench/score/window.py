@@ -1,4 +1,4 @@
-"""The window over which records are scored, and why it ends where it does."""
+"""The window in which records are scored, and the reason for its end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def scored_window(
     start_s: float | None,
     end_s: float | None,
 ) -> ScoredWindow:
-    """Return the window that was asked for, with defaults for what was not.
+    """Return the requested window, with defaults for missing ends.
 
     A window is half-open. The default end is therefore just after the last arrival, or just after
     the last answer, so that whatever came or ended then counts.
@@ -66,7 +66,7 @@ def scored_window(
 
 
 def _came_too_late(requests: Requests, last_s: float, least_s: float) -> bool:
-    """Return whether a client first sent within ``least_s`` of ``last_s`` and was served later."""
+    """Return whether a client first sent shortly before the end and was served later."""
     _, first = np.unique(requests.client, return_index=True)  # requests are in order of arrival
     late = requests.client[first][requests.arrival_s[first] > last_s - least_s]
     served_s = requests.first_token_s

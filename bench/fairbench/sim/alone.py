@@ -1,4 +1,4 @@
-"""Clients alone: what each would have on a part of the cluster of its own, the bar for sharing.
+"""Clients alone: the result of each on its own part of the cluster, the bar for sharing.
 
 A part is 1/n of every replica, in speed and in KV pool, so that any n divides a cluster of any dp
 and routing stays what it is. Such a replica takes n times as long for each iteration, fixed costs
@@ -34,7 +34,7 @@ ROUTERS = ("round-robin", "preble-e2")
 def simulate_alone(
     spec: ExperimentSpec, interrupted: Callable[[], bool] = lambda: False
 ) -> list[dict[str, Any]]:
-    """Latency of each well-behaved client of ``spec`` with its programs on 1/n of the cluster.
+    """Return the latency of each well-behaved client alone on 1/n of the cluster.
 
     A row has ``client``, ``latency_n`` and, in seconds, ``p50_s``, ``p95_s`` and ``p99_s`` (null if
     among refused requests); ``censored`` names those that are lower bounds. Each is the better of

@@ -29,14 +29,14 @@ class Clock:
         heappush(self.events, (time_ps, priority, key, self._inserted, action))
 
     def soon(self, priority: int, key: int, action: Callable[[], None]) -> None:
-        """Run ``action`` at this instant, when its turn comes: at once if nothing else is due."""
+        """Run ``action`` at this instant in its turn, at once if nothing else is due."""
         if self.events and self.events[0][0] == self.now_ps:
             self.at(self.now_ps, priority, key, action)
         else:
             action()
 
     def next_ps(self) -> int | None:
-        """Time of the next event, None if there is none."""
+        """The time of the next event, or None."""
         return self.events[0][0] if self.events else None
 
     def step(self) -> None:
@@ -48,16 +48,16 @@ class Clock:
         event[4]()
 
     def clear(self) -> None:
-        """Drop every event, and whatever they would have acted on."""
+        """Drop all events together with their callbacks."""
         self.events.clear()
         self._latest = (*self._latest[:4], _nothing)
 
     def past(self, priority: int, key: int) -> bool:
-        """Return whether an event of this priority and key due now would already have run."""
+        """Return whether an event with this priority and key, due now, would have run already."""
         return (priority, key) <= self._latest[1:3]
 
     def stop_at(self, time_ps: int) -> None:
-        """Go to ``time_ps``, by which everything that was due has run."""
+        """Advance to ``time_ps``, before which all due events have run."""
         assert time_ps >= self.now_ps, "the clock only moves forward"
         self.now_ps, self._latest = time_ps, (time_ps, DECIDE + 1, 0, 0, _nothing)
 

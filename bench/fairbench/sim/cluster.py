@@ -104,7 +104,7 @@ class Cluster:
         in_flight: int | None = None,
         reaction: Reaction | None = None,
     ) -> None:
-        """Start one client's stream; it has at most ``in_flight`` programs under way, if given.
+        """Start one client's stream, with at most ``in_flight`` running programs if given.
 
         With a ``reaction`` they begin when that says so.
         """
@@ -136,7 +136,7 @@ class Cluster:
         self.clock.at(round(arrival_s * PS_PER_S), ARRIVE, turn, arrive)
 
     def add_users(self, number: int, users: Iterable[User], until_s: float) -> None:
-        """Start one client's users, who begin no program from ``until_s`` on."""
+        """Start one client's users, who start no program from ``until_s`` on."""
         self.arrivals_open += 1
         self.clock.at(round(until_s * PS_PER_S), ARRIVE, number, self._close)
         for user in users:
@@ -211,7 +211,7 @@ class Cluster:
         )
 
     def _finished(self, done: Callback, sequence: Sequence) -> None:
-        """Record that a program's request is over; ``done`` resumes the program."""
+        """Record that a program's request has ended; ``done`` resumes the program."""
         if self.ingress is not None:
             self.ingress.finished(sequence)
         request, refused = sequence.request, sequence.status == REFUSED
@@ -230,7 +230,13 @@ class Cluster:
             now_s = self.clock.now_ps / PS_PER_S
             self.router.on_finish(request, sequence.worker, output, now_s)
         if refused:
-            done(None, ProgramFailed(f"request {request.request_id} was refused"))
+            done(
+                None,
+                ProgramFailed(
+                    f"request {request.request_id} was refused, because it can never fit the KV "
+                    "pool"
+                ),
+            )
             return
         index = self.request_log.index[request.client]
         self.service[index] += request.input_tokens + 2 * sequence.produced
@@ -239,7 +245,7 @@ class Cluster:
     # The clock.
 
     def advance(self, most: int, limit_ps: Callable[[], int]) -> bool:
-        """Run at most so many events; False if that was all.
+        """Run at most ``most`` events; return False if no event is left.
 
         That is so when every program has ended, or, once the last has arrived, at the limit.
         """
@@ -261,7 +267,7 @@ class Cluster:
     # The end.
 
     def settle(self) -> None:
-        """Record what is still under way. Nothing may be simulated afterwards."""
+        """Record unfinished requests. Nothing may be simulated afterwards."""
         for worker in self.workers:
             worker.settle()
             for sequence in worker.in_flight():
@@ -275,7 +281,7 @@ class Cluster:
             self._record(started, UNFINISHED, NEVER)
 
     def abandon(self) -> None:
-        """Drop what is still under way, once it is settled, to have its memory for the metrics."""
+        """Drop settled state, to free its memory for the metrics."""
         for worker in self.workers:
             worker.cache.abandon()
         self.workers.clear()

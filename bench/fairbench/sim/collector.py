@@ -1,4 +1,4 @@
-"""Python's cycle collector, kept out of a simulation."""
+"""Python's cycle collector, turned off during a simulation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Off with the cycle collector: a third of the time, and nothing is freed by it meanwhile.
+    """Turn off the cycle collector in the block, which saves a third of the time.
 
     What there was before is set aside, unless somebody has done so: to collect inside goes over
     what was made inside, so the simulation too must be, and not over all that is imported, which

@@ -1,4 +1,4 @@
-"""Deadlines of simulated requests: what their clients were promised, as times."""
+"""Deadlines of simulated requests: the latency targets of their clients as times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eviction reports from workers to routers, which arrives late or not at all."""
+"""Eviction reports from workers to routers, which may be late or lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def eviction_reports(
     params: ClusterParams,
     rng: Random,
 ) -> Callable[[Prompt, int], None]:
-    """Return an ``on_evict`` that tells the router later, unless the message is lost."""
+    """Return an ``on_evict`` that tells the router with a delay, unless the message is lost."""
     delay_ps = round(params.eviction_delay_s * PS_PER_S)
     loss = params.eviction_loss or 0.0
 

@@ -10,7 +10,7 @@ from fairbench.sim.engine.replica import Replica
 
 
 class SimFleet:
-    """A FleetView that knows everything at once; a real one hears of it late."""
+    """A FleetView without delay; a real fleet is seen with delay."""
 
     def __init__(self, workers: Sequence[Replica]) -> None:
         self._workers = workers
@@ -26,6 +26,6 @@ class SimFleet:
         return WorkerLoad(queued + running, tokens, queued, running, one.saturated)
 
     def matched_tokens(self, request: Request) -> int:
-        """Return the most tokens of the request's prompt that any worker has cached now."""
+        """Return the largest number of the request's prompt tokens cached at any worker now."""
         limit = request.input_tokens - 1
         return max(one.cache.common_tokens(request.prompt, limit) for one in self._workers)

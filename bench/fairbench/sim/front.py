@@ -1,4 +1,4 @@
-"""The front of a simulated cluster: its router, or several, and what holds requests before them."""
+"""The front of a simulated cluster: its router or routers, and the queue before them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _router(spec: ExperimentSpec) -> Router:
 def ingress_of(
     spec: ExperimentSpec, router: Router, clock: Clock, workers: list[Replica], setup: Setup
 ) -> Ingress | RouterIngresses | None:
-    """Return what holds requests before the ``router`` or routers; None if nothing does.
+    """Return the queue before the ``router`` or routers, or None.
 
     Raises UsageError for routers that are to share sums but have none.
     """
@@ -71,7 +71,7 @@ def _queue(
     fleet: SimFleet,
     terms: Terms | None = None,
 ) -> HoldsRequests | None:
-    """Return a router's gateway and admission control; None if there is neither."""
+    """Return a router's gateway and admission control; None if it has neither."""
     admission = admission_params(spec.settings)
     if spec.gateway is None and not admission.is_on:
         return None

@@ -1,4 +1,4 @@
-"""Clients that watch what is their own: the next program begins when something has ended."""
+"""Clients that watch their own requests: the next program starts when something has ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Start: TypeAlias = Callable[[Job, Callable[[], None]], None]
 
 
 class InFlight:
-    """Lets so many programs run at a time; others wait their turn, in order of arrival."""
+    """A limit on the running programs of a client; others wait in order of arrival."""
 
     def __init__(self, most: int, start: Start) -> None:
         self._most = most
@@ -24,7 +24,7 @@ class InFlight:
         self._waiting: deque[Job] = deque()
 
     def arrive(self, program: Job) -> None:
-        """Begin it now, or once there is room."""
+        """Start the program now, or once there is room."""
         self._waiting.append(program)
         self._begin()
 
@@ -47,7 +47,7 @@ class InFlight:
 
 
 class Reacting(InFlight):
-    """Lets one run, to have something that ends, until the ``reaction`` to an end lets all go."""
+    """Runs one program until the ``reaction`` to an end releases all others."""
 
     def __init__(self, reaction: Reaction, start: Start) -> None:
         super().__init__(1, start)

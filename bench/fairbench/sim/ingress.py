@@ -1,4 +1,4 @@
-"""The queue before a simulated cluster, kept up to date with what its workers do."""
+"""The queue before a simulated cluster, which is told of all events at the workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BEFORE_WORKERS = -1  # its key among those that decide at one instant
 
 
 class Ingress:
-    """A holding place for requests until the ``queue`` releases them to a worker.
+    """A queue that keeps requests until the ``queue`` policy releases them to a worker.
 
     The queue is asked again when a request arrives or ends, and when a worker has decided what to
     run. The question comes at that instant, after every iteration that ends then, and never in the
@@ -43,7 +43,7 @@ class Ingress:
 
     @classmethod
     def of_router(cls, clock: Clock, router: Router, workers: Many[Replica]) -> Self:
-        """Return an ingress for a router that may hold requests, asked in arrival order."""
+        """Return an ingress for a router that may keep requests, asked in order of arrival."""
         return cls(clock, workers, GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom()))
 
     def enter(self, sequence: Sequence) -> None:
@@ -53,7 +53,7 @@ class Ingress:
         self.soon()
 
     def finished(self, sequence: Sequence) -> None:
-        """Record that a request is over: finished, refused or aborted."""
+        """Record that a request has ended: finished, refused or aborted."""
         if sequence.request not in self._sent:
             return  # it was refused here
         self._sent.remove(sequence.request)
@@ -63,11 +63,11 @@ class Ingress:
         self.soon()
 
     def held(self) -> Iterator[Sequence]:
-        """Return the held requests in order of arrival."""
+        """Return the queued requests in order of arrival."""
         return iter(self._held.values())
 
     def soon(self) -> None:
-        """Ask the queue at this instant: something has changed."""
+        """Ask the queue at this instant, because something has changed."""
         if self._held or self._news:
             self._ask_at(self._clock.now_ps)
 
@@ -77,7 +77,7 @@ class Ingress:
             self._clock.at(time_ps, DECIDE, self.turn(), self._release)
 
     def _release(self) -> None:
-        """Tell the queue what has happened, and send what may go."""
+        """Report new events to the queue, and send the requests that may go."""
         now_ps = self._clock.now_ps
         if now_ps != self._due_ps:
             return

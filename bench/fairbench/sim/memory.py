@@ -1,4 +1,4 @@
-"""The eviction policies of a simulation, and the log of who holds its KV memory."""
+"""The eviction policies of a simulation, and the log of clients' KV memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def hit_rates_alone(
     with_pool: Callable[[int], Mapping[str, Any]],
     run: Callable[..., Tables],
 ) -> dict[str, float]:
-    """Return the cache hit rate that each client has alone on its share of every pool, by name.
+    """Return the cache hit rate that each client has alone on its share of every pool.
 
     The share is by weight; engine, router and speed stay as they are, and eviction is LRU. ``run``
     simulates one client. A client that was refused everything is left out, and so are all where

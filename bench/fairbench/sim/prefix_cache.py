@@ -1,4 +1,4 @@
-"""The interface of KV caches to a waiting queue, independent of the engine's storage."""
+"""The interface of KV caches for a waiting queue, independent of their storage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ N = TypeVar("N", bound=CacheNode)
 
 
 class Waiter(Protocol[N]):
-    """A waiting request attached to the node where its match ended when it was last matched."""
+    """A waiting request attached to the node at which its last match ended."""
 
     prompt: Prompt
     total: int
@@ -31,12 +31,12 @@ class Waiter(Protocol[N]):
     place: Place
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
-        """Return the waiter's place in the list in which the last refresh touched the waiter."""
+        """Return the position of the waiter in the list of the last refresh."""
         ...
 
 
 class PrefixCache(Protocol[N]):
-    """Cached prefixes, and the waiting requests attached to them.
+    """Cached prefixes, and the waiting requests that are attached to them.
 
     ``on_moved`` hears of a waiter whose match has changed, once it is attached.
     """
@@ -50,7 +50,7 @@ class PrefixCache(Protocol[N]):
         ...
 
     def attach(self, waiter: Waiter[N]) -> None:
-        """Match a waiting request, from where its last match ended, if it had one."""
+        """Match a waiting request, from the end of its last match if any."""
         ...
 
     def detach(self, waiter: Waiter[N]) -> None:

@@ -91,7 +91,7 @@ def simulate(
     for real servers; RunFailed if the folder cannot be written.
     """
     if spec.backend is not None:
-        raise UsageError(f"backend = {spec.backend.kind!r}: cannot be simulated")
+        raise UsageError(f"backend = {spec.backend.kind!r}: must be the simulator here")
     plans = spec.client_plans()
     source = source_of(spec)
     with no_collector():
@@ -227,8 +227,9 @@ class Simulation:
         tables: Tables = tables_of(self.cluster.clients, self.logs)
         if complete and tables.all_refused():
             raise UsageError(
-                f"workload {self.spec.workload.name}: no request fits the KV pool of "
-                f"{self.engine.pool_tokens:,} tokens"
+                f"workload {self.spec.workload.name}: every request is larger than the KV "
+                f"pool of {self.engine.pool_tokens:,} tokens; give a larger pool or "
+                "shorter prompts"
             )
         summary = self._header(facts, source, complete) | metrics_of(tables, facts)
         requests, programs, service, memory = tables.columns()

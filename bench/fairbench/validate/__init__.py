@@ -1,1 +1,1 @@
-"""The simulator beside runs measured on a real server."""
+"""The simulator compared with runs measured on real servers."""

@@ -1,4 +1,4 @@
-"""A live run beside the simulation of the same experiment, metric by metric."""
+"""A live run and the simulation of the same experiment, metric by metric."""
 
 from __future__ import annotations
 
@@ -50,11 +50,18 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
     path = run.path / EXPERIMENT
     stored = read_experiment(path)
     if run.summary["simulated"]:
-        raise UsageError(f"{run.path}: is simulated itself")
+        raise UsageError(
+            f"{run.path}: this run is a simulation; give the directory of a run on real servers"
+        )
     if stored["local"] == AS_SERVED:
-        raise UsageError(f"{run.path}: as served; who scheduled it is not known")
+        raise UsageError(
+            f"{run.path}: the scheduler of this run is not known, so it cannot be simulated; "
+            "give a run whose servers fairbench started"
+        )
     if gpu is None and stored["gpu"] == NO_PROFILE:
-        raise UsageError("--gpu: name the timing profile of what the run was measured on")
+        raise UsageError(
+            "--gpu: missing; name the timing profile of the GPU on which the run was measured"
+        )
     flags = {"backend": SIM, "gpu": gpu or stored["gpu"]}
     flags |= {"model": model} if model else {}
     if model is None and stored["gpu"] == NO_PROFILE:

@@ -1,4 +1,4 @@
-"""A pair of numbers, simulated and measured."""
+"""A pair of numbers: simulated and measured."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from math import isfinite
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A number of both sides; NaN where a side has none."""
+    """A number of both sides; NaN if a side has none."""
 
     simulated: float
     measured: float
 
     @property
     def error_pct(self) -> float | None:
-        """Percent of the measured value; None where that is undefined."""
+        """The error in percent of the measured value; None if undefined."""
         if self.simulated == self.measured:
             return 0.0
         if not self.measured or not isfinite(self.simulated - self.measured):

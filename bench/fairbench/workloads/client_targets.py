@@ -1,4 +1,4 @@
-"""The latency targets promised to each client: by the workload, by its classes and by the user."""
+"""The latency targets of each client: from the workload, its classes, and the user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def class_of_client(spec: WorkloadSpec) -> dict[str, str]:
-    """Return the class of each client that belongs to one."""
+    """Return the class of each client that belongs to a class."""
     classes = spec.classes or {}
     return {client: name for name, one in classes.items() for client in one.clients}
 

@@ -1,4 +1,4 @@
-"""The clients of a run, from a workload and the command line: what each sends, and when."""
+"""The clients of a run, from a workload and the command line: their programs and arrivals."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def plan_clients(
     )
     traffic = spec.traffic()
     if rate == inf and num_programs is None:
-        raise UsageError("request_rate = inf: needs num_programs, or there is no end to them")
+        raise UsageError(
+            "request_rate = inf: needs num_programs, which limits the number of programs"
+        )
     shared = {**spec.params, **chosen.params}
     params = make_params(spec.program, shared, spec.name)
     targets = client_targets(spec, goodput or {}, names)
@@ -166,7 +168,9 @@ def _sized(load: Load, multiple: float) -> Load:
 
 def _presence(presence: Presence | None, load: Load) -> Presence | None:
     if presence is not None and load.until_s == inf:
-        raise UsageError("num_programs: clients that come and go need a duration instead")
+        raise UsageError(
+            "num_programs: not supported for clients that come and go; give duration instead"
+        )
     return presence
 
 
@@ -177,9 +181,15 @@ def _disguised(plan: ClientPlan, wrong: Misbehaving, plans: Sequence[ClientPlan]
     waits = wrong.in_flight or wrong.reaction
     disguised = wrong.padding_tokens or wrong.max_new_multiple or wrong.output_multiple
     if closed and (disguised or waits):
-        raise UsageError("misbehaving: who pads, asks for more or waits has no closed arrivals")
+        raise UsageError(
+            "misbehaving: padding_tokens, max_new_multiple, output_multiple, in_flight and "
+            "reaction cannot be combined with closed arrivals"
+        )
     if wrong.in_flight and wrong.reaction:
-        raise UsageError("misbehaving: in_flight and reaction both say when to begin: give one")
+        raise UsageError(
+            "misbehaving: in_flight and reaction both set the start of a program: give only "
+            "one of them"
+        )
     if disguised:
         disguise = Disguise(
             plan.owner,
@@ -213,7 +223,8 @@ def _client_count(spec: WorkloadSpec, scenario: str, clients: int | None) -> int
     count = spec.client_count(scenario) if clients is None else clients
     if count < needed:
         raise UsageError(
-            f"clients = {count}: scenario {scenario} of {spec.name} needs at least {needed}"
+            f"clients = {count}: must be at least {needed} for scenario {scenario} of "
+            f"{spec.name}"
             + (f" (client {needed - 1} misbehaves)" if needed - 1 in misbehaving else "")
         )
     return count

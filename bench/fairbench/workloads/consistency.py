@@ -1,4 +1,4 @@
-"""Consistency of a workload file: what must fit together, though each value is allowed."""
+"""Consistency of a workload file: checks of values that are valid alone but not together."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.workloads.table import Group
 
 
 def check_workload(spec: Workload) -> None:
-    """Raise ValueError, one line that names the key, unless all of it fits together."""
+    """Raise ValueError, one line that names the key, if values do not fit together."""
     if spec.warmup_s >= spec.duration_s:
         raise ValueError(f"warmup_s = {spec.warmup_s}: must be below duration_s")
     try:
@@ -43,7 +43,10 @@ def _check_arrivals(spec: Workload, where: str, arrivals: Arrivals | None) -> No
 def _check_client_names(spec: Workload) -> None:
     named = spec.client_names or ()
     if len(named) > spec.clients:
-        raise ValueError(f"client_names: {len(named)} names for clients = {spec.clients}")
+        raise ValueError(
+            f"client_names: has {len(named)} names, and must have one for each of clients = "
+            f"{spec.clients}"
+        )
     for name in named:
         if named.count(name) > 1:
             raise ValueError(f"client_names: {name!r} is listed twice")
@@ -66,7 +69,9 @@ def _check_targets(spec: Workload) -> None:
         raise ValueError(str(error)) from None
     for name, one in (spec.classes or {}).items():
         if name in names:
-            raise ValueError(f"classes.{name}: a client is called so")
+            raise ValueError(
+                f"classes.{name}: this is the name of a client; give the class another name"
+            )
         for client in one.clients:
             if client not in names:
                 raise ValueError(str(unknown_name(f"client in classes.{name}", client, names)))
@@ -78,7 +83,10 @@ def _check_targets(spec: Workload) -> None:
 def _check_scenario(spec: Workload, name: str, scenario: Scenario) -> None:
     where = f"scenarios.{name}"
     if name == CALM and scenario.misbehaving:
-        raise ValueError(f"{where}.misbehaving: in {CALM!r} every client is well-behaved")
+        raise ValueError(
+            f"{where}.misbehaving: not allowed in scenario {CALM!r}, in which every client is "
+            "well-behaved"
+        )
     make_params(spec.program, {**spec.params, **scenario.params}, f"{where}.params")
     others = scenario.others or ()
     count = scenario.clients or spec.clients
@@ -86,7 +94,7 @@ def _check_scenario(spec: Workload, name: str, scenario: Scenario) -> None:
         raise ValueError(f"{where}.clients = {count}: must be at most clients = {spec.clients}")
     misbehaving = _numbers(f"{where}.misbehaving", scenario.misbehaving, count)
     for both in misbehaving & _numbers(f"{where}.others", others, count):
-        raise ValueError(f"{where}.others: client {both} also misbehaves")
+        raise ValueError(f"{where}.others: client {both} is also in misbehaving; list it only once")
     plain = count - sum(len(one.numbers) for one in (*scenario.misbehaving, *others))
     _check_sizes(f"{where}.sizes", scenario.sizes, plain)
     for wrong in scenario.misbehaving:
@@ -109,9 +117,11 @@ def _check_padding(where: str, wrong: Misbehaving, count: int) -> None:
     if whose is None:
         return
     if wrong.padding_tokens is None:
-        raise ValueError(f"{where}: needs padding_tokens, which it is the beginning of")
+        raise ValueError(f"{where}: needs padding_tokens, the length of the padding")
     if whose in wrong.numbers:
-        raise ValueError(f"{where} = {whose}: must be another client")
+        raise ValueError(
+            f"{where} = {whose}: must be a client that is not in the same misbehaving table"
+        )
     if whose >= count:
         raise ValueError(f"{where} = {whose}: must be below clients = {count}")
 

@@ -53,7 +53,7 @@ class Source:
         return len(self._texts)
 
     def item(self, seed: int, number: int) -> Item:
-        """Return the ``number``-th item handed out under a seed.
+        """Return the ``number``-th item that is handed out under a seed.
 
         The order is shuffled anew on each pass. From the second pass on, items are fresh copies
         with keys of their own: a program is new content, and nine documents used repeatedly would
@@ -112,7 +112,10 @@ def load_source(kind: str, dataset_path: str, tokenizer_path: str | None = None)
     that cannot be read or does not fit the kind.
     """
     if not schemas_for(kind):
-        raise UsageError(f"dataset {dataset_path}: programs of kind {kind} read no data set")
+        raise UsageError(
+            f"dataset {dataset_path}: programs of kind {kind} do not read a data set; leave "
+            "dataset_path out"
+        )
     counter = load_counter(tokenizer_path)
     if dataset_path.startswith(HUB_PREFIX):
         name, records = dataset_path, hub_records(dataset_path)
@@ -120,7 +123,7 @@ def load_source(kind: str, dataset_path: str, tokenizer_path: str | None = None)
         name, records = Path(dataset_path).name, _file_records(dataset_path)
     texts = list(_read(kind, dataset_path, records))
     if not texts:
-        raise DataError(f"{dataset_path}: no records")
+        raise DataError(f"{dataset_path}: holds no records")
     return Source(name, kind, merged(texts) if kind in MERGED else texts, counter)
 
 
@@ -131,7 +134,7 @@ def _read(kind: str, path: str, records: Iterable[tuple[str, Any]]) -> Iterator[
         try:
             table = {"text": record} if isinstance(record, str) else record
             if not isinstance(table, dict):
-                raise ValueError("not a JSON object or text")
+                raise ValueError("must be a JSON object or a text")
             schema = schema or _fitting(table, kind)
             missing = [mark for mark in schema.marks if mark not in table]
             if missing:
@@ -151,8 +154,8 @@ def _fitting(record: dict[str, Any], kind: str) -> Schema:
     wanted = " or ".join(schema.shape for schema in schemas_for(kind))
     if schema is not None:
         raise ValueError(
-            f"{schema.shape} records fit {schema.kind} programs, but this workload runs {kind}, "
-            f"which reads {wanted}"
+            f"records of {schema.shape} are for programs of kind {schema.kind}, but this "
+            f"workload runs kind {kind}, which reads {wanted}"
         )
     marks = nearest_schema(record, kind).marks
     missing = next(mark for mark in marks if mark not in record)
@@ -186,7 +189,7 @@ def _csv_records(path: str) -> Iterator[tuple[str, Any]]:
 def _json_records(path: str) -> Iterator[tuple[str, Any]]:
     listed = json_file(Path(path), _shown(path))
     if not isinstance(listed, dict):
-        raise DataError(f"{_shown(path)}: must be a JSON object, an entry a record")
+        raise DataError(f"{_shown(path)}: must be a JSON object with an entry for each record")
     yield from ((f"entry {name!r}", record) for name, record in listed.items())
 
 

@@ -1,4 +1,4 @@
-"""Programs in disguise: what a client that cheats does to calls that it would make anyway.
+"""Programs in disguise: changes that a cheating client makes to its calls.
 
 The text that it was after stays the same, and so does the number of its calls, so that whoever
 sends the same programs as they are is its honest twin.
@@ -17,7 +17,7 @@ from fairbench.workloads.programs.base import Job, Program
 
 @dataclass(frozen=True, slots=True)
 class Disguise:
-    """Padding before each prompt, in tokens, and how long answers are, and may be.
+    """Padding before each prompt in tokens, and factors on the length and limit of answers.
 
     Padding is the beginning of what a client that is copied last asked first, if there is one, and
     of a text of the ``owner``'s own; none of it is useful to anyone. An answer goes on until it is
@@ -32,7 +32,7 @@ class Disguise:
     output_multiple: int = 1
 
     def dress(self, program: Program, copied: Program | None) -> Job:
-        """Return the program in disguise, behind the start of ``copied``'s first prompt."""
+        """Return the program in disguise, padded with the start of ``copied``'s first prompt."""
         prompt = first_prompt(copied) if copied is not None else ()
         padding = (*prompt, Segment(f"{self.owner}/padding", self.padding_tokens))
         return _Disguised(program, self, beginning(padding, self.padding_tokens))
@@ -50,7 +50,7 @@ def beginning(prompt: Prompt, tokens: int) -> Prompt:
 
 
 def latest(arrivals: Iterable[tuple[float, Program]]) -> _Latest:
-    """Return an object that says which of these programs arrived last at a given time."""
+    """Return an object that tells which of these programs arrived last at a given time."""
     return _Latest(iter(arrivals))
 
 
@@ -61,11 +61,11 @@ def first_prompt(program: Job) -> Prompt:
         program.run(probe).send(None)
     except (_AskedError, StopIteration):
         return probe.prompt
-    raise AssertionError("a program waits for something that is no call")
+    raise AssertionError("a program awaits something that is not a call")
 
 
 class _Latest:
-    """The latest of programs that come in order of time, which is never asked for backwards."""
+    """The latest of programs in order of time; queries must not go back in time."""
 
     def __init__(self, arrivals: Iterator[tuple[float, Program]]) -> None:
         self._arrivals = arrivals
@@ -101,7 +101,7 @@ class _Disguised(Job):
 
 
 class _PaddedLLM:
-    """The ``core.LLM`` that a program in disguise thinks it has."""
+    """The ``core.LLM`` that a program in disguise sees."""
 
     def __init__(self, llm: LLM, disguise: Disguise, padding: Prompt) -> None:
         self._llm = llm
@@ -130,11 +130,11 @@ class _PaddedLLM:
 
 
 class _AskedError(Exception):
-    """Ends a program that is only asked what it begins with."""
+    """Ends a program that is run only to learn its first prompt."""
 
 
 class _Probe:
-    """A ``core.LLM`` that takes down the first prompt, and goes no further."""
+    """A ``core.LLM`` that records the first prompt and then stops the program."""
 
     def __init__(self) -> None:
         self.prompt: Prompt = ()

@@ -1,4 +1,4 @@
-"""Datasets from the Hugging Face hub, by way of the optional ``datasets`` package."""
+"""Datasets from the Hugging Face hub, through the optional package ``datasets``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
         from datasets import load_dataset
     except ImportError:
         raise UsageError(
-            f"{ref} needs the datasets package: in a clone of fairbench, {INSTALL}"
+            f"{ref} needs the package datasets: in a clone of fairbench, {INSTALL}"
         ) from None
     configuration, split = HUB_DATASETS[name]
     try:
@@ -38,7 +38,7 @@ def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
     except Exception as error:  # whatever the network and the hub come up with
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UsageError(
-            f"cannot load {ref}: {reason} (it needs a network and, if gated, a hub login; "
-            f"the package: {INSTALL})"
+            f"{ref}: cannot be loaded: {reason} (loading needs a network, for a gated "
+            f"data set a login to the hub, and the package: {INSTALL})"
         ) from None
     return ((f"row {number}", row) for number, row in enumerate(rows, start=1))

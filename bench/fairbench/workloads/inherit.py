@@ -1,4 +1,4 @@
-"""Workload files that build on others: what ``workload = "judge"`` in one of their tables brings.
+"""Workload files that build on others: the effect of ``workload = "judge"`` in a table.
 
 What is said beside it is laid over what comes from there. All of it is put in when a file is read,
 so that a stored experiment has everything.
@@ -101,7 +101,8 @@ def _read(ref: Any, depth: int) -> dict[str, Any]:
         raise UsageError(f"{KEY} = {ref!r}: must be a name or a path")
     if depth >= MAX_DEPTH:
         raise UsageError(
-            f"{KEY} = {ref!r}: files that build on each other, or more than {MAX_DEPTH}"
+            f"{KEY} = {ref!r}: the files refer to each other in a circle, or are nested "
+            f"more than {MAX_DEPTH} deep"
         )
     data = read_toml(file_of(ref), ref)
     return whole_workload(rebased(data, Path(ref).parent) if is_path(ref) else data, depth + 1)

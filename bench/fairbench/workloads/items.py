@@ -1,4 +1,4 @@
-"""Real input of a program: the token lengths of one piece of it."""
+"""Real input of a program: the token lengths of one item."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's clients, and the stream of programs that each sends."""
+"""A run's clients, and the stream of programs of each client."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ MADE_AHEAD = 8
 
 
 class ItemSource(Protocol):
-    """Real input, handed out by number: the same seed and number give the same item."""
+    """Real input by number: the same seed and number give the same item."""
 
     def item(self, seed: int, number: int) -> Item: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ClientPlan:
-    """A client of a run: the program ``kind`` that it runs, with ``params``, and when.
+    """A client of a run: its ``kind`` of program with ``params``, and its arrivals.
 
     ``client`` is its name and ``index`` its position among the ``clients`` clients of the run.
     ``weight`` is its entitlement relative to the others, ``targets`` are the latencies promised to
@@ -63,7 +63,7 @@ class ClientPlan:
 
 
 class ProgramArrival(NamedTuple):
-    """A program and when it arrives, in seconds from the start of the run."""
+    """A program and its arrival time, in seconds from the start of the run."""
 
     at_s: float
     program: Job
@@ -75,7 +75,7 @@ def weights_of(plans: Iterable[ClientPlan]) -> dict[str, float]:
 
 
 def tenant_paths_of(plans: Iterable[ClientPlan]) -> dict[str, str]:
-    """Return the tenants of the clients whose names do not say them."""
+    """Return the tenants of clients whose names do not contain them."""
     places = named_below({plan.client: plan.owner for plan in plans})
     return {client: place for client, place in places.items() if place != client}
 
@@ -90,7 +90,7 @@ def expected_programs(plan: ClientPlan, before_s: float = inf) -> float:
 def program_stream(
     plan: ClientPlan, *, seed: int, source: ItemSource | None = None
 ) -> Iterator[ProgramArrival]:
-    """Yield a client's programs in time order, made as needed.
+    """Yield a client's programs in time order, created as needed.
 
     Each program has a random stream of its own, so nothing about a program depends on scheduling.
     """
@@ -104,7 +104,7 @@ def program_stream(
 
 
 def made_ahead(programs: Iterator[ProgramArrival]) -> Iterator[ProgramArrival]:
-    """Yield the same programs, made a few at a time.
+    """Yield the same programs, created a few at a time.
 
     Making programs in batches keeps the code and data that this needs in the processor's caches,
     from which the simulation drives them.

@@ -1,4 +1,4 @@
-"""Churn: clients that join, leave and come back. Who is away starts no program."""
+"""Churn: clients that join, leave and return. An absent client starts no program."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ class Presence(FileTable):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if (self.stay_s is None) != (self.away_s is None):
-            raise ValueError("stay_s and away_s: go together")
+            raise ValueError("stay_s and away_s must be given together")
         if (self.windows is None) == (self.stay_s is None):
             raise ValueError("give either windows, or stay_s and away_s")
         times = [time_s for window in self.windows or () for time_s in window]
         if any(after <= before for before, after in pairwise(times)):
-            raise ValueError("windows: [from, until] in seconds, one after the other")
+            raise ValueError(
+                "windows: must be a list of [from, until] in seconds, in order and without overlap"
+            )
         return self
 
     def intervals(self, rng: random.Random) -> Iterator[tuple[float, float]]:
@@ -78,6 +80,6 @@ class Presence(FileTable):
 
     @property
     def _share(self) -> float:
-        """The part of the time that it is there by chance."""
+        """The fraction of time in which a client with random presence is present."""
         stay_s, away_s = self.stay_s or 1.0, self.away_s or 0.0
         return stay_s / (stay_s + away_s)

@@ -1,4 +1,4 @@
-"""Reactions: what a client concludes from each of its requests that ends.
+"""Reactions: the decision of a client when one of its requests ends.
 
 It sees what any client of a server sees: when a request began and ended, and, as servers say at the
 end of an answer, how much of its prompt was cached.
@@ -14,7 +14,7 @@ LOST = 0.5  # of the part of its prompts that was cached at best
 
 
 class Ended(NamedTuple):
-    """A request of its own: until its first token, its prompt, and what was cached of that."""
+    """A finished request of the client: time to first token, prompt and cached tokens."""
 
     ttft_s: float
     input_tokens: int
@@ -26,14 +26,14 @@ Reaction: TypeAlias = Callable[[Ended], bool]
 
 
 class AtRefill:
-    """Goes when one that had to wait was served: its turn has come, and it may be in credit."""
+    """A client that starts when its waiting request was served: it may now be in credit."""
 
     def __call__(self, ended: Ended) -> bool:
         return ended.ttft_s >= LONG_S
 
 
 class AtEviction:
-    """Goes when much less of a prompt was cached than has been: what it had has been evicted."""
+    """A client that starts when fewer tokens of a prompt were cached: it was evicted."""
 
     def __init__(self) -> None:
         self._best = 0.0

@@ -22,7 +22,7 @@ def sample_input(rng: random.Random, mean_tokens: float, sigma: float) -> int:
 
 
 def sample_length(rng: random.Random, mean_tokens: float, sigma: float, high: float) -> int:
-    """Draw a length in [1, high] tokens with this mean; ``sigma`` is the spread of its logarithm.
+    """Draw a length in [1, high] tokens with this mean; ``sigma`` is the spread of its log.
 
     The location is solved for, so that clipping does not change the mean. With ``sigma`` 0 (or a
     mean of at most 1) the length is constant. Precondition: ``mean_tokens < high`` unless constant.
@@ -41,7 +41,7 @@ def sample_gap(rng: random.Random, mean_s: float) -> float:
 
 
 def check_mean(field: str, mean_tokens: float, sigma: float, max_new_tokens: int) -> None:
-    """Raise ValueError unless ``sample_length`` can have this mean below ``max_new_tokens``."""
+    """Raise ValueError unless a mean below ``max_new_tokens`` is possible."""
     if mean_tokens > max_new_tokens or (sigma and mean_tokens == max_new_tokens):
         raise ValueError(
             f"{field} = {mean_tokens}: must be below max_new_tokens = {max_new_tokens}"
@@ -49,7 +49,7 @@ def check_mean(field: str, mean_tokens: float, sigma: float, max_new_tokens: int
 
 
 def check_allowed(max_new_tokens: int | None, **output_tokens: int) -> None:
-    """Raise ValueError unless outputs of these fields' lengths are allowed; None allows all."""
+    """Raise ValueError unless the limit allows these output lengths; None allows all."""
     for field, tokens in output_tokens.items():
         if max_new_tokens is not None and tokens > max_new_tokens:
             raise ValueError(
@@ -72,7 +72,7 @@ def _location(mean: float, sigma: float, high: float) -> float:
 
 
 def _clipped_mean(mu: float, sigma: float, high: float) -> float:
-    """E[min(max(X, 1), high)] for a lognormal X."""
+    """Return E[min(max(X, 1), high)] for a lognormal X."""
     low_z, high_z = -mu / sigma, (log(high) - mu) / sigma
     middle = exp(mu + sigma**2 / 2) * (_PHI(high_z - sigma) - _PHI(low_z - sigma))
     return _PHI(low_z) + middle + high * _PHI(-high_z)

@@ -1,4 +1,4 @@
-"""Record layouts of the datasets that programs can be fed with, and how each is read.
+"""Layouts of dataset records that programs can use, and how each layout is read.
 
 The readers take one decoded JSON record and return its texts, or raise ValueError naming the
 field. They are the same for local files and for the hub.
@@ -26,7 +26,7 @@ MAX_LITERAL = 2**20  # characters of a Python literal: its tree takes a hundred 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The texts of one piece of real input: a text, and (question, answer) pairs.
+    """The texts of a record of real input: a text, and (question, answer) pairs.
 
     See ``programs.base.Item``. ``text_tokens`` is the length of content that cannot be counted as
     text, such as a video; ``text`` then only distinguishes it from other content.
@@ -39,7 +39,7 @@ class Texts:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A layout: the kind of program it feeds, how it looks, the fields that tell it apart."""
+    """A layout: its kind of program, its form, and the fields that identify it."""
 
     kind: str
     shape: str
@@ -48,7 +48,7 @@ class Schema:
 
 
 def schema_of(record: Mapping[str, Any]) -> Schema | None:
-    """Return the layout of a record, found by its fields; None if no layout fits."""
+    """Return the layout of a record, found by its fields; None if none fits."""
     return next((s for s in SCHEMAS if all(mark in record for mark in s.marks)), None)
 
 
@@ -85,7 +85,7 @@ def _text(record: Mapping[str, Any], field: str) -> str:
     """Return the text that a program is about. Raises ValueError if the text is empty."""
     text = _string(record, field)
     if not text:
-        raise ValueError(f"field {field!r}: is empty")
+        raise ValueError(f"field {field!r}: must not be empty")
     return text
 
 
@@ -94,7 +94,7 @@ def _records(record: Mapping[str, Any], field: str) -> Sequence[Mapping[str, Any
     if not isinstance(value, list) or not all(isinstance(entry, Mapping) for entry in value):
         raise ValueError(f"field {field!r}: must be a list of objects")
     if not value:
-        raise ValueError(f"field {field!r}: is empty")
+        raise ValueError(f"field {field!r}: must not be empty")
     return value
 
 
@@ -117,7 +117,7 @@ def _document_row(record: Mapping[str, Any]) -> Texts:
 
 
 def _document_qa_pairs(record: Mapping[str, Any]) -> Texts:
-    """Return the texts of the hub's first LooGLE layout, whose list is a Python literal."""
+    """Return the texts of LooGLE's first layout on the hub, whose list is a Python literal."""
     listed = record["qa_pairs"]
     if isinstance(listed, str):
         try:
@@ -141,7 +141,9 @@ def _arena(record: Mapping[str, Any]) -> Texts:
         if (role, next_role) == ("user", "assistant")
     ]
     if not pairs:
-        raise ValueError(f"field {field!r}: no user message with an assistant message after it")
+        raise ValueError(
+            f"field {field!r}: must hold a user message that is followed by an assistant message"
+        )
     return Texts("", tuple(pairs))
 
 
@@ -149,11 +151,11 @@ def _video(record: Mapping[str, Any]) -> Texts:
     """Return a NExT-QA question with its choices; 30 frames count as 256 tokens [Preble code]."""
     text = _string(record, "frame_count")
     if not text.isdecimal() or not int(text):
-        raise ValueError(f"field 'frame_count': {text!r} is no number of frames")
+        raise ValueError(f"field 'frame_count': {text!r} must be a number of frames")
     choices = [_string(record, f"a{number}") for number in range(5)]
     answer = _string(record, "answer")
     if answer not in ("0", "1", "2", "3", "4"):
-        raise ValueError(f"field 'answer': {answer!r} is not the number of a choice")
+        raise ValueError(f"field 'answer': {answer!r} must be the number of a choice")
     asked = " ".join([_string(record, "question"), *choices])
     tokens = max(1, int(text) * 256 // 30)
     return Texts(_text(record, "video"), ((asked, choices[int(answer)]),), tokens)
@@ -180,7 +182,7 @@ def _trajectory(record: Mapping[str, Any]) -> Texts:
         else:
             before += said
     if not root or not exchanges:
-        raise ValueError("field 'traj': needs a message of the system and one of the assistant")
+        raise ValueError("field 'traj': must hold a system message and an assistant message")
     return Texts(root, tuple(exchanges))
 
 
@@ -188,7 +190,7 @@ def _react(record: Mapping[str, Any]) -> Texts:
     """Return a ReAct trajectory as one text: lines that begin with ``>`` are the agent's."""
     task, *acts = ("\n" + _text(record, "text")).split("\n>")
     if not acts or not task.strip():
-        raise ValueError("field 'text': needs a task, and lines that begin with >")
+        raise ValueError("field 'text': must hold a task, followed by lines that begin with >")
     exchanges, seen = [], ""
     for act in acts:
         said, _, after = act.partition("\n")

@@ -1,4 +1,4 @@
-"""The shape of a workload file: who the clients are, what each runs, how often (frozen models)."""
+"""The model of a workload file: clients, their programs, and their rates (frozen models)."""
 
 from __future__ import annotations
 
@@ -28,19 +28,23 @@ MAX_NAME = 64  # characters; it is part of a directory's name
 
 def _plain(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
-        raise ValueError("must be letters, digits, - and _, the first a letter or digit")
+        raise ValueError(
+            "must consist of letters, digits, - and _, and begin with a letter or digit"
+        )
     return name
 
 
 def _client_name(name: str) -> str:
     """Validate a client name: a plain name, or tenants before it, as in ``org/team/user``."""
     if re.fullmatch(r"client-\d+", name):
-        raise ValueError("clients without a name of their own are called client-N")
+        raise ValueError(
+            "must not have the form client-N, which is reserved for clients without a name"
+        )
     for part in name.split(SEPARATOR):
         try:
             _plain(part)
         except ValueError as error:
-            raise ValueError(f"{error}, with {SEPARATOR} between tenants") from None
+            raise ValueError(f"{error}; {SEPARATOR} separates tenants") from None
     return name
 
 
@@ -68,7 +72,7 @@ def _whole(data: Any, inherit: Callable[[Mapping[str, Any]], dict[str, Any]]) ->
 
 
 class Arrivals(FileTable):
-    """An arrival process: a ``kind`` of ``traffic`` and its parameters."""
+    """An arrival process: a ``kind`` of ``traffic`` with its parameters."""
 
     kind: str
     params: dict[str, Value | list[dict[str, Value]]] = Field(default_factory=dict)
@@ -203,7 +207,7 @@ class Workload(FileTable):
         return self.arrivals is not None and self.arrivals.kind == "replay"
 
     def traffic(self, own: Arrivals | None = None) -> TrafficKind:
-        """Return the arrival process of the workload or of a client, ``gamma`` where none is named.
+        """Return the arrival process of the workload or of a client, by default ``gamma``.
 
         Raises UsageError.
         """
@@ -211,7 +215,7 @@ class Workload(FileTable):
         return traffic_kind(chosen.kind, chosen.params)
 
     def name_clients(self, count: int) -> tuple[str, ...]:
-        """Return the names of ``count`` clients in order: their own names, else ``client-N``."""
+        """Return the names of ``count`` clients in order: given names, else ``client-N``."""
         named = (self.client_names or ())[:count]
         return (*named, *(f"client-{index}" for index in range(len(named), count)))
 
@@ -221,11 +225,11 @@ class Workload(FileTable):
 
     @property
     def scenario_names(self) -> list[str]:
-        """Names that ``scenario`` takes, in alphabetical order."""
+        """The names of the scenarios, in alphabetical order."""
         return sorted({CALM, *self.scenarios})
 
     def scenario(self, name: str) -> Scenario:
-        """Return a scenario by name; ``none`` is s1 (else the first) without its heavy clients.
+        """Return a scenario by name; ``none`` is s1 (or the first) without heavy clients.
 
         Raises UsageError for an unknown name.
         """

@@ -1,4 +1,4 @@
-"""The sizes of a group's clients: relative rates whose sum stays as requested."""
+"""The sizes of a group's clients: relative rates whose sum stays as configured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Sizes(FileTable):
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if (self.heavy is None) != (self.heavy_share is None):
-            raise ValueError("heavy and heavy_share: go together")
+            raise ValueError("heavy and heavy_share must be given together")
         if (self.zipf is None) == (self.heavy is None):
             raise ValueError("give either zipf, or heavy and heavy_share")
         return self

@@ -44,7 +44,7 @@ def settable_params(spec: WorkloadSpec) -> list[str]:
 
 
 def with_settings(spec: WorkloadSpec, overrides: Mapping[str, Any]) -> WorkloadSpec:
-    """Return the workload with some parameters changed (``--set tot.branches=3`` is ``branches``).
+    """Return the workload with changed parameters, as from ``--set tot.branches=3``.
 
     A plain parameter changes for well-behaved clients, and for a heavy client unless that parameter
     is what makes the client heavy. ``misbehaving.PARAM`` changes it for heavy clients only. Raises
@@ -72,7 +72,7 @@ def with_settings(spec: WorkloadSpec, overrides: Mapping[str, Any]) -> WorkloadS
 
 
 def _override(scenario: dict[str, Any], plain: Mapping[str, Any], wrong: Mapping[str, Any]) -> None:
-    """Change one scenario in place: what the user gave wins over what the file says."""
+    """Change a scenario in place: the user's values override the file's."""
     scenario["params"] = {k: v for k, v in scenario["params"].items() if k not in plain}
     params = dict(wrong)
     multiple = params.pop("rate_multiple", None)
@@ -83,7 +83,7 @@ def _override(scenario: dict[str, Any], plain: Mapping[str, Any], wrong: Mapping
 
 
 def _load(file: Traversable, shown: str) -> WorkloadSpec:
-    """Read one workload file; ``shown`` names it in complaints."""
+    """Read one workload file; ``shown`` is its name in error messages."""
     data = read_toml(file, shown)
     if is_path(shown) and isinstance(file, Path):
         data = rebased(data, file.parent)

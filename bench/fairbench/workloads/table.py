@@ -1,4 +1,4 @@
-"""The base of every table of a workload file: frozen, strict, without keys that nobody knows."""
+"""The base of every table of a workload file: frozen, strict, without unknown keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FileTable(BaseModel):
 
 
 class Group(FileTable):
-    """Clients that follow one another: ``count`` of them, the first one numbered ``client``."""
+    """Consecutive clients: ``count`` of them from number ``client`` on."""
 
     client: Annotated[int, Field(ge=0, lt=MAX_CLIENTS)]
     count: Annotated[int, Field(ge=1, le=MAX_CLIENTS)] | None = None  # 1, and not stored

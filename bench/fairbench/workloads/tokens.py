@@ -15,18 +15,18 @@ TRIED = "A word, and 3 more."
 
 
 class TokenCounter(Protocol):
-    """Counts tokens; ``method`` says how, for the summary."""
+    """A counter of tokens; ``method`` describes it in the summary."""
 
     @property
     def method(self) -> str: ...
 
     def count(self, text: str) -> int:
-        """Return the tokens of a text, at least 1: an engine cannot serve an empty turn."""
+        """Return the tokens of a text, at least 1, because an engine cannot serve an empty turn."""
         ...
 
 
 class ApproximateCounter:
-    """Characters over 4.6: English prose under a modern 100k-entry vocabulary."""
+    """Characters divided by 4.6, as for English prose with a modern 100k-entry vocabulary."""
 
     method = "approximated: 4.6 characters a token"
 
@@ -47,14 +47,14 @@ class TokenizerCounter:
 
 
 def load_counter(tokenizer_path: str | None) -> TokenCounter:
-    """Load the counter for a tokenizer file, or the approximation for None. Raises as that does."""
+    """Load the counter for a tokenizer file, or the approximation for None."""
     if tokenizer_path is None:
         return ApproximateCounter()
     return TokenizerCounter(*load_tokenizer(tokenizer_path))
 
 
 class LoadedTokenizer(NamedTuple):
-    """A ``tokenizers`` object, and the name of the file that it was read from."""
+    """A ``tokenizers`` object with the name of its file."""
 
     tokenizer: Any
     file_name: str
@@ -71,8 +71,8 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
         from tokenizers import Tokenizer
     except ImportError:
         raise UsageError(
-            "a tokenizer file needs the tokenizers package: in a clone of fairbench, "
-            'pip install ".[tokenizers]"'
+            "a tokenizer file needs the package tokenizers: in a clone of fairbench, pip "
+            'install ".[tokenizers]"'
         ) from None
     with tokenizer_errors(tokenizer_path, "not a tokenizer.json"):
         tokenizer = Tokenizer.from_str(text)
@@ -85,7 +85,7 @@ def load_tokenizer(tokenizer_path: str) -> LoadedTokenizer:
 
 @contextmanager
 def tokenizer_errors(name: str, problem: str = "cannot split a text") -> Iterator[None]:
-    """Inside, whatever the package raises becomes a DataError, one line.
+    """Convert every error of the package within the block to a DataError of one line.
 
     It raises bare Exception, and panics, which are no Exception.
     """

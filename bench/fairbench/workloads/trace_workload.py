@@ -1,4 +1,4 @@
-"""A trace as a workload: its clients, how long it is, and what kind of programs they run."""
+"""A trace as a workload: its clients, its length, and its kind of programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WARMUP_SHARE, LONGEST_WARMUP_S = 0.1, 60.0
 
 
 def trace_workload(params: TraceParams) -> WorkloadSpec:
-    """Return the workload that plays a trace, with the trace's digest. Raises as reading does.
+    """Return the workload that replays a trace, with the trace's digest.
 
     The name of a synthetic trace says so, and every output shows the name.
     """
@@ -34,8 +34,9 @@ def trace_workload(params: TraceParams) -> WorkloadSpec:
     trace = read.trace
     if len(trace.clients) > MAX_CLIENTS:
         raise UsageError(
-            f"trace {params.file}: has {len(trace.clients):,} clients, at most {MAX_CLIENTS:,} are "
-            "allowed: `fairbench trace cut --largest N` keeps those with the most requests"
+            f"trace {params.file}: has {len(trace.clients):,} clients, and at most "
+            f"{MAX_CLIENTS:,} are allowed; `fairbench trace cut --largest N` keeps the "
+            "clients with the most requests"
         )
     params = replace(params, format=read.format, sha256=read.sha256)
     duration_s = floor(trace.span_s / params.time_scale) + 1.0
@@ -72,7 +73,7 @@ def with_heavy(workload: WorkloadSpec, names: Collection[str]) -> WorkloadSpec:
 
 
 def trace_facts(workload: WorkloadSpec) -> dict[str, str]:
-    """Return the facts on a workload's trace for a summary: ``trace``, and ``synthetic`` if so.
+    """Return the facts about a workload's trace for a summary: ``trace`` and ``synthetic``.
 
     Empty for other workloads.
     """

@@ -1,4 +1,4 @@
-"""Users in closed loops: each of them is asked for its next program when the last one has ended."""
+"""Users in closed loops: each starts its next program when the last one has ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST_GAP_S = 0.01  # between two beginnings: a refused program ends at once
 
 
 def users_of(plan: ClientPlan, *, seed: int, source: ItemSource | None = None) -> tuple[User, ...]:
-    """Return the users of a client whose arrivals are a closed loop; none for other clients."""
+    """Return the users of a client with closed-loop arrivals; none for other clients."""
     if not isinstance(plan.arrivals, ClosedArrivals):
         return ()
     return tuple(
@@ -24,7 +24,7 @@ def users_of(plan: ClientPlan, *, seed: int, source: ItemSource | None = None) -
 
 
 class User:
-    """A closed-loop user, who runs every n-th program of the client, so that content is fixed.
+    """A closed-loop user, who runs every n-th program of the client.
 
     Before each program, also the first, the user thinks and waits until the client is present.
     """

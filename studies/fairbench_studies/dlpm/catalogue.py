@@ -26,7 +26,7 @@ def read_cells(folder: Path) -> Any:
     """Return the cells of a sweep's directory. Raises DataError if no run is finished."""
     cells = compare_sweep(folder)
     if not cells:
-        raise DataError(f"{folder}: no run is finished there")
+        raise DataError(f"{folder}: holds no finished run")
     return cells
 
 
@@ -42,7 +42,9 @@ def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> Non
     for cell in cells:
         keys = ("scheduler", "workload", "scenario", "dp")
         if tuple(cell.combined[key] for key in keys) not in own:
-            raise DataError(f"{folder}: {cell.scheduler} on {cell.place} is no run of {name}")
+            raise DataError(
+                f"{folder}: the run of {cell.scheduler} on {cell.place} does not belong to {name}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +102,7 @@ def figure_named(name: str, preset: str | None = None) -> PaperFigure:
     known = figures_of(preset)
     if name not in known:
         raise UsageError(
-            f"--preset {preset}: describes the machine of {', '.join(known) or 'no figure'}, "
-            f"not that of {name}"
+            f"--preset {preset}: is for {', '.join(known) or 'no figure'}, not for {name}"
         )
     return known[name]
 

@@ -52,7 +52,7 @@ def read_timings(folder: Path) -> Timings:
     try:
         return Timings(**content)
     except TypeError:
-        raise DataError(f"{path}: not the timings of a central scheduler") from None
+        raise DataError(f"{path}: must hold the timings of a central scheduler") from None
 
 
 def overhead_pct(point: Mapping[str, Any]) -> float:

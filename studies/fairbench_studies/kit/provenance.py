@@ -1,4 +1,4 @@
-"""Provenance: simulated or measured, on what, and of which seeds, as every figure says it."""
+"""Provenance: simulated or measured, hardware and seeds, as figures state it."""
 
 from __future__ import annotations
 

@@ -48,7 +48,9 @@ def fill_store(
     seeds = {"num_runs": 1} if quick else {}
     sweep = overridden(read_sweep(name), {}, name=folder.name, **seeds)
     if folder.exists() and SweepStore(folder).sweep() != sweep:
-        raise UsageError(f"{folder}: holds another sweep; move it away or use --result-dir")
+        raise UsageError(
+            f"{folder}: holds another sweep; move the folder away, or give another --result-dir"
+        )
     return filling(sweep, folder).run(context)
 
 

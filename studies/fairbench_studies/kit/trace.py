@@ -1,4 +1,4 @@
-"""A run known only by its requests' latencies, and what can be said of it.
+"""A run of which only the requests' latencies are known.
 
 Measured runs of other people come like this: no service log, no admission times. Simulated replays
 are reduced to the same columns, so that both sides of a comparison go through the same functions.
@@ -18,7 +18,7 @@ _INSTANT_S = 1e-6  # the least time over which a request's service is spread
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Requests of one run, one entry each, in any order.
+    """The requests of one run, one entry each, in any order.
 
     ``req_time_s`` is the arrival; both latencies count from there and are NaN if refused.
     """
@@ -45,7 +45,7 @@ class Trace:
 
     @property
     def clients(self) -> list[int]:
-        """The clients, ascending, those without service included."""
+        """The clients in ascending order, including those without service."""
         return [int(client) for client in np.unique(self.client)]
 
     @property
@@ -96,7 +96,7 @@ def max_service_spread(trace: Trace, weights: ServiceWeights) -> float:
 
 
 def _accumulated(times: Floats, start: Floats, end: Floats, service: Floats) -> Floats:
-    """Sum over requests of ``service``, spread evenly over [start, end], up to each time."""
+    """Return the sum of ``service``, spread evenly over [start, end], until each time."""
     rate = service / (end - start)
     events = np.concatenate([start, end])
     order = np.argsort(events, kind="stable")

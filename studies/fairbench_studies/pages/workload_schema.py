@@ -1,4 +1,4 @@
-"""The JSON Schema of a workload file, with which editors complete its keys and mark what is wrong.
+"""The JSON Schema of a workload file, with which editors complete keys and mark errors.
 
 It knows the parameters of every program kind. What no schema can say is checked when a file is
 loaded: that clients exist, say, and that parameters fit each other.
@@ -21,7 +21,7 @@ Schema = dict[str, Any]
 
 
 def schema_text() -> str:
-    """Return the text of ``schema.json``, which lies beside the bundled workloads."""
+    """Return the text of ``schema.json``, which is stored beside the bundled workloads."""
     return json.dumps(workload_schema(), indent=2) + "\n"
 
 

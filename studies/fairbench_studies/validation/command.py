@@ -45,7 +45,7 @@ def validate_all(
 ) -> None:
     """Compare the runs of several files: one table or JSON object, files by their names."""
     if any(file.is_dir() for file in files):
-        raise UsageError("several FILEs: a directory of a run is validated alone")
+        raise UsageError("several FILEs: the directory of a run must be the only argument")
     reports: dict[str, Report] = {}
     for file in files:
         folder = None if output_dir is None else output_dir / file.name.split(".")[0]
@@ -70,7 +70,10 @@ def _compare(
     if not serving and not holds_program_runs(file):
         return validate_replay(file, crosschecks, output_dir, profile, pool)
     if pool is not None or crosschecks is not None:
-        raise UsageError("--pool, --crosschecks: of S-LoRA's runs; these have their own pools")
+        raise UsageError(
+            "--pool and --crosschecks need a FILE of S-LoRA runs; the runs of this FILE "
+            "state their own pools"
+        )
     return (validate_serving if serving else validate_programs)(file, profile, output_dir)
 
 

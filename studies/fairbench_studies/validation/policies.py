@@ -1,4 +1,4 @@
-"""The schedulers of the DLPM authors' server by its own names, as ours."""
+"""The schedulers of the DLPM authors' server, by its names, as fairbench's schedulers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fairbench.errors import DataError, unknown_name
 
 
 class Replayed(NamedTuple):
-    """A pair of router and local scheduler of ours, and the parameter that ``--Q`` sets, if any."""
+    """A pair of router and local scheduler, and the parameter that ``--Q`` sets, if any."""
 
     router: str
     local: str
@@ -29,7 +29,7 @@ POLICIES["default"] = POLICIES["lpm"]
 
 
 def scheduler_of(policy: str, quantum: int) -> tuple[Replayed, dict[str, Any]]:
-    """Return the scheduler that a policy is replayed with, and its settings.
+    """Return the scheduler that replays a policy, and its settings.
 
     Raises:
         DataError: the policy is not known here.

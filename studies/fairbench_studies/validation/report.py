@@ -1,4 +1,4 @@
-"""The outcome of a comparison: what is printed, and which runs could not be replayed."""
+"""The outcome of a comparison: its text, and runs that could not be replayed."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Report:
     not_replayed: list[NotReplayed] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the JSON object; the runs without a comparison are in it if there are any."""
+        """Return the JSON object, with the runs that were not compared, if any."""
         if not self.not_replayed:
             return self.whole
         lines = [{"run": one.run, "reason": one.reason} for one in self.not_replayed]
         return {**self.whole, "not_replayed": lines}
 
     def as_text(self) -> str:
-        """Return the tables, and a line for each run without a comparison."""
+        """Return the tables, and a line for each run that was not compared."""
         return self.text + "".join(f"{line}\n" for line in _lines(self.not_replayed))
 
 
@@ -53,7 +53,7 @@ def _lines(failed: list[NotReplayed]) -> Iterator[str]:
 def each(
     make: Callable[[Given], Made], items: Iterable[Given], name: Callable[[Given], str]
 ) -> tuple[list[Made], list[NotReplayed]]:
-    """Make something of each item, and collect the items of which nothing can be made.
+    """Convert each item, and collect the items that cannot be converted.
 
     Raises:
         UsageError: nothing could be made of any item; the error of the first one.

@@ -1,4 +1,4 @@
-"""The longest measured run: every simulated second costs time."""
+"""The limit on the length of a measured run, because simulated seconds take time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_SPAN_S = 1e7  # between requests: 116 days
 
 
 def check_span(times_s: Floats, field: str, where: str) -> None:
-    """Raise DataError, naming the field, for requests that lie too far from each other."""
+    """Raise DataError, naming the field, for requests that are too far apart."""
     span_s = float(np.ptp(times_s))
     if span_s > MAX_SPAN_S:
         raise DataError(

@@ -1,4 +1,4 @@
-"""Service inside windows of a run, simulated and measured, by one rule for both sides.
+"""Service in windows of a run, simulated and measured, computed in the same way.
 
 Whole-run totals are fixed by the trace where nothing is refused: whoever is served late is served
 all the same. What a scheduler decides shows only while work still arrives, so service is taken to
@@ -66,7 +66,7 @@ class Window:
 
     @property
     def jain_within(self) -> bool:
-        """Return whether Jain's index is as measured, or undefined on both sides."""
+        """Return whether Jain's index meets its target, or is undefined on both sides."""
         undefined = isnan(self.jain.simulated), isnan(self.jain.measured)
         off = abs(self.jain.simulated - self.jain.measured)
         return all(undefined) or off <= self.jain_tolerance
@@ -119,7 +119,7 @@ def spans_of(measured: Trace) -> list[tuple[float, float]]:
 def service_between(
     trace: Trace, weights: ServiceWeights, start_s: float, end_s: float
 ) -> dict[int, float]:
-    """Return each client's service in a window by the module's rule; refused requests have none."""
+    """Return each client's service in a window; refused requests have none."""
     served = trace.finished
     first_s = (trace.req_time_s + trace.first_token_latency_s)[served]
     last_s = (trace.req_time_s + trace.request_latency_s)[served]

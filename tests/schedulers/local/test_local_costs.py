@@ -82,15 +82,21 @@ def test_whatever_is_predicted_and_however_tokens_come_everyone_pays_the_cost(
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        ("price = 1\n", "needs a function cost"),
-        ("cost = 7\n", "needs a function cost"),
+        ("price = 1\n", "must define a function cost"),
+        ("cost = 7\n", "must define a function cost"),
         ("def cost(input_tokens):\n    return 1\n", "raises TypeError"),
         ("import nothing_of_that_name\n", "ModuleNotFoundError"),
         (MINE.format("-1"), r"cost\(0, 0\) is -1"),
         (MINE.format("'much'"), "must be a number"),
         (MINE.format("float('nan')"), "must be a number"),
-        (MINE.format("100 - output_tokens if output_tokens < 50 else 100"), "for fewer tokens"),
-        (MINE.format("1 / max(input_tokens, 1)"), "for fewer tokens"),
+        (
+            MINE.format("100 - output_tokens if output_tokens < 50 else 100"),
+            "a cost must be at least 0, and must not fall as tokens grow",
+        ),
+        (
+            MINE.format("1 / max(input_tokens, 1)"),
+            "a cost must be at least 0, and must not fall as tokens grow",
+        ),
     ],
 )
 def test_what_is_no_cost_is_refused_in_one_line(file, body, complaint):

@@ -319,7 +319,9 @@ def test_everybody_is_served_to_the_end_and_nothing_lies_idle(policy):
 
 
 def test_the_artifacts_forms_have_no_tenants():
-    with pytest.raises(UsageError, match=r"vtc\.tenants: not with form = 'artifact'"):
+    with pytest.raises(
+        UsageError, match=r"vtc\.tenants: cannot be combined with form = 'artifact'"
+    ):
         make(VTC, form="artifact", tenants="tree")
 
 

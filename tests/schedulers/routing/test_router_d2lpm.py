@@ -89,7 +89,7 @@ def test_what_was_charged_ahead_and_comes_back_buys_no_credit():
 
 
 def test_outputs_are_not_charged_ahead_in_gpu_time():
-    with pytest.raises(UsageError, match=r"d2lpm\.outputs = 'ahead': not with charge"):
+    with pytest.raises(UsageError, match=r"d2lpm\.outputs = 'ahead': cannot be combined with"):
         make(outputs="ahead", charge="gpu-time").prepare(Setup(costs=FixedCosts()))
 
 

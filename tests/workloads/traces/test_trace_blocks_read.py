@@ -68,7 +68,7 @@ def test_more_blocks_than_a_prompt_has_are_refused(read, blocks, tokens):
     second = first | {"input_length": tokens, "hash_ids": list(range(blocks))}
     with pytest.raises(DataError) as caught:
         read([first, second])
-    said = f"line 2: hash_ids: {blocks} blocks of 512 tokens are more than its {tokens} input"
+    said = f"line 2: hash_ids: {blocks} blocks of 512 tokens are more than the {tokens} input"
     assert said in str(caught.value)
     assert "--trace-block-size" in str(caught.value)
 
@@ -80,7 +80,9 @@ def test_the_last_block_may_be_shorter(read, tokens):
 
 def test_the_size_of_a_block_can_be_said(read):
     record = {"time": 0, "input_tokens": 64, "output_tokens": 1, "hash_ids": [1, 2, 3, 4]}
-    with pytest.raises(DataError, match="hash_ids, but no block_size: say with --trace-block-size"):
+    with pytest.raises(
+        DataError, match="hash_ids needs block_size: give the number of tokens of a block"
+    ):
         read([record])
     assert read([record], block_size=16).trace.table(0).block_size.tolist() == [16]
     said = record | {"block_size": 128}

@@ -70,7 +70,7 @@ def test_two_traces_put_together_say_so_wherever_they_are_played(table, tmp_path
 
 def test_what_is_written_is_read_as_the_same(table, tmp_path):
     assert columns_of(read_again(table, tmp_path)) == columns_of(table)
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="the file exists already; choose another name"):
         write_trace(table, tmp_path / "written.jsonl")
 
 
@@ -109,7 +109,9 @@ def test_a_part_has_just_those_requests(table, flags, rows):
 def test_what_cannot_be_cut_is_said(table):
     with pytest.raises(UsageError, match="Did you mean 'alice'"):
         cut(table, clients=["alise"])
-    with pytest.raises(UsageError, match="nothing of the trace is left"):
+    with pytest.raises(
+        UsageError, match="the chosen part of the trace has no requests; choose a larger part"
+    ):
         cut(table, start_s=99.0)
     with pytest.raises(UsageError, match=r"^--to 3: must be above --from 5$"):
         cut(table, start_s=5.0, end_s=3.0)

@@ -84,7 +84,10 @@ def test_delays_are_written_and_read_again(read, tmp_path):
     ("records", "complaint"),
     [
         ([step("a", 9), step("b", 9)], "line 1: no column for time"),
-        ([step("a", 9), step("a", 9), step("a", 9, delay=3)], "line 2: has neither a time nor"),
+        (
+            [step("a", 9), step("a", 9), step("a", 9, delay=3)],
+            "line 2: must have a time, or a delay after the",
+        ),
         ([step("a", 9), step("a", 9, delay=-3)], "line 2: delay = -3: must be at least 0"),
         ([step("a", 9), step("a", 9, delay="x")], "line 2: delay = 'x': must be a number"),
         ([step("a", 9, delay=1), step("", 9, delay=1)], "line 2: no column for time"),

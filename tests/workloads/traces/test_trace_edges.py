@@ -34,7 +34,9 @@ def read(tmp_path):
 def test_a_trace_longer_than_the_clock_is_refused_unless_a_part_is_played(tmp_path):
     path = tmp_path / "long.csv"
     path.write_text("t,isl,osl\n0,5,1\n8,6,1\n10000000,7,1\n")  # 115.7 days
-    with pytest.raises(UsageError, match="lasts 116 days at a time_scale of 1, at most 100 can be"):
+    with pytest.raises(
+        UsageError, match="lasts 116 days at time_scale = 1, and at most 100 days are"
+    ):
         experiment({"trace": str(path)}, {})
     with pytest.raises(UsageError, match="lasts 116 days"):
         experiment({"trace": str(path), "num_programs": 3}, {})
@@ -82,7 +84,9 @@ def test_an_end_is_in_the_unit_of_its_time(read, text, end_s):
 
 
 def test_a_latency_beside_times_whose_unit_is_guessed_has_to_say_its_own(read):
-    with pytest.raises(DataError, match=r"line 2: latency = '1500': in what unit.*latency_ms=lat"):
+    with pytest.raises(
+        DataError, match=r"line 2: latency = '1500': the unit is unknown.*latency_ms=lat"
+    ):
         read("time,latency,isl,osl\n1714564800000,1500,1,1\n")
 
 
@@ -98,7 +102,7 @@ def test_a_request_of_which_nothing_is_known_is_left_out(read):
 def test_a_window_of_too_many_requests_is_refused(read):
     lens = {"0": {"input_tokens": [[5], [1]], "output_tokens": [[5], [1]]}}
     for window in ([0, 99999, 1, "Gamma"], [9.9e11, 1, 1, "Gamma"]):
-        with pytest.raises(DataError, match=r"line 1: windows: .* the rate at most 5,000/s"):
+        with pytest.raises(DataError, match=r"line 1: windows: .* with a rate of at most 5,000/s"):
             read([{"client": 1, "windows": [window], "lens": lens}])
 
 
@@ -243,8 +247,14 @@ def test_a_client_without_requests_has_no_facts(read):
 @pytest.mark.parametrize(
     ("rows", "problem"),
     [
-        (("2026-01-01T00:00:00Z", "5"), "line 3: t = '5': is no date, unlike those before it"),
-        (("5", "1767225600"), "line 3: t = '1767225600': is a date, unlike the times before it"),
+        (
+            ("2026-01-01T00:00:00Z", "5"),
+            "line 3: t = '5': is not a date, and those of the records before it",
+        ),
+        (
+            ("5", "1767225600"),
+            "line 3: t = '1767225600': is a date, and the times of the records before it",
+        ),
     ],
 )
 def test_a_date_beside_seconds_from_a_start_is_refused(read, rows, problem):

@@ -121,9 +121,13 @@ def test_models_may_be_the_clients(write):
 
 
 def test_a_run_is_chosen_by_its_line(write):
-    with pytest.raises(UsageError, match="one of several runs: choose with --trace-line N"):
+    with pytest.raises(
+        UsageError, match="the file holds several runs; choose one with --trace-line N"
+    ):
         read_trace(TraceParams(write(VTC)))
-    with pytest.raises(UsageError, match="--trace-line 3: there are only 2 runs"):
+    with pytest.raises(
+        UsageError, match="--trace-line 3: must be at most 2, the number of runs in the file"
+    ):
         read_trace(TraceParams(write(VTC), line=3))
     read = read_trace(TraceParams(write(VTC), line=2))
     assert (read.format, read.trace.clients) == ("vtc", ("0", "1"))
@@ -131,7 +135,7 @@ def test_a_run_is_chosen_by_its_line(write):
 
 
 def test_lists_of_a_run_are_of_one_length(write):
-    with pytest.raises(DataError, match="must be lists of one length"):
+    with pytest.raises(DataError, match="must be lists of the same length"):
         read_trace(TraceParams(write(lines({**RUN, "client": [1]}))))
 
 
@@ -147,7 +151,9 @@ def test_runs_measured_on_servers_have_their_lists_inside(write):
     }
     run = {"run_id": "x", "engine": "vllm", "columns": columns}
     path = write(f"{json.dumps(run)}\n{json.dumps(run | {'columns': 3})}\n")
-    with pytest.raises(UsageError, match="one of several runs: choose with --trace-line N"):
+    with pytest.raises(
+        UsageError, match="the file holds several runs; choose one with --trace-line N"
+    ):
         read_trace(TraceParams(path))
     read = read_trace(TraceParams(path, line=1))
     assert (read.format, read.trace.clients, read.trace.left_out) == ("serving", ("ann", "bob"), 1)
@@ -159,5 +165,8 @@ def test_runs_measured_on_servers_have_their_lists_inside(write):
 
 def test_no_run_is_chosen_of_a_file_that_is_one(write):
     path = write("time,isl,osl\n0,1,1\n1,2,2\n")
-    with pytest.raises(UsageError, match=r"^--trace-line 1: a file in the format csv is one run$"):
+    with pytest.raises(
+        UsageError,
+        match=r"^--trace-line 1: cannot be given for the format csv, whose files hold",
+    ):
         read_trace(TraceParams(path, line=1))

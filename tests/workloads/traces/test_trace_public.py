@@ -27,7 +27,7 @@ ONE_OF_SEVERAL = ("vtc", "serving")
 @needs(SHARED / "data" / "agent_sessions.jsonl.gz")
 def test_sessions_of_many_months_are_refused_as_a_whole():
     with pytest.raises(
-        UsageError, match=r"lasts \d+ days at a time_scale of 1, at most 100 can be"
+        UsageError, match=r"lasts \d+ days at time_scale = 1, and at most 100 days are"
     ):
         experiment({"trace": str(SHARED / "data" / "agent_sessions.jsonl.gz")}, {})
 

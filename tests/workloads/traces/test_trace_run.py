@@ -173,7 +173,7 @@ def test_the_stored_experiment_plays_the_same_file_and_no_other(trace, tmp_path)
     assert repr(simulate(spec).summary) == repr(stored.summary)
     trace.write_text(CSV.replace("bob", "eve"), encoding="utf-8")
     read._meant.cache_clear()
-    with pytest.raises(DataError, match="is another file than then: its SHA-256 is"):
+    with pytest.raises(DataError, match="the file has changed since the experiment was stored"):
         simulate(spec)
 
 
@@ -211,9 +211,18 @@ def test_a_recorded_end_leaves_what_was_thinking(tmp_path):
 
 def test_what_does_not_go_with_a_trace_is_refused(trace):
     for flags, complaint in (
-        ({"workload": "tot"}, "workload = tot: the trace says that"),
-        ({"request_rate": 3.0}, "request_rate = 3.0: the trace says that: give --time-scale"),
-        ({"burstiness": 0.5}, "burstiness = 0.5: the times of a trace are given"),
+        ({"workload": "tot"}, "workload = tot: cannot be combined with --trace, which"),
+        (
+            {"request_rate": 3.0},
+            "request_rate = 3.0: cannot be combined with --trace, which sets it: give --time-scale",
+        ),
+        (
+            {"burstiness": 0.5},
+            (
+                "burstiness = 0.5: not supported for a trace, which sets the arrival times; "
+                "leave burstiness out"
+            ),
+        ),
         ({"time_scale": -1.0}, "time_scale = -1.0: must be above 0"),
         ({"clients": -1}, "clients = -1: must be above 0"),
         ({"trace_format": "mooncak"}, "unknown trace format 'mooncak'"),
@@ -223,5 +232,5 @@ def test_what_does_not_go_with_a_trace_is_refused(trace):
         with pytest.raises(UsageError) as error:
             experiment({"trace": str(trace), **flags}, {})
         assert complaint in str(error.value)
-    with pytest.raises(UsageError, match="clients_from: needs a trace"):
+    with pytest.raises(UsageError, match="clients_from needs --trace"):
         experiment({"clients_from": "x"}, {})

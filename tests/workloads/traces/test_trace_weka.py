@@ -143,15 +143,24 @@ def changed(number, **more):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (changed(1, t=0.5), r"session one, turn 2: overlaps: begins at 0\.5 s, before turn 1"),
-        (changed(1, think_time=-3.0), r"session one, turn 2: think_time = -3\.0: must be seconds"),
+        (
+            changed(1, t=0.5),
+            r"session one, turn 2: begins at 0\.5 s, but must not begin before the",
+        ),
+        (
+            changed(1, think_time=-3.0),
+            r"session one, turn 2: think_time = -3\.0: must be a number of seconds",
+        ),
         (
             changed(0, hash_ids=[1, 2, 3, 4, 5]),
-            "turn 1: hash_ids: 5 blocks of 64 tokens, beyond the 4 of its input of 256 tokens",
+            (
+                "turn 1: hash_ids: has 5 blocks of 64 tokens, but an input of 256 tokens "
+                "has at most 4"
+            ),
         ),
         (
             session("one", turn(0, 256), subagent(3, turn(0, 128), status="running")),
-            "session one, turn 2, sub-agent agent_001: never returns: status = 'running'",
+            "session one, turn 2, sub-agent agent_001: status = 'running': only sub-agents",
         ),
         (
             session("one", turn(0, 256), subagent(3)),
@@ -159,10 +168,10 @@ def changed(number, **more):
         ),
         (
             session("one", turn(0, 256), subagent(3, turn(0, 128), turn(0.1, 128, took="x"))),
-            "sub-agent agent_001, turn 2: overlaps",
+            "sub-agent agent_001, turn 2: begins at",
         ),
         (changed(0, **{"in": -5}), "turn 1: in = -5: must be a whole number from 1"),
-        (changed(0, t="soon"), "turn 1: t = 'soon': must be seconds, 0 or more"),
+        (changed(0, t="soon"), "turn 1: t = 'soon': must be a number of seconds of at least 0"),
         (changed(0, hash_ids="x"), "turn 1: hash_ids: must be a list of integers"),
     ],
 )

@@ -64,8 +64,11 @@ def test_who_misbehaves_goes_round_faster_and_ends_when_it_should(tmp_path):
     [
         ("a,b\n1,2\n", "line 2: missing column 'TIMESTAMP'"),
         (HEAD + "soon,1,1\n", "line 2: 'soon' is not a time"),
-        (HEAD + "2023-11-16 18:17:04,1,1\n", "needs requests at two times"),
-        (HEAD + "2023-11-16 18:17:04,1,1\n2023-11-16 18:17:03,1,1\n", "line 3: .* is before"),
+        (HEAD + "2023-11-16 18:17:04,1,1\n", "must have requests at two or more different times"),
+        (
+            HEAD + "2023-11-16 18:17:04,1,1\n2023-11-16 18:17:03,1,1\n",
+            "line 3: time .* must not be before the time of the",
+        ),
     ],
 )
 def test_a_wrong_file_is_named(tmp_path, text, complaint):

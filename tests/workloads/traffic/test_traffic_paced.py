@@ -117,7 +117,7 @@ def test_what_has_no_even_gaps_is_refused(kind, changed, said):
 
 
 def test_a_ramp_over_no_time_and_a_misbehaver_who_stops_are_refused():
-    with pytest.raises(UsageError, match="ramp need a duration"):
+    with pytest.raises(UsageError, match="num_programs: not supported for arrivals of kind ramp"):
         usual("ramp", LOAD._replace(until_s=inf, num_programs=5))
     with pytest.raises(UsageError, match="give the client arrivals of kind phases"):
         traffic_kind("constant", {}).misbehaving(LOAD, 2.0, 0.5)
@@ -128,7 +128,11 @@ def test_a_ramp_over_no_time_and_a_misbehaver_who_stops_are_refused():
     [
         ("on-off", {"on_s": 0.0, "off_s": 1.0}, "on_s = 0.0"),
         ("phases", {"phases": []}, "phases"),
-        ("phases", {"phases": [{"for_s": 1.0, "multiple": 1.0, "on_s": 1.0}]}, "goes with off_s"),
+        (
+            "phases",
+            {"phases": [{"for_s": 1.0, "multiple": 1.0, "on_s": 1.0}]},
+            "on_s and off_s must both be above 0, or both be left",
+        ),
         ("phases", {"phases": [{"for_s": 1.0}]}, "multiple"),
         ("ramp", {"from_multiple": -1.0, "to_multiple": 1.0}, "from_multiple"),
         ("ramp", {"from_multiple": 1.0, "to_multiple": 1.0, "gaps": "odd"}, "gaps = 'odd'"),

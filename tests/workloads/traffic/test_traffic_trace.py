@@ -83,7 +83,7 @@ def test_a_run_has_the_times_and_lengths_of_the_trace(trace, tmp_path):
     ("text", "said"),
     [
         ("", "no records"),
-        ("[1]\n", "line 1: not a JSON object"),
+        ("[1]\n", "line 1: must be a JSON object"),
         ("{\n", "line 1: not JSON"),
         ('{"t": 0}\n', "line 1: missing field 'client'"),
         (lines([RECORDS[0] | {"prompt_len": 0}]), "field 'prompt_len' = 0: must be at least 1"),
@@ -94,7 +94,10 @@ def test_a_run_has_the_times_and_lengths_of_the_trace(trace, tmp_path):
         (lines([RECORDS[0] | {"output_len": 10**12}]), "'output_len' must be at most 10000000"),
         (lines([RECORDS[0] | {"client": 2**40}]), "'client' must be at most 2147483647"),
         (lines([RECORDS[0] | {"t": 1e300}]), "'t' must be at most 10000000000"),
-        (lines(reversed(RECORDS)), "line 2: t = 1.5 is before the line above"),
+        (
+            lines(reversed(RECORDS)),
+            "line 2: t = 1.5: must not be before t of the previous line",
+        ),
     ],
 )
 def test_a_wrong_file_is_named_with_its_line(trace, text, said):
@@ -104,7 +107,10 @@ def test_a_wrong_file_is_named_with_its_line(trace, text, said):
 
 def test_what_a_trace_cannot_obey_is_refused(trace):
     kind = trace()
-    with pytest.raises(UsageError, match="nobody sends more"):
+    with pytest.raises(
+        UsageError,
+        match="misbehaving: not supported for a trace, which sets the arrival times of all clients",
+    ):
         kind.misbehaving(Load(0, 1.0, 1.0, None, inf), 2.0, None)
     with pytest.raises(UsageError, match="burstiness = 2"):
         sent(kind, 0, burstiness=2.0)
@@ -115,5 +121,7 @@ def test_what_a_trace_cannot_obey_is_refused(trace):
 def test_a_trace_that_is_nowhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FAIRBENCH_DATA", raising=False)
-    with pytest.raises(DataError, match="name its folder in the variable FAIRBENCH_DATA"):
+    with pytest.raises(
+        DataError, match="is not found: name its folder in the environment variable FAIRBENCH_DATA"
+    ):
         sent(traffic_kind("trace", {"file": "gone.jsonl"}), 0)

@@ -42,8 +42,9 @@ class LogFlags(TypedDict, total=False):
     trace_map: Annotated[
         Mapping[str, str] | None,
         Flag(
-            "A column of the trace that has no common name; may be repeated. Fields: "
-            f"{', '.join(FIELDS)}; time_ms and so on for other units.",
+            "Column of the trace that holds a field, if its name is not a common one; may be "
+            f"repeated. Fields: {', '.join(FIELDS)}. time_ms is the time in milliseconds, and "
+            "so on.",
             WORKLOAD,
             metavar="FIELD=COLUMN",
             key="trace.columns",
@@ -64,7 +65,7 @@ class LogFlags(TypedDict, total=False):
     clients_from: Annotated[
         str | None,
         Flag(
-            "The column of a trace that says whose a request is.",
+            "Column of the trace that names the client of a request.",
             WORKLOAD,
             metavar="COLUMN",
             key="trace.client",
@@ -93,7 +94,7 @@ class EveryFlags(TypedDict, total=False):
     weights: Annotated[
         Mapping[str, float] | None,
         Flag(
-            "Weights: entitlements relative to 1.",
+            "Weights of clients; a client that is not named has weight 1.",
             WORKLOAD,
             "the workload's, else 1",
             "NAME=WEIGHT,...",
@@ -102,13 +103,19 @@ class EveryFlags(TypedDict, total=False):
     ]
     num_programs: Annotated[
         int | None,
-        Flag("Programs each well-behaved client sends; lifts the default duration.", LOAD),
+        Flag(
+            "Number of programs that each well-behaved client sends; the default duration "
+            "then no longer limits the run.",
+            LOAD,
+        ),
     ]
     duration: Annotated[
         float | None,
         Flag("Seconds during which programs arrive.", COMMON, key="duration_s", unit="s"),
     ]
-    model: Annotated[str | None, Flag("Model served.", CLUSTER, "llama-3.1-8b")]
+    model: Annotated[
+        str | None, Flag("Model served, see `list profiles`.", CLUSTER, "llama-3.1-8b")
+    ]
     goodput: Annotated[
         Mapping[str, str] | None,
         Flag(
@@ -138,7 +145,7 @@ class SetupFlags(TypedDict, total=False):
     ]
     gpu: Annotated[
         str | None,
-        Flag("Timing profile id or a unique prefix, see `list profiles`.", COMMON, "a100"),
+        Flag("Timing profile: its id or a unique prefix, see `list profiles`.", COMMON, "a100"),
     ]
     percentiles: Annotated[
         str | None,
@@ -166,7 +173,10 @@ class SingleFlags(TraceFlags, EveryFlags, total=False):
     trace: Annotated[
         str | None,
         Flag(
-            "Play recorded traffic instead of a workload.", COMMON, metavar="FILE", key="trace.file"
+            "Recorded traffic to replay instead of a workload.",
+            COMMON,
+            metavar="FILE",
+            key="trace.file",
         ),
     ]
     scenario: Annotated[
@@ -176,12 +186,17 @@ class SingleFlags(TraceFlags, EveryFlags, total=False):
         ),
     ]
     trace_spread: Annotated[
-        bool, Flag("Spread requests that a trace has in batches.", WORKLOAD, key="trace.spread")
+        bool,
+        Flag(
+            "Spread requests evenly where the trace records them in batches with equal times.",
+            WORKLOAD,
+            key="trace.spread",
+        ),
     ]
     misbehaving: Annotated[
         Sequence[str] | None,
         Flag(
-            "Heavy clients of the trace: metrics of the well-behaved omit them.",
+            "Heavy clients of the trace; metrics of the well-behaved clients omit them.",
             WORKLOAD,
             metavar="A,B",
             key="trace.misbehaving",
@@ -240,7 +255,12 @@ class ArrivalFlags(TypedDict, total=False):
 
     clients: Annotated[
         int | None,
-        Flag("Number of clients; with --trace, made-up ones.", WORKLOAD, "the workload's"),
+        Flag(
+            "Number of clients; with --trace, its requests are divided among this many "
+            "invented clients.",
+            WORKLOAD,
+            "the workload's",
+        ),
     ]
     burstiness: Annotated[
         float | None,
@@ -251,7 +271,7 @@ class ArrivalFlags(TypedDict, total=False):
 
 
 class CompareFlags(SetupFlags, SingleFlags, ServedFlags, SeedFlags, total=False):
-    """Flags of ``fairbench compare``: what they mean is in its ``--help``."""
+    """Flags of ``fairbench compare``; its ``--help`` describes them."""
 
 
 class PlanFlags(SingleFlags, ArrivalFlags, SeedFlags, total=False):

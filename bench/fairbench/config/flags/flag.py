@@ -76,7 +76,7 @@ def flags_of(table: type) -> dict[str, Declared]:
 
 
 def check_names(flags: Iterable[str], known: Iterable[str]) -> None:
-    """Raise UsageError for a flag that there is not."""
+    """Raise UsageError for an unknown flag."""
     known = tuple(known)
     for name in flags:
         if name not in known:

@@ -26,10 +26,11 @@ def _axis(help: str, panel: str, key: str, read: Callable[[str], Any] = str, **r
 
 
 class SweepFlags(SetupFlags, EveryFlags, SeedFlags, total=False):
-    """Flags of ``fairbench sweep``: what they mean is in its ``--help``."""
+    """Flags of ``fairbench sweep``; its ``--help`` describes them."""
 
     schedulers: Annotated[
-        Sequence[str] | None, _axis("Pairs to compare, see `list schedulers`.", COMMON, "scheduler")
+        Sequence[str] | None,
+        _axis("Schedulers to compare, see `list schedulers`.", COMMON, "scheduler"),
     ]
     workloads: Annotated[
         Sequence[str] | None, _axis("Workloads, by name or path.", COMMON, "workload")
@@ -42,12 +43,16 @@ class SweepFlags(SetupFlags, EveryFlags, SeedFlags, total=False):
     ]
     evictions: Annotated[
         Sequence[str] | None,
-        _axis("Eviction policy of replicas, see `list evictions`.", CLUSTER, "eviction"),
+        _axis(
+            "Eviction policies of simulated replicas, see `list evictions`.", CLUSTER, "eviction"
+        ),
     ]
     gateways: Annotated[
         Sequence[str] | None,
         _axis(
-            "Queues before the router, see `list gateways`; `none` is one.", SCHEDULER, "gateway"
+            "Policies of the gateway, see `list gateways`; `none` runs without a gateway.",
+            SCHEDULER,
+            "gateway",
         ),
     ]
     saturations: Annotated[
@@ -58,14 +63,17 @@ class SweepFlags(SetupFlags, EveryFlags, SeedFlags, total=False):
     ]
     routers: Annotated[
         int | Sequence[int] | None,
-        _axis("Numbers of routers that share the fleet.", SCHEDULER, "routers", int, metavar="1,2"),
+        _axis(
+            "Numbers of routers that share the workers.", SCHEDULER, "routers", int, metavar="1,2"
+        ),
     ]
     router: Annotated[
-        str | Sequence[str] | None, _axis("Other routers than the pairs'.", SCHEDULER, "router")
+        str | Sequence[str] | None,
+        _axis("Routers to use instead of the schedulers' own.", SCHEDULER, "router"),
     ]
     local: Annotated[
         str | Sequence[str] | None,
-        _axis("Other local schedulers than the pairs'.", SCHEDULER, "local"),
+        _axis("Local schedulers to use instead of the schedulers' own.", SCHEDULER, "local"),
     ]
     request_rate: Annotated[
         float | Sequence[float] | None,

@@ -31,25 +31,35 @@ def _server(help: str, default: str = "", metavar: str | None = None, **rest: An
 
 
 class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
-    """Flags of ``fairbench run``: what they mean is in its ``--help``."""
+    """Flags of ``fairbench run``; its ``--help`` describes them."""
 
     scheduler: Annotated[
         str | None,
-        Flag("Pair of router and local scheduler, see `list schedulers`.", COMMON, "d2lpm"),
+        Flag(
+            "Scheduler: a pair of router and local scheduler, see `list schedulers`.",
+            COMMON,
+            "d2lpm",
+        ),
     ]
     seed: Annotated[int | None, Flag("Seed of everything random.", COMMON, "0")]
     dataset_path: Annotated[
-        str | None, Flag("Real input: a local file, or hf:NAME from the hub.", WORKLOAD)
+        str | None,
+        Flag(
+            "Data set of real prompts: a local file, or hf:NAME from the Hugging Face hub.",
+            WORKLOAD,
+        ),
     ]
     tokenizer: Annotated[
-        str | None, Flag("tokenizer.json that counts the tokens of real input.", WORKLOAD)
+        str | None, Flag("File tokenizer.json that counts the tokens of real prompts.", WORKLOAD)
     ]
     max_concurrency: Annotated[
         int | None,
         Flag("Most requests under way at real servers.", LOAD, "no limit", key="backend."),
     ]
-    router: Annotated[str | None, Flag("Another router than the pair's.", SCHEDULER)]
-    local: Annotated[str | None, Flag("Another local scheduler than the pair's.", SCHEDULER)]
+    router: Annotated[str | None, Flag("Router to use instead of the scheduler's own.", SCHEDULER)]
+    local: Annotated[
+        str | None, Flag("Local scheduler to use instead of the scheduler's own.", SCHEDULER)
+    ]
     routers: Annotated[
         int | None,
         Flag(
@@ -59,17 +69,25 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
         ),
     ]
     mem_fraction_static: Annotated[
-        float | None, _engine("Share of GPU memory for weights and KV (as in SGLang).")
+        float | None, _engine("Fraction of GPU memory for weights and KV cache (as in SGLang).")
     ]
     max_total_tokens: Annotated[
-        int | None, _engine("KV pool in tokens, instead of the formula.", unit="tokens")
+        int | None,
+        _engine(
+            "Size of the KV pool in tokens, instead of the size computed from the GPU's memory.",
+            unit="tokens",
+        ),
     ]
-    max_running_requests: Annotated[int | None, _engine("Most requests in one batch.")]
+    max_running_requests: Annotated[int | None, _engine("Limit on requests in one batch.")]
     chunked_prefill_size: Annotated[
-        int | None, _engine("Most prompt tokens in one prefill iteration.", unit="tokens")
+        int | None, _engine("Limit on prompt tokens in one prefill iteration.", unit="tokens")
     ]
     max_prefill_tokens: Annotated[
-        int | None, _engine("Most uncached prompt tokens admitted in one pass.", unit="tokens")
+        int | None,
+        _engine(
+            "Limit on uncached prompt tokens that are admitted in one scheduling pass.",
+            unit="tokens",
+        ),
     ]
     schedule_conservativeness: Annotated[
         float | None, _engine("Fraction of max_new_tokens that admission reserves (as in SGLang).")
@@ -77,7 +95,7 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     timing_error: Annotated[
         float | None,
         Flag(
-            "Perturb the timing profile by up to so many percent, one draw a run.",
+            "Largest random error of the timing profile, in percent; each run draws one error.",
             CLUSTER,
             key="timing.error_pct",
             unit="%",
@@ -95,11 +113,15 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     ]
     memory_records: Annotated[
         bool | None,
-        Flag("Record who holds KV memory, and who evicts whom, without another policy.", CLUSTER),
+        Flag(
+            "Record which client holds KV memory and which client evicts which, with the "
+            "default policy.",
+            CLUSTER,
+        ),
     ]
     base_url: Annotated[
         str | None,
-        _server("Benchmark the OpenAI-compatible server at this URL as it is; starts none."),
+        _server("URL of a running OpenAI-compatible server to benchmark; no server is started."),
     ]
     api: Annotated[
         str | None,
@@ -116,7 +138,8 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     extra_body: Annotated[
         str | None,
         _server(
-            "More fields for every request to --base-url, as a JSON object; null removes one.",
+            "JSON object with more fields for the body of every request to --base-url; "
+            "null removes a field.",
             metavar="JSON",
         ),
     ]
@@ -141,18 +164,19 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     schedule_policy: Annotated[
         str | None,
         _server(
-            "The servers' own scheduling (vLLM: fcfs), not a local scheduler of fairbench.",
+            "Scheduling policy of the servers themselves (vLLM: fcfs), instead of a "
+            "local scheduler of fairbench.",
             metavar="fcfs|lpm",
         ),
     ]
     load_format: Annotated[
         str | None,
-        _server("Load format as in SGLang; `dummy` needs no weights, only a config.json."),
+        _server("Format of the model's weights, as in SGLang; `dummy` needs only a config.json."),
     ]
     server_args: Annotated[
         Sequence[str] | None,
         _server(
-            "Any other flag of each server; may be repeated.",
+            "Other command-line options of each server; may be repeated.",
             metavar="'--FLAG VALUE'",
             option="--server-arg",
             read=split_words,
@@ -162,8 +186,8 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     router_command: Annotated[
         Sequence[str] | None,
         _server(
-            "Start somebody else's router before emulated servers, and measure it. "
-            "docs/guide/live.md names the placeholders.",
+            "Command that starts another project's router in front of emulated servers, "
+            "to measure it. docs/guide/live.md lists the placeholders.",
             metavar="'CMD {port} {worker_urls} ...'",
             read=split_words,
         ),
@@ -174,7 +198,7 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
             "Measure while programs arrive, or the whole run.", OUTPUT, "arrivals", "arrivals|whole"
         ),
     ]
-    tag: Annotated[str | None, Flag("A word of yours, kept with the result.", OUTPUT)]
+    tag: Annotated[str | None, Flag("Label that is stored with the result.", OUTPUT)]
 
 
 RUN = flags_of(RunFlags)

@@ -23,22 +23,24 @@ class ServeFlags(TypedDict, total=False):
     worker_url: Annotated[
         list[str] | None,
         _flag(
-            "A worker that runs already, with its KV events if it publishes any; repeat it.",
+            "URL of a running worker, with the address of its KV events if it publishes "
+            "them; may be repeated.",
             metavar="URL[,kv=tcp://HOST:PORT[,replay=tcp://HOST:PORT]]",
         ),
     ]
     worker_key: Annotated[
         str | None,
         _flag(
-            "Key sent to every --worker-url as Authorization: Bearer KEY, in place of a "
-            "client's. A file keeps it out of lists of processes.",
+            "API key sent to every --worker-url as Authorization: Bearer KEY, in place of "
+            "the client's key. --worker-keys keeps keys out of the process list.",
             metavar="KEY",
         ),
     ]
     worker_key_file: Annotated[
         Path | None,
         _flag(
-            'Keys of workers, lines of "URL" = "KEY", and "*" = "KEY" for those not named.',
+            'File with the API keys of workers: lines of "URL" = "KEY"; "*" = "KEY" is for '
+            "all other workers.",
             metavar="FILE.toml",
         ),
     ]
@@ -50,23 +52,33 @@ class ServeFlags(TypedDict, total=False):
     max_inflight_per_worker: Annotated[
         str | None,
         _flag(
-            "Requests at a worker at once for --saturation concurrency. [default: auto, as "
-            "many as workers say that they run]",
+            "Limit on concurrent requests at a worker for --saturation concurrency. "
+            "[default: auto, the limit that the worker reports]",
             metavar="N|auto",
         ),
     ]
     dp: Annotated[
-        int | None, _flag("Start so many workers instead, and end them with this.", least=1)
+        int | None,
+        _flag(
+            "Number of workers to start, instead of --worker-url; they end with the router.",
+            least=1,
+        ),
     ]
     scheduler: Annotated[
-        str, _flag("Pair of router and local scheduler, see `list schedulers`.", default="d2lpm")
+        str,
+        _flag(
+            "Scheduler: a pair of router and local scheduler, see `list schedulers`.",
+            default="d2lpm",
+        ),
     ]
-    router: Annotated[str | None, _flag("Another router than the pair's.")]
-    local: Annotated[str | None, _flag("Another local scheduler than the pair's; with --dp.")]
+    router: Annotated[str | None, _flag("Router to use instead of the scheduler's own.")]
+    local: Annotated[
+        str | None, _flag("Local scheduler to use instead of the scheduler's own; needs --dp.")
+    ]
     settings: Annotated[
         Mapping[str, Any] | None,
         _flag(
-            "Any parameter of the router and, with --dp, of the workers; may be repeated.",
+            "Parameter of the router or, with --dp, of the workers; may be repeated.",
             metavar="NAME.PARAM=VALUE",
             option="--set",
             read=lambda _, texts: assigned(texts),
@@ -76,20 +88,22 @@ class ServeFlags(TypedDict, total=False):
     weights: Annotated[
         Mapping[str, float] | None,
         _flag(
-            "Weights: entitlements relative to clients that are not named, which have 1.",
+            "Weights of clients; a client that is not named has weight 1.",
             metavar="NAME=WEIGHT,...",
             read=weights_of,
         ),
     ]
     host: Annotated[str, _flag("Address to listen on.", default="127.0.0.1")]
     port: Annotated[
-        int, _flag("Port to listen on; 0 is any free port.", default="8000", least=0, most=65_535)
+        int,
+        _flag("Port to listen on; 0 chooses a free port.", default="8000", least=0, most=65_535),
     ]
     allow_host: Annotated[
         list[str] | None,
         _flag(
-            "Without --keys: another name by which the router may be asked (Host, Origin), next "
-            "to addresses, localhost and this machine's name; repeat it. * is any.",
+            "Host name that is accepted in the headers Host and Origin if --keys is not "
+            "given, in addition to IP addresses, localhost and the name of this machine; * "
+            "accepts any; may be repeated.",
             metavar="NAME",
         ),
     ]
@@ -105,9 +119,12 @@ class ServeFlags(TypedDict, total=False):
         ),
     ]
     tls_cert: Annotated[
-        Path | None, _flag("Serve HTTPS, with this certificate and its chain.", metavar="FILE.pem")
+        Path | None,
+        _flag("File with the certificate and its chain, to serve HTTPS.", metavar="FILE.pem"),
     ]
-    tls_key: Annotated[Path | None, _flag("The certificate's private key.", metavar="FILE.pem")]
+    tls_key: Annotated[
+        Path | None, _flag("File with the private key of the certificate.", metavar="FILE.pem")
+    ]
     admin_port: Annotated[
         int | None,
         _flag(
@@ -119,32 +136,33 @@ class ServeFlags(TypedDict, total=False):
         ),
     ]
     admin_key_file: Annotated[
-        Path | None, _flag("File with the key of --admin-port, a line.", metavar="FILE")
+        Path | None, _flag("File with the API key of --admin-port on one line.", metavar="FILE")
     ]
     peer: Annotated[
         list[str] | None,
         _flag(
-            "Another router before the same workers, which is told what clients were charged "
-            "here; repeat it, and name this one there.",
+            "URL of another router in front of the same workers. The routers exchange the "
+            "charges of clients, so each must name the other; may be repeated.",
             metavar="URL",
         ),
     ]
     peer_key_file: Annotated[
         Path | None,
-        _flag("File with the key that all --peer routers share, a line.", metavar="FILE"),
+        _flag("File with the key that all --peer routers share, on one line.", metavar="FILE"),
     ]
     otel: Annotated[
         bool,
         _flag(
-            "Trace requests by OpenTelemetry; where to, its variables say "
-            "(OTEL_EXPORTER_OTLP_ENDPOINT). Needs the extra otel."
+            "Export traces of requests with OpenTelemetry, configured by its environment "
+            "variables such as OTEL_EXPORTER_OTLP_ENDPOINT. Needs the extra `otel`."
         ),
     ]
     keys: Annotated[
         Path | None,
         _flag(
-            'API keys, lines of "KEY" = "CLIENT", then tables of weights and quotas; it may '
-            "change meanwhile. Without it a request says whose it is.",
+            'File with the API keys of clients: lines of "KEY" = "CLIENT", then tables of '
+            "weights and quotas. The file is read again when it changes. Without it, each "
+            "request names its client.",
             metavar="FILE.toml",
         ),
     ]
@@ -163,8 +181,9 @@ class ServeFlags(TypedDict, total=False):
     max_queue: Annotated[
         int,
         _flag(
-            "Most requests under way. When they are, the client with the most waiting ones "
-            "makes room for others; more are answered with 429.",
+            "Limit on unfinished requests. When the limit is reached, a waiting request "
+            "of the client with the most waiting requests is refused with status 429 to "
+            "make room for another client.",
             default="10000",
             least=1,
         ),
@@ -175,8 +194,8 @@ class ServeFlags(TypedDict, total=False):
     max_body_memory: Annotated[
         int | None,
         _flag(
-            "Most memory of long bodies under way, of which nobody gets all. [default: a quarter "
-            "of the machine's]",
+            "Limit on the memory of large request bodies, in MiB; a single client may use "
+            "only a part of it. [default: a quarter of the machine's memory]",
             metavar="MIB",
             least=1,
         ),
@@ -184,8 +203,8 @@ class ServeFlags(TypedDict, total=False):
     vocab_size: Annotated[
         int | None,
         _flag(
-            "Token ids that the model has; requests with others are refused. [default: as the "
-            "workers say]",
+            "Size of the model's vocabulary; requests with larger token ids are refused. "
+            "[default: the size that the workers report]",
             least=1,
         ),
     ]
@@ -200,8 +219,8 @@ class ServeFlags(TypedDict, total=False):
     stall_timeout: Annotated[
         float,
         _flag(
-            "A worker that has requests and produces nothing for so long is down, whatever its "
-            "/health says.",
+            "Seconds after which a worker that has requests and produces no tokens counts as "
+            "down, even if its /health answers.",
             default="120.0",
             metavar="SECONDS",
             least=1,
@@ -209,7 +228,11 @@ class ServeFlags(TypedDict, total=False):
     ]
     grace: Annotated[
         float,
-        _flag("Seconds that streams get to end after SIGINT or SIGTERM.", default="30.0", least=0),
+        _flag(
+            "Seconds that running requests get to finish after SIGINT or SIGTERM.",
+            default="30.0",
+            least=0,
+        ),
     ]
     backend: Annotated[
         str, _flag("Engine to start with --dp.", default="sglang", metavar="|".join(STARTED))
@@ -218,14 +241,15 @@ class ServeFlags(TypedDict, total=False):
     gpu: Annotated[
         str | None, _flag("Timing profile of emulators started with --dp.", default="a100")
     ]
-    tp: Annotated[int | None, _flag("GPUs of each SGLang server started with --dp.")]
+    tp: Annotated[int | None, _flag("Number of GPUs of each SGLang server started with --dp.")]
     load_format: Annotated[
-        str | None, _flag("Load format of servers started with --dp, as in SGLang.")
+        str | None,
+        _flag("Format of the model's weights for servers started with --dp, as in SGLang."),
     ]
     server_args: Annotated[
         Sequence[str] | None,
         _flag(
-            "Another flag of each server started with --dp; may be repeated.",
+            "Other command-line options of each server started with --dp; may be repeated.",
             metavar="'--FLAG VALUE'",
             option="--server-arg",
             read=split_words,
@@ -233,7 +257,8 @@ class ServeFlags(TypedDict, total=False):
         ),
     ]
     time_scale: Annotated[
-        float | None, _flag("Seconds of an emulator's time in a second, with --dp.")
+        float | None,
+        _flag("Speed of emulators started with --dp: emulated seconds per real second."),
     ]
     server_python: Annotated[
         str | None,
@@ -241,12 +266,16 @@ class ServeFlags(TypedDict, total=False):
     ]
     ready_check_timeout_sec: Annotated[
         float,
-        _flag("Seconds within which workers of --dp must be ready.", default="600.0", least=1),
+        _flag(
+            "Seconds within which workers started with --dp must be ready.",
+            default="600.0",
+            least=1,
+        ),
     ]
     log_dir: Annotated[
         Path, _flag("Directory for the logs of workers started with --dp.", default="results/serve")
     ]
-    dry_run: Annotated[bool, _flag("Say what would be done, as TOML, and start nothing.")]
+    dry_run: Annotated[bool, _flag("Print the settings as TOML, and start nothing.")]
 
 
 SERVE = flags_of(ServeFlags)

@@ -14,7 +14,7 @@ def split_commas(flag: str, text: str) -> list[str]:
     """Split a text at commas. Raises UsageError for an empty or a repeated word."""
     words = [word.strip() for word in text.split(",")]
     if "" in words or len(set(words)) < len(words):
-        raise UsageError(f"{flag} {text}: must be different words with commas between")
+        raise UsageError(f"{flag} {text}: must be different words, separated by commas")
     return words
 
 
@@ -26,13 +26,13 @@ def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
             return [read(word) for word in split_commas(flag, text)]
         except ValueError:
             kind = "whole numbers" if read is int else "numbers"
-            raise UsageError(f"{flag} {text}: must be {kind} with commas between") from None
+            raise UsageError(f"{flag} {text}: must be {kind}, separated by commas") from None
 
     return values
 
 
 def goodput_flag(texts: Iterable[str] | None, flag: str = "--goodput") -> dict[str, str] | None:
-    """Parse ``--goodput`` words, ``[NAME.]LATENCY:TIME``, by their part before the colon.
+    """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table by [NAME.]LATENCY.
 
     Returns None without words. Raises UsageError for another shape or a duplicate.
     """
@@ -56,7 +56,7 @@ def split_words(flag: str, text: str | Iterable[str]) -> list[str] | None:
 
 
 def parse_weights(text: str | None) -> dict[str, float] | None:
-    """``NAME=WEIGHT,NAME=WEIGHT`` by name, None for None. Raises UsageError for another shape."""
+    """Parse ``NAME=WEIGHT,NAME=WEIGHT``; None for None. Raises UsageError for others."""
     if text is None:
         return None
     pairs = [word.rpartition("=") for word in text.split(",")]
@@ -65,12 +65,12 @@ def parse_weights(text: str | None) -> dict[str, float] | None:
     except ValueError:
         weights = {}
     if "" in weights or len(weights) < len(pairs):
-        raise UsageError(f"--weights {text}: write NAME=WEIGHT, commas between, each NAME once")
+        raise UsageError(f"--weights {text}: write NAME=WEIGHT,NAME=WEIGHT with each NAME once")
     return weights
 
 
 def weight_flags(weights: Mapping[str, float] | None) -> list[str]:
-    """Return the flag that ``parse_weights`` reads back as these weights; none without weights."""
+    """Return the flag from which ``parse_weights`` reads these weights; empty for none."""
     text = ",".join(f"{name}={weight!r}" for name, weight in (weights or {}).items())
     return ["--weights", text] if text else []
 

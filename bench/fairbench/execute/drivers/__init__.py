@@ -1,1 +1,1 @@
-"""Several processes that send the load of one live run, here or on other machines."""
+"""Several processes that send the load of a live run, here or on other machines."""

@@ -1,4 +1,4 @@
-"""The process of a driver on another machine: it calls back, and tells all that it records.
+"""The process of a driver on another machine: connects back, and sends its records.
 
     python -m fairbench.execute.drivers.calling HOST PORT NUMBER
 
@@ -26,7 +26,7 @@ KEY = "FAIRBENCH_DRIVER_KEY"
 
 
 class Telling:
-    """A pipe whose driver writes its records into a folder here, from where they are told.
+    """A pipe that sends the records that the driver writes into a folder.
 
     They go before whatever is said next, which is a few times a second.
     """
@@ -41,7 +41,7 @@ class Telling:
         return message._replace(folder=self._folder) if isinstance(message, Begin) else message
 
     def send(self, message: Any, /) -> None:
-        """Say it, once all that was recorded before is said. Of one thread."""
+        """Send a message after all earlier records. Call this from one thread only."""
         for name, told in self._told.items():
             if not (path := self._folder / name).exists():
                 continue
@@ -54,7 +54,7 @@ class Telling:
 
 
 def main(host: str, port: str, number: str) -> None:
-    """Call, say who it is, and take what is needed; then do as any driver does."""
+    """Connect, identify this driver, receive its work, and drive."""
     key = bytes.fromhex(os.environ.pop(KEY))
     with (
         suppress(EOFError, OSError),  # nobody is there any more

@@ -1,4 +1,4 @@
-"""The process of one driver of several: reads its clock, drives its clients, says how it goes."""
+"""The process of one driver: reads its clock, drives its clients, reports progress."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Pipe(Protocol):
 
 
 class ReadClock(NamedTuple):
-    """The answer is the time by its clock, in seconds."""
+    """A question for the time on the driver's clock, in seconds."""
 
 
 class Begin(NamedTuple):
@@ -46,7 +46,7 @@ class Begin(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A message that all is loaded; the reply is the start time on the driver's clock."""
+    """A message that all is loaded; the answer is the start time on the driver's clock."""
 
 
 class Stop(NamedTuple):
@@ -60,7 +60,7 @@ class Failed(NamedTuple):
 
 
 def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
-    """Answer what is asked until nobody is there to ask, driving meanwhile once told to.
+    """Answer questions until the pipe closes, and drive when told to.
 
     The pipe gives ``DriveProgress`` and, last of a drive, ``DriveResult`` or ``Failed``.
     """
@@ -81,7 +81,7 @@ def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
 
 
 def _hear_stop(pipe: Pipe, stop: Event) -> None:
-    """Wait for the only message sent during a drive, ``Stop``, and set the event."""
+    """Wait for ``Stop``, the only message during a drive, and set the event."""
     with suppress(EOFError, OSError):
         pipe.recv()
     stop.set()

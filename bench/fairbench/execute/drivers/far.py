@@ -1,4 +1,4 @@
-"""Drivers on other machines, at places that a launcher has found. They call back from there."""
+"""Drivers on other machines, at the places of a launcher, which connect back."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ START_S = 120.0  # a first import on a busy machine
 
 
 def address_facing(host: str) -> str:
-    """Return the IPv4 address of this machine that a given host can reach.
+    """Return this machine's IPv4 address that the host can reach.
 
     Raises UsageError if there is none.
     """
     if ":" in host:
         raise UsageError(
-            f"driver launcher: node {host}: drivers call back over IPv4 only; start its node "
-            "with an IPv4 address (ray start --node-ip-address)"
+            f"--driver-launcher: node {host} has no IPv4 address, which drivers need; "
+            "start the node with one (ray start --node-ip-address)"
         )
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
             toward.connect((host, 9))  # sends nothing
             address: str = toward.getsockname()[0]
     except OSError as error:
-        raise UsageError(f"driver launcher: no way to node {host}: {error}") from None
+        raise UsageError(f"--driver-launcher: node {host} cannot be reached: {error}") from None
     return address
 
 
@@ -129,14 +129,14 @@ def _is_lost(place: Place) -> Callable[[], bool]:
 
 
 class _Caller(NamedTuple):
-    """A driver that has called, and said which it is."""
+    """A driver that has connected and identified itself."""
 
     number: int
     pipe: Connection
 
 
 def _next_caller(listening: socket.socket, key: bytes) -> _Caller | None:
-    """Somebody who knows the key, as ``multiprocessing.connection.Listener`` finds that out.
+    """Return the next connection that knows the key.
 
     None if nobody calls just now, somebody else did, or a driver that died on the way.
     """

@@ -1,4 +1,4 @@
-"""The load of a live run from several processes, whose records become one set.
+"""The load of a live run from several processes, with records merged into one set.
 
 One process that sends thousands of requests a second sends them late. Needs the live extra.
 """
@@ -19,7 +19,7 @@ from fairbench.live.driver.target import Target
 
 
 class ShardedDrive:
-    """Drives a run with the drivers of a ``crew``, each with a part of its clients."""
+    """Drives a run with a ``crew`` of drivers, each with a part of the clients."""
 
     def __init__(self, crew: Crew) -> None:
         self._crew = crew

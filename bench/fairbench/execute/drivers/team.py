@@ -1,4 +1,4 @@
-"""The team: the drivers of one run, which are asked and heard, wherever they are."""
+"""The team: communication with the drivers of one run, on any machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAD_S = 0.2  # from telling them all when to start to the start
 
 
 class Written(NamedTuple):
-    """A driver that cannot write here has more records for the file of this name: whole lines."""
+    """A message with record lines for a file, from a driver that cannot write here."""
 
     name: str
     lines: bytes
@@ -29,7 +29,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A driver's process, by what it is called; ``host`` is where it is, None for here."""
+    """A driver's process and name; ``host`` is its machine, None for this one."""
 
     name: str
     pipe: Connection
@@ -43,7 +43,7 @@ class Crew(Protocol):
     def started(
         self, folder: Path, interrupted: Callable[[], bool]
     ) -> AbstractContextManager[Sequence[Driver]]:
-        """Inside, they wait for what they are told; their logs are in the folder, if any.
+        """Start the drivers, which wait for messages; their logs are in the folder, if any.
 
         Raises RunFailed if one does not start, KeyboardInterrupt once ``interrupted``.
         """
@@ -51,7 +51,7 @@ class Crew(Protocol):
 
 
 class Team:
-    """The drivers of one run, as whoever started them asks and hears them.
+    """The drivers of one run, as their parent process sees them.
 
     What they tell of their records is appended in ``folders``, one each.
     """
@@ -68,12 +68,12 @@ class Team:
         self._on_progress, self._interrupted = on_progress, interrupted
 
     def clocks(self) -> list[Offset]:
-        """Return the current offset of each driver's clock from ours."""
+        """Return the present offset of each driver's clock from this machine's."""
         numbers = range(len(self._pipes))
         return [compare(partial(self._read_clock, number), time.monotonic) for number in numbers]
 
     def clocks_again(self) -> list[Offset | None]:
-        """Return the clock offsets after all drives have ended; None for a driver that is gone."""
+        """Return the clock offsets after the run; None for a driver that is gone."""
         found: list[Offset | None] = []
         for number in range(len(self._pipes)):
             try:
@@ -91,7 +91,7 @@ class Team:
             self.tell(number, start_s + offset.offset_s)
 
     def results(self) -> list[DriveResult]:
-        """Return the result of each driver. An interruption or a failed driver stops all drivers.
+        """Return each driver's result. An interruption or a failed driver stops all.
 
         Raises RunFailed for a driver that disappears before it has sent its result. A driver may
         disappear afterwards.
@@ -140,7 +140,7 @@ class Team:
                 return message
 
     def tell(self, number: int, message: object) -> None:
-        """Send one of them something. Raises RunFailed if it has died."""
+        """Send a message to one driver. Raises RunFailed if it has died."""
         with self._alive(number):
             self._pipes[number].send(message)
 
@@ -179,7 +179,7 @@ def _died(driver: Driver) -> RunFailed:
 
 
 def _together(told: Sequence[DriveProgress]) -> DriveProgress:
-    """Add up the progress of all drivers; a client counts at one driver and is 0 at the others."""
+    """Add up the progress of all drivers."""
     service = dict.fromkeys(told[0].service, 0)
     for progress in told:
         for client, tokens in progress.service.items():

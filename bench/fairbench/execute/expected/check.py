@@ -1,4 +1,4 @@
-"""A workload file's effect on a cluster: clients, rates, load, and surprises."""
+"""The effect of a workload file on a cluster: clients, rates, load, and warnings."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def machine_of(spec: ExperimentSpec) -> Machine:
-    """Return a replica of an experiment: its times, its KV pool, its most running requests."""
+    """Return a replica: its times, its KV pool, and its limit of running requests."""
     profile = load_profile(spec.gpu)
     engine = contract_of(spec.engine, spec.settings, profile)
     return Machine(profile, engine.pool_tokens, running_limit(spec.settings))
@@ -115,7 +115,7 @@ def _surprises(
     machine: Machine,
     weights: dict[str, float] | None,
 ) -> Iterator[str]:
-    """Yield a sentence for each fact that would surprise the user."""
+    """Yield a sentence for each fact that may surprise the user."""
     load, worst, peak = facts["load"], facts["load_uncached"], facts["peak_load"]
     if not any(map(expected_programs, plans)):
         yield "nobody sends anything: no client is there while programs arrive"
@@ -160,7 +160,7 @@ def _surprises(
 def _short(
     facts: dict[str, Any], groups: Sequence[Group], weights: dict[str, float]
 ) -> Iterator[str]:
-    """Yield sentences on well-behaved clients that need more than a fair share of GPU time."""
+    """Yield sentences on well-behaved clients that need more than their fair share."""
     demands, own, good = [], [], []
     for row, group in zip(facts["groups"], groups, strict=True):
         for plan in group.plans:

@@ -1,4 +1,4 @@
-"""Programs without a cluster: what they ask, and what a cache that never forgets would hit."""
+"""Programs without a cluster: their requests, and hits in a cache that never evicts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def calls_of(program: Job, cache: EndlessCache) -> list[Call]:
         program.run(llm).send(None)
     except StopIteration:
         return llm.calls
-    raise AssertionError("a program waits for something that is no call")
+    raise AssertionError("a program awaits something that is not a call")
 
 
 class _DryLLM:

@@ -1,4 +1,4 @@
-"""The clients of a run by what they do, and what programs of each group ask."""
+"""Groups of clients with equal behaviour, and the requests of each group's programs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def groups_of(plans: Sequence[ClientPlan]) -> list[Group]:
 
 
 class Asked(NamedTuple):
-    """A sampled program: its client, how many programs it stands for, and its requests."""
+    """A sampled program: its client, its requests, and how many programs it represents."""
 
     client: str
     weight: float
@@ -61,7 +61,7 @@ class Asked(NamedTuple):
 
 
 def sampled(group: Group, seed: int) -> Iterator[tuple[str, Job]]:
-    """Yield some programs of a group with their clients, one of each client in turn.
+    """Yield some programs of a group with their clients, one client after the other.
 
     A client has as many as its part of all programs, so that the requests of a heavy client count
     as often as they come. The first of a replayed trace stand for all of a client's.
@@ -87,7 +87,7 @@ def sampled(group: Group, seed: int) -> Iterator[tuple[str, Job]]:
 
 
 def calls_of_groups(groups: Sequence[Group], seed: int) -> list[list[Asked]]:
-    """Return for each group some of its programs, all of them with one endless cache.
+    """Return some programs of each group, which share one endless cache.
 
     The first half of a client's programs warms the cache up, so that what all programs share is not
     counted as missed.
@@ -108,7 +108,7 @@ def calls_of_groups(groups: Sequence[Group], seed: int) -> list[list[Asked]]:
 
 
 def _weighted(group: Group, calls: Mapping[str, Sequence[list[Call]]]) -> list[Asked]:
-    """Weigh the later half of each client's programs, so that they stand for all of the group."""
+    """Weight the later half of each client's programs, to represent the whole group."""
     sizes = {plan.client: expected_programs(plan) for plan in group.plans}
     late = {client: made[len(made) // 2 :] for client, made in calls.items()}
     there = sum(sizes[client] for client in late)

@@ -1,4 +1,4 @@
-"""About how much GPU time a program takes: from the timing profile, for full batches."""
+"""The approximate GPU time of a program, from the timing profile for full batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The busiest minute of a workload: how much GPU time is asked for then, and when."""
+"""The busiest minute of a workload: its demand of GPU time, and its time."""
 
 from __future__ import annotations
 

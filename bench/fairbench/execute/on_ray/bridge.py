@@ -1,4 +1,4 @@
-"""The process that has tasks done by Ray."""
+"""The process that runs tasks with Ray."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ class Work(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The task of this number is over: its pickled outcome, or how it failed."""
+    """A message that a task has ended, with its pickled outcome or its failure."""
 
     number: int
     outcome: bytes | Failure
 
 
 class Refused(NamedTuple):
-    """A node that is none for these tasks."""
+    """A node that cannot run these tasks."""
 
     reason: str
 
 
 class Over(NamedTuple):
-    """A message that nothing runs any more."""
+    """A message that no task runs any more."""
 
 
 def serve(pipe: Connection, address: str) -> None:
-    """Do one ``Work``; the pipe gives all of the above, and takes ``STOP``.
+    """Do one ``Work``; send its messages through the pipe, which takes ``STOP``.
 
     Without its parent everything ends.
     """
@@ -84,7 +84,7 @@ class _Bridge:
         self._running[ref] = index
 
     def _stop(self) -> None:
-        """Cancel tasks that have not begun and wait for the others, which end soon."""
+        """Cancel tasks that have not started, and wait for the others."""
         self._stopped = True
         begun = self._ray.get(self._desk.stop.remote())
         for ref, index in self._running.items():
@@ -125,7 +125,7 @@ class _Bridge:
 
 
 def _work_function() -> Any:
-    """Sent by value, as what is defined in a function is, so that it says what a node lacks."""
+    """Return a function that Ray sends by value, so that it can report a missing package."""
 
     def work(luggage: bytes, task: bytes, index: int, desk: Any) -> bytes:
         import importlib

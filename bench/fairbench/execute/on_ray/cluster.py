@@ -1,4 +1,4 @@
-"""The executor: tasks on the nodes of a Ray cluster, of which there may be fewer by and by."""
+"""The executor that runs tasks on the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class RayCluster:
         Raises UsageError without Ray.
         """
         if find_spec("ray") is None:
-            raise UsageError("--executor ray needs ray: pip install '.[ray]'")
+            raise UsageError("--executor ray needs the package ray: pip install '.[ray]'")
         self._address = address
 
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
     ) -> Generator[tuple[int, Any], None, None]:
-        """Run the tasks as every ``Executor`` does; if a process dies, only its own task fails.
+        """Run the tasks; if a process dies, only its own task fails.
 
         Raises UsageError if the cluster does not answer or a node is unfit for the tasks, and
         RunFailed once the cluster is lost for good.
@@ -84,7 +84,7 @@ class RayCluster:
                 _dismiss(child)
 
     def _gone(self) -> RunFailed:
-        return RunFailed(f"the Ray cluster at {self._address} was lost; what had ended is kept")
+        return RunFailed(f"the Ray cluster at {self._address} was lost; the finished runs are kept")
 
 
 def _outcomes(
@@ -139,7 +139,7 @@ def _kept(task: Task, outcome: bytes | Failure, _: Interruption) -> Any:
 
 
 def _save(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write what was in another folder, each of its entries whole or not at all.
+    """Write received files into a folder, each entry completely or not at all.
 
     A folder whose name is taken gets a number, as a run's does; a file is replaced.
     """

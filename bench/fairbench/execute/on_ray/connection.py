@@ -1,4 +1,4 @@
-"""The connection to Ray, held by a process of its own: Ray ends one that has lost the head."""
+"""The connection to Ray in its own process, because Ray ends a process without a head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOOK_S = 2.0
 
 
 class Connected(NamedTuple):
-    """The cluster is there. Comes once, and first."""
+    """The first message: the cluster is connected."""
 
 
 class Unreachable(NamedTuple):
@@ -30,7 +30,7 @@ class Unreachable(NamedTuple):
 
 @contextmanager
 def connected(pipe: Connection, address: str) -> Iterator[Any]:
-    """Ray, connected to the cluster; None if there is none. The pipe is told which.
+    """Return Ray connected to the cluster, or None; the pipe is told which.
 
     What was begun inside ends with the block, which also ends quietly once nobody is at the other
     end of the pipe. The process ends once its node is lost.
@@ -64,14 +64,14 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
 
 
 def _check_answers(address: str) -> None:
-    """Raise OSError unless somebody listens there, since Ray would try for minutes."""
+    """Raise OSError unless the address answers, because Ray would try for minutes."""
     host, colon, port = address.rpartition(":")
     if colon and "/" not in host:
         socket.create_connection((host, int(port)), ANSWER_S).close()
 
 
 def give_up() -> NoReturn:
-    """End this process, as Ray itself does once the head is gone: the parent sees that.
+    """End this process, as Ray does without a head; the parent notices.
 
     Ray's own shutdown would wait for who is not there.
     """
@@ -90,7 +90,7 @@ def _home(ray: Any) -> tuple[str, int]:
 
 
 def _watch(host: str, port: int) -> None:
-    """Give up once nobody listens there.
+    """End this process once the address does not answer any more.
 
     If the head is back at the same address within a minute, Ray takes it for the one that was there
     and waits for ever. So the head is not asked, which may be away for a while.

@@ -1,4 +1,4 @@
-"""Servers on other nodes, as whoever started them sees them: places, processes, and the line."""
+"""Servers on other nodes, as their launcher sees them: places and processes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LOST = 255  # the exit code of whom nobody can ask for one
 
 
 class ReplicaLost(Exception):
-    """A replica that will never answer again."""
+    """A replica that will not answer any more."""
 
 
 class Line:
-    """Asks keepers, and watches the servers that they started. Safe to use from any thread."""
+    """Calls keepers, and watches their servers. Safe to use from any thread."""
 
     def __init__(self, pipe: Connection, hosts: Sequence[str]) -> None:
         self.hosts = hosts
@@ -58,7 +58,7 @@ class Line:
                 thread.join()
 
     def call(self, replica: int, method: str, *arguments: Any) -> Future[Any]:
-        """Ask one keeper. Its future raises UsageError if the call is at fault, ReplicaLost."""
+        """Call one keeper. The future raises UsageError or ReplicaLost."""
         future: Future[Any] = Future()
         with self._lock:
             ticket = next(self._tickets)
@@ -110,7 +110,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class FarPlace:
-    """The place of one replica: the node of its keeper, whose address is inside the cluster."""
+    """The place of one replica: the node of its keeper."""
 
     line: Line
     number: int
@@ -129,7 +129,7 @@ class FarPlace:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the keeper is gone, which happens when its node is gone."""
+        """Return whether the keeper is gone, for example together with its node."""
         return self.number in self.line.lost
 
     def free_ports(self, count: int) -> list[int]:
@@ -148,7 +148,7 @@ class FarPlace:
 
 
 class FarProcess:
-    """A server that a keeper started. Its log comes here as it is written."""
+    """A server that a keeper started. Its log is copied here as it is written."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class FarProcess:
         return f"exit code {self.exit_code}"
 
     def look(self) -> None:
-        """Take what the keeper has seen, and have it look again. Of one thread."""
+        """Read the keeper's last state, and ask for the next. Call this from one thread."""
         if self.exit_code is not None:
             return
         if self._looking is None:

@@ -1,4 +1,4 @@
-"""The keeper: an actor that starts and ends the server of one replica, on the node it is on."""
+"""The keeper: an actor that starts and ends the server of one replica on its node."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ BETWEEN = ("/bin/sh", "-c", '"$@"; exit', "sh")
 
 
 class Looked(NamedTuple):
-    """The exit code, None while it runs, and what it has written since the last look."""
+    """A server's state: the exit code, None while it runs, and new output."""
 
     exit_code: int | None
     said: bytes
 
 
 class Found(NamedTuple):
-    """A node's findings: the Python for servers, and the versions that must match everywhere."""
+    """A node's Python for servers, and the versions that must be equal on all nodes."""
 
     python: str
     versions: Mapping[str, str]
@@ -40,7 +40,7 @@ class Found(NamedTuple):
 
 
 class Keeper:
-    """A keeper of one server at a time, which ends with this process in every case."""
+    """A keeper of one server at a time, which always ends with this process."""
 
     def __init__(self) -> None:
         self._folder = Path(mkdtemp(prefix="fairbench-"))
@@ -49,7 +49,7 @@ class Keeper:
         self._server: ServerProcess | None = None
 
     def find(self, wanted: ServerPython, chosen: str | None, modules: Sequence[str]) -> Found:
-        """Find the Python for servers. Raises UsageError unless it exists and contains our code."""
+        """Find the Python for servers. Raises UsageError unless it contains fairbench."""
         python = wanted.find(chosen)
         command = [python, "-m", probe.__name__, "versions", *modules]
         done = subprocess.run(command, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""The launcher: each replica of a live run on a node of a Ray cluster, in a placement group."""
+"""The launcher that places each replica of a live run on a node of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class RayLauncher:
-    """Places replicas on the nodes of a Ray cluster: a processor each, and their GPUs.
+    """Places replicas on the nodes of a Ray cluster, each with a processor and its GPUs.
 
     Nothing of it outlives this process. A replica whose node is lost is lost; the others go on.
     """
@@ -36,13 +36,16 @@ class RayLauncher:
     def __init__(self, address: str = AUTO) -> None:
         """Use the cluster's head, as ``RayCluster`` does. Raises UsageError without Ray."""
         if find_spec("ray") is None:
-            raise UsageError("launcher ray: needs ray: pip install '.[ray]'")
+            raise UsageError("--launcher ray needs the package ray: pip install '.[ray]'")
         self._address = address
 
     def check(self, wanted: Wanted) -> None:
-        """Reject shared GPUs; the cluster itself is asked when it is needed."""
+        """Reject shared GPUs. The cluster itself is checked later."""
         if wanted.share_gpus:
-            raise UsageError("--share-gpus: not with --launcher ray, which gives each its own")
+            raise UsageError(
+                "--share-gpus cannot be combined with --launcher ray, which gives each "
+                "server its own GPUs"
+            )
 
     @contextmanager
     def places(
@@ -52,7 +55,7 @@ class RayLauncher:
         timeout_s: float = PATIENCE_S,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Sequence[Place]]:
-        """Yield places on nodes that have the same software installed."""
+        """Yield places on nodes with equal software."""
         child = start_child(serve, self._address)
         try:
             child.pipe.send(Bundles(wanted.replicas, wanted.gpus, wanted.spread))
@@ -95,7 +98,7 @@ class RayLauncher:
 
 
 def _fit_places(line: Line, placed: Placed, wanted: Wanted) -> list[FarPlace]:
-    """Return the places, after checking that all nodes have the same software and all needs."""
+    """Return the places after a check that all nodes have equal software."""
     modules = tuple(probe.engine_modules(wanted))
     asked = [
         line.call(number, "find", wanted.python, wanted.chosen, modules)
@@ -108,7 +111,9 @@ def _fit_places(line: Line, placed: Placed, wanted: Wanted) -> list[FarPlace]:
         except (UsageError, ReplicaLost, TimeoutError) as error:
             raise UsageError(f"node {host}: {f'{error}' or 'does not answer'}") from None
         if wanted.gpus and not placed.gpus and not found.needs_no_gpu:
-            raise UsageError(f"node {host}: has no GPU for Ray to give; tp = {wanted.gpus}")
+            raise UsageError(
+                f"node {host}: Ray has no GPU on this node, and tp = {wanted.gpus} needs one"
+            )
         versions[f"node {host}, for {wanted.name}-{number}"] = found.versions
         places.append(FarPlace(line, number, found.python))
     probe.check_alike(versions, wanted)
@@ -116,7 +121,7 @@ def _fit_places(line: Line, placed: Placed, wanted: Wanted) -> list[FarPlace]:
 
 
 def _dismiss(child: Child) -> None:
-    """Close the child's pipe, which ends the child and all that runs for it."""
+    """Close the child's pipe, which ends the child and its replicas."""
     with suppress(OSError):
         child.pipe.send(Close())
     child.pipe.close()

@@ -1,4 +1,4 @@
-"""The luggage of tasks: the user's files, packed here, and the environment to match there."""
+"""The luggage of tasks: the user's files and the software versions, sent to each node."""
 
 from __future__ import annotations
 
@@ -44,14 +44,15 @@ class Luggage:
 
     @classmethod
     def with_files(cls, names: Iterable[str]) -> Luggage:
-        """Pack the files of these names. Raises as ``packed`` does."""
+        """Pack the files with these names. Raises UsageError as ``packed`` does."""
         files: dict[str, bytes] = {}
         fixed: dict[str, str] = {}
         for name in dict.fromkeys(names):
             if ".." in PurePath(name).parts:
                 raise UsageError(
-                    f"{name}: cannot be taken to the nodes of a cluster: name it from a folder "
-                    "above it, or by an absolute path that is the same on every node"
+                    f"{name}: cannot be copied to the nodes of the cluster; run fairbench "
+                    "in a folder above it, or give an absolute path that is the same on "
+                    "every node"
                 )
             for below, file in _files(name):
                 if PurePath(name).is_absolute():
@@ -66,23 +67,23 @@ class Luggage:
         return cls(environment(), variables, files, fixed, code)
 
     def check(self, node: str) -> None:
-        """Raise UsageError, naming the node, unless this process is on one that will do."""
+        """Raise UsageError, naming the node, unless its software fits."""
         for key, theirs in environment().items():
             if (ours := self.environment.get(key)) != theirs:
                 raise UsageError(
-                    f"node {node} has {key} {theirs}, here is {ours}: results would not be the "
-                    "same, so install there what is here"
+                    f"node {node} has {key} {theirs}, and this machine has {ours}: "
+                    "results would differ; install the same version on both"
                 )
         for name, expected in self.fixed.items():
             if not Path(name).is_file() or digest(Path(name), name) != expected:
                 raise UsageError(
-                    f"node {node} has no such file as {name} here: name it relative to the folder "
-                    "that fairbench is called in, so that it is taken along"
+                    f"node {node} does not have the file {name}; give a path relative to "
+                    "the folder in which you run fairbench, and the file is copied"
                 )
 
     @contextmanager
     def unpacked(self, folder: Path) -> Iterator[None]:
-        """Inside, tasks find their files, which are in the folder, and it is the current one."""
+        """Unpack the files into the folder, which is the current one within the block."""
         for name, content in self.files.items():
             write_file(folder / name, content)
         variables = dict(self.variables)

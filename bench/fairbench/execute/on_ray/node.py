@@ -1,4 +1,4 @@
-"""The code on the nodes: tasks, and one actor that tells them to stop."""
+"""The code that runs on nodes: tasks, and an actor that tells them to stop."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ class Outcome(NamedTuple):
 
 
 class Desk:
-    """An actor: knows which tasks have begun, and keeps each waiting for the word to stop."""
+    """An actor that knows which tasks have started, and tells them when to stop."""
 
     def __init__(self) -> None:
         self._begun: set[int] = set()
         self._stop = asyncio.Event()
 
     async def begin(self, index: int) -> bool:
-        """Return whether a task may still begin, and record its begin if so."""
+        """Return whether a task may still start, and record that it does."""
         if not self._stop.is_set():
             self._begun.add(index)
         return index in self._begun
 
     async def lost(self, index: int) -> None:
-        """Record that a task has not begun after all, because its node is gone."""
+        """Record that a task did not start, because its node is gone."""
         self._begun.discard(index)
 
     async def stopped(self) -> None:
-        """Wait until all tasks are to stop."""
+        """Wait until all tasks should stop."""
         await self._stop.wait()
 
     async def stop(self) -> set[int]:
-        """Tell all of them; which have begun so far."""
+        """Tell all tasks to stop; return the tasks that have started."""
         self._stop.set()
         return self._begun
 
 
 def work(luggage: bytes, pickled: bytes, index: int, desk: Any) -> bytes:
-    """Do one task; its ``Outcome``, pickled, or nothing if it may not begin any more.
+    """Do one task; return its pickled ``Outcome``, or nothing if it may not start.
 
     ``desk`` is Ray's handle of a ``Desk``. Raises UsageError if no task may run on this node.
     """

@@ -1,4 +1,4 @@
-"""The process that has replicas placed by Ray, a keeper each, and passes on what they are asked."""
+"""The process in which Ray places replicas with their keepers, and passes on calls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CPU, GPU = "CPU", "GPU"
 
 
 class Bundles(NamedTuple):
-    """A request for replicas, each on a single node with ``gpus`` GPUs (none without any there).
+    """A request for replicas, each on one node with ``gpus`` GPUs.
 
     ``spread`` distributes the replicas over as many nodes as possible. Spread replicas get places
     together or not at all.
@@ -28,7 +28,7 @@ class Bundles(NamedTuple):
 
 
 class Placing(NamedTuple):
-    """A progress message: the number of placed replicas, and what each needs."""
+    """A progress message: the number of placed replicas, and the needs of each."""
 
     placed: int
     needs: str
@@ -42,7 +42,7 @@ class Placed(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A method of one replica's ``Keeper``. The answer has the same ticket."""
+    """A call of a method of one replica's ``Keeper``; its answer has the same ticket."""
 
     ticket: int
     replica: int
@@ -99,7 +99,7 @@ def _groups(ray: Any, bundles: Bundles, needs: dict[str, int]) -> list[Any]:
 
 
 def _are_placed(ray: Any, pipe: Connection, groups: list[Any], needs: dict[str, int]) -> bool:
-    """Wait until all are; False if nobody wants that any more."""
+    """Wait until all groups are placed; return False if the request is withdrawn."""
     text = " and ".join(f"{count} {name}" for name, count in needs.items())
     while True:
         states = [ray.util.placement_group_table(group)["state"] for group in groups]
@@ -156,6 +156,6 @@ class _Switchboard:
             return Broken(ticket, f"{error}".strip().partition("\n")[0], lost=True)
 
     def _close(self) -> None:
-        """Close the remaining keepers, so that nothing is left behind."""
+        """Close the remaining keepers, so that no process is left behind."""
         closing = [keeper.close.remote() for keeper in self._keepers]
         self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)

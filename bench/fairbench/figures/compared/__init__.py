@@ -1,1 +1,1 @@
-"""Figures and tables of a comparison or sweep of one's own."""
+"""Figures and tables of your own comparison or sweep."""

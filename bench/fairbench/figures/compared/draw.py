@@ -1,4 +1,4 @@
-"""Three pictures of compared schedulers: bars with intervals, a trade-off, and distributions."""
+"""Three pictures of compared schedulers: bars, a trade-off, and distributions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def bars(cells: Cells) -> Figure:
 
 
 def tradeoff(cells: Cells) -> Figure:
-    """Draw high latency against throughput, a mark a scheduler: down and right is better."""
+    """Draw P95 latency against throughput, one mark per scheduler."""
     tail = tail_key(cells)
 
     def one(axis: Axes, here: Cells, styles: Mapping[str, SeriesStyle]) -> None:
@@ -89,7 +89,7 @@ def tradeoff(cells: Cells) -> Figure:
 
 
 def cdfs(cells: Cells) -> Figure:
-    """Draw the distribution of the latencies of the well-behaved clients, all seeds together.
+    """Draw the latency distribution of the well-behaved clients over all seeds.
 
     Requests that never finished or were refused keep a line below 100%.
     """
@@ -115,7 +115,7 @@ KINDS: Mapping[str, Callable[[Cells], Figure]] = {"bars": bars, "tradeoff": trad
 
 
 def tail_key(cells: Cells) -> str:
-    """Return the metric of the highest latency percentile that all runs carry."""
+    """Return the metric of the highest latency percentile that all runs support."""
     return f"victim_p{shown_tail(run.summary for cell in cells for run in cell.runs)}_s"
 
 
@@ -153,7 +153,7 @@ def _styles(cells: Cells) -> Mapping[str, SeriesStyle]:
 
 
 def _interval(cell: SchedulerResults, key: str, unit: float) -> tuple[float, float, float] | None:
-    """Return mean and ends of a metric; of a single seed, or a bound, the ends are the mean."""
+    """Return mean and interval of a metric; for one seed or a bound, only the mean."""
     found: Any = cell.combined.get(key)
     if found is None:
         return None

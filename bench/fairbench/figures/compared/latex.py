@@ -26,7 +26,7 @@ SPECIAL = {
 
 
 def latex_table(cells: list[SchedulerResults]) -> str:
-    """Return a ``tabular`` of the metrics that are compared, 95% intervals in brackets."""
+    """Return a ``tabular`` of the compared metrics, with 95% intervals in brackets."""
     columns = [one for one in comparison_columns(cells) if _known(cells, one)]
     head = " & ".join(["", *(escaped(column.title) for column in columns)])
     lines = [
@@ -59,5 +59,5 @@ def _cell(cell: SchedulerResults, column: Column) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return text that LaTeX sets as it stands."""
+    """Return text in which LaTeX's special characters are escaped."""
     return "".join(SPECIAL.get(letter, letter) for letter in text)

@@ -1,4 +1,4 @@
-"""Pictures of a directory of runs, or of cells that are at hand, as files or figures."""
+"""Pictures of a directory of runs, or of cells in memory, as files or figures."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def read_own(folder: Path) -> list[SchedulerResults]:
-    """Return the cells of a sweep's, a comparison's or any directory of runs, by place."""
+    """Return the cells of a directory of runs, by configuration."""
     cells = cells_of(sides_of(runs_below(folder)))
     if not cells:
-        raise DataError(f"{folder}: no run is finished there")
+        raise DataError(f"{folder}: holds no finished run")
     return cells
 
 
 def cells_of(sides: Sequence[Side]) -> list[SchedulerResults]:
-    """Return sides of a comparison as cells, those of one place together."""
+    """Return sides of a comparison as cells, grouped by configuration."""
     places = list(dict.fromkeys(side.place for side in sides))
     return [
         SchedulerResults(
@@ -45,7 +45,7 @@ def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
     if kind not in KINDS:
         raise unknown_name("kind of picture", kind, KINDS)
     if kind == "cdf" and not _have_latencies(cells):
-        raise UsageError("kind 'cdf': latencies are read from saved runs: give result_dir")
+        raise UsageError("kind 'cdf': needs result_dir, because latencies are read from saved runs")
     check_drawable()
     with paper_style():
         return KINDS[kind](cells)

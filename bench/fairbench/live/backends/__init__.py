@@ -1,1 +1,1 @@
-"""Backends that can serve a live run: one file for each kind, and the workers started of it."""
+"""Backends that can serve a live run: one file for each kind, and the workers of a run."""

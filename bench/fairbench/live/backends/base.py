@@ -1,4 +1,4 @@
-"""The backend: what each kind has to say before and while it serves a live run."""
+"""The backend interface: what each kind of backend provides before and during a live run."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Served:
 
 
 class LiveBackend(ABC, Generic[C]):
-    """A kind of backend, for one experiment whose ``backend`` is ``config``.
+    """A kind of backend for one experiment, whose ``backend`` is ``config``.
 
     By default, workers speak SGLang's HTTP and use one of our schedulers.
     """
@@ -80,7 +80,7 @@ class LiveBackend(ABC, Generic[C]):
 
     @property
     def running_at(self) -> str | None:
-        """The URL of a server that runs already; None if workers are started, and a router."""
+        """The URL of a running server; None if workers and a router are started."""
         return None
 
     @abstractmethod
@@ -100,7 +100,7 @@ class LiveBackend(ABC, Generic[C]):
 
     @abstractmethod
     def target(self, url: str, options: LiveOptions) -> Target:
-        """Return how the driver sends requests to ``url``, the router or the server itself."""
+        """Return the target of the driver at ``url``, the router or the server itself."""
 
     flush_page: ClassVar[str] = "/flush_cache"
     """The path at which workers empty their caches and start afresh."""
@@ -110,14 +110,14 @@ class LiveBackend(ABC, Generic[C]):
         return get_json(f"{url}/server_info")
 
     def verify(self, url: str) -> None:
-        """Raise RunFailed unless the worker there schedules as the experiment has it."""
+        """Raise RunFailed unless the worker at the URL schedules as the experiment says."""
         spec = self.spec
         require_active(
             fetch_report(url), local=spec.local, settings=spec.settings, weights=sent_weights(spec)
         )
 
     def remarks(self, workers: Sequence[Server]) -> dict[str, str]:
-        """Return notes, by key, that the workers have for the reader at the end of a run."""
+        """Return the workers' notes for the reader, by key, at the end of a run."""
         return {}
 
     def vocabulary(self) -> range:

@@ -1,4 +1,4 @@
-"""Emulated workers: ``fairbench emulate`` processes of this very Python."""
+"""Emulated workers: processes of ``fairbench emulate`` with the Python that runs fairbench."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fairbench.schedulers.params import make_params
 
 
 class EmulatorBackend(WorkerBackend[Emulator]):
-    """The emulator, which takes an answer's true length from a header of ours."""
+    """The emulator, which reads an answer's true length from a header of fairbench."""
 
     def wanted(self, options: LiveOptions) -> Wanted:
         check_given(self.config.server_args)
@@ -114,7 +114,10 @@ def _clients_of(workers: Sequence[Server]) -> set[str]:
 
 def _check_program(name: str) -> None:
     if shutil.which(name) is None:
-        raise UsageError(f"router_command: {name}: no such program on this machine")
+        raise UsageError(
+            f"router_command: there is no program {name} on this machine; install it, or give "
+            "its path"
+        )
 
 
 BACKEND = EmulatorBackend

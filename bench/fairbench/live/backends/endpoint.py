@@ -1,4 +1,4 @@
-"""A server that runs already: nothing is started, and little is known of it."""
+"""A server that is already running: nothing is started, and little is known about it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ASK_TIMEOUT_S = 2.0
 
 
 class EndpointBackend(LiveBackend[Endpoint]):
-    """An endpoint at its URL, with whatever scheduler it has."""
+    """A running endpoint at its URL, with its own scheduler."""
 
     @property
     def running_at(self) -> str:

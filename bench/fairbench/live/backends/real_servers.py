@@ -21,7 +21,7 @@ R = TypeVar("R", bound=RealServers)
 
 
 class RealServerBackend(WorkerBackend[R]):
-    """An engine on GPUs or a CPU, with our plugin inside it or a policy of its own."""
+    """An engine on GPUs or a CPU, with fairbench's plugin inside it or with its own policy."""
 
     def target(self, url: str, options: LiveOptions) -> Target:
         return Target(
@@ -47,7 +47,10 @@ class RealServerBackend(WorkerBackend[R]):
         config, model = self.config, self.spec.model
         here = isinstance(options.launcher, LocalLauncher)
         if here and model.startswith(("/", ".")) and not Path(model).exists():
-            raise UsageError(f"model = {model!r}: there is no such folder")
+            raise UsageError(
+                f"model = {model!r}: there is no such folder; give an existing folder, or a "
+                "name on the Hugging Face hub"
+            )
         if config.schedule_policy is not None:
             python = replace(python, release="")  # no plugin has to fit
         return Wanted(

@@ -1,4 +1,4 @@
-"""The registry of backends: from an experiment to what serves it, and what is checked first.
+"""The registry of backends: the backend of an experiment, and the checks before a run.
 
 ``BACKEND`` in ``live/backends/KIND.py`` (or ``KIND/__init__.py``) is the class for that kind's
 config.
@@ -33,7 +33,7 @@ def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
 
 
 def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
-    """Raise UsageError, before anything is written or started, if the run is impossible here."""
+    """Raise UsageError, before anything starts or is written, if the run is impossible here."""
     check_run_options(
         spec,
         RunOptions(

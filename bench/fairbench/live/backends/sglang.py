@@ -1,4 +1,4 @@
-"""SGLang servers, scheduled by our plugin inside them or by a policy of their own."""
+"""SGLang servers, scheduled by fairbench's plugin inside them or by their own policy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ENGINE_FLAGS = (
 
 
 class SGLangBackend(RealServerBackend[SGLang]):
-    """SGLang, told the exact length of each answer."""
+    """SGLang servers that are told the exact length of each answer."""
 
     def wanted(self, options: LiveOptions) -> Wanted:
         check_given(self.config.server_args)
@@ -64,11 +64,12 @@ class SGLangBackend(RealServerBackend[SGLang]):
             return
         for report in fetch_report(url):
             raise RunFailed(
-                f"the server runs fairbench's {report.local}, not SGLang's own {policy}"
+                f"the server runs fairbench's scheduler {report.local} instead of "
+                f"SGLang's own {policy}"
             )
         found = get_json(f"{url}/server_info").get("schedule_policy")
         if found != policy:
-            raise RunFailed(f"the server runs SGLang's own {found}, not {policy}")
+            raise RunFailed(f"the server runs SGLang's own policy {found} instead of {policy}")
 
     def served(self, info: Mapping[str, Any]) -> Served:
         params = make_params("engine", EngineParams, self.spec.settings)

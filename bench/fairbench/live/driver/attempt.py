@@ -1,4 +1,4 @@
-"""A call of a program, and what becomes of it on its way to a record."""
+"""A call of a program, and its attempts on the way to a record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.live.request_tag import worker_in
 
 @dataclass(frozen=True, slots=True)
 class ProgramCall:
-    """A program's call. ``due_s`` is the time at which it should be sent."""
+    """A program's call. ``due_s`` is the time at which the call should be sent."""
 
     program_id: int
     client: str
@@ -37,7 +37,7 @@ class ProgramCall:
 
 @dataclass(slots=True)
 class Attempt:
-    """``max_tokens`` and ``min_tokens`` are what the server is told; the rest is filled in."""
+    """An attempt: ``max_tokens`` and ``min_tokens`` are sent; the other fields are filled in."""
 
     request_id: int
     call: ProgramCall

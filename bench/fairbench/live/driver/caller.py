@@ -1,4 +1,4 @@
-"""Makes calls: asks the server, waits for the end of its answer, writes down how it went."""
+"""The caller: sends a request, waits for the end of its answer, and records the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fairbench.live.request_tag import REQUEST_ID, tag
 
 
 class Caller:
-    """Sends calls to the target; every one ends as a record given to ``on_record``."""
+    """Sends calls to the target. Every call ends as a record that is passed to ``on_record``."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Caller:
             await self._wait_and_ask_again(attempt, request)
 
     async def _wait_and_ask_again(self, attempt: Attempt, request: bytes) -> None:
-        """Ask as long as the server answers that it has too much to do, if that is wanted.
+        """Retry while the server says that it is overloaded, if the run asks for retries.
 
         The request counts as sent when it was sent first: the wait is the server's.
         """

@@ -6,7 +6,7 @@ import asyncio
 
 
 class RunClock:
-    """A clock at ``scale`` speed, at 0 now or in ``starts_in_s`` wall seconds."""
+    """A clock at ``scale`` speed that reads 0 now or in ``starts_in_s`` wall seconds."""
 
     def __init__(self, scale: float = 1.0, starts_in_s: float = 0.0) -> None:
         self._loop = asyncio.get_running_loop()
@@ -18,7 +18,7 @@ class RunClock:
         return (self._loop.time() - self._start_s) * self._scale
 
     async def sleep_until(self, at_s: float) -> None:
-        """Return at ``at_s``, or a little later; at once if that has passed.
+        """Return at ``at_s`` or slightly later; at once if the time has passed.
 
         Deadlines are absolute, so that being late once does not delay what comes after.
         """

@@ -1,4 +1,4 @@
-"""Clocks of several machines: how far one is from another, and how sure that is."""
+"""Clocks of several machines: the difference between two clocks, and its uncertainty."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROUNDS = 20
 
 
 class Offset(msgspec.Struct, frozen=True):
-    """The lead of a clock over ours in seconds, with an error of up to ``uncertainty_s``.
+    """The lead of a clock over this machine's in seconds, with an error of up to ``uncertainty_s``.
 
     ``at_s`` is the time of the measurement on our clock.
     """
@@ -21,7 +21,7 @@ class Offset(msgspec.Struct, frozen=True):
 
 
 def compare(ask: Callable[[], float], now_s: Callable[[], float], rounds: int = ROUNDS) -> Offset:
-    """Return the offset of the clock read by ``ask``, which takes some time, against ``now_s``.
+    """Return the offset of the clock that ``ask`` reads, which takes time, against ``now_s``.
 
     The reading happens at some moment between request and reply. Its time is taken to be the
     midpoint, with an error of up to half the round trip, even if the two directions differ
@@ -38,7 +38,7 @@ def _once(ask: Callable[[], float], now_s: Callable[[], float]) -> Offset:
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """A driver's clock against ours, before its run and after; None if it was not asked again.
+    """A driver's clock against this machine's before and after a run; None if not asked again.
 
     ``host`` is where the driver is, None for this machine.
     """
@@ -63,7 +63,7 @@ class Comparison(msgspec.Struct, frozen=True):
         return max(self.before.uncertainty_s, after.uncertainty_s)
 
     def ahead_s(self, since_s: float) -> float:
-        """Return the lead after ``since_s`` of our seconds of a clock correct at the start."""
+        """Return the lead after ``since_s`` seconds of this machine's clock."""
         if self.after is None or self.after.at_s <= self.before.at_s:
             return 0.0
         return self.drift_s * since_s / (self.after.at_s - self.before.at_s)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over asyncio's transports: connections that are kept and used again.
+"""HTTP/1.1 over asyncio's transports, with connections that are kept and reused.
 
 At 16 chunks a stream this takes three quarters of the CPU of aiohttp's client, where every chunk
 wakes a task: here it is a call of the stream that waits for it. httptools does the parsing.
@@ -14,11 +14,11 @@ import httptools
 
 
 class Disconnected(Exception):
-    """The connection could not be made, broke, or carried what is not HTTP."""
+    """The connection could not be made, broke, or carried something that is not HTTP."""
 
 
 class Listener(Protocol):
-    """A receiver of a response, called from the event loop in the order of its methods."""
+    """A receiver of a response. The event loop calls its methods in the order below."""
 
     def on_head(self, status: int, headers: dict[bytes, bytes]) -> None:
         """Receive the status and the headers (names in lower case)."""
@@ -51,7 +51,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
 
     def abort(self) -> None:
-        """Close at once and tell nobody."""
+        """Close the connection at once, without telling the listener."""
         self.reusable, self._listener = False, None
         self._transport.abort()
 
@@ -95,7 +95,10 @@ class Connection(asyncio.Protocol):
 
 
 class Pool:
-    """Connections to one server, as many as are needed at once. Close it at the end."""
+    """Connections to one server, as many as are needed at the same time.
+
+    Close the pool at the end.
+    """
 
     def __init__(self, base_url: str, connect_timeout_s: float) -> None:
         url = urlsplit(base_url)
@@ -107,13 +110,13 @@ class Pool:
         self._idle: list[Connection] = []
 
     def head(self, path: str, headers: dict[str, str]) -> str:
-        """Request line and headers of a POST, all but the length of its body."""
+        """Return the request line and the headers of a POST, without the length of its body."""
         lines = [f"POST {self._prefix}{path} HTTP/1.1", f"Host: {self._authority}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         return "\r\n".join(lines) + "\r\nContent-Type: application/json\r\n"
 
     def idle(self) -> Connection | None:
-        """Return a used connection, if there is any. The server may be closing it."""
+        """Return a kept connection, if any. The server may be closing it."""
         while self._idle:
             connection = self._idle.pop()
             if connection.reusable:
@@ -135,7 +138,7 @@ class Pool:
         return connection
 
     def give_back(self, connection: Connection) -> None:
-        """Keep a connection for the next request, if it can be."""
+        """Keep a connection for the next request, if it is reusable."""
         if connection.reusable:
             self._idle.append(connection)
 

@@ -1,4 +1,4 @@
-"""Drives an experiment's clients against real servers, open loop."""
+"""Drives an experiment's clients against real servers; arrivals do not wait for answers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DriveProgress:
 
 @dataclass(frozen=True, slots=True)
 class DriveResult:
-    """``complete`` is False if it was interrupted; ``end_s`` and ``last_arrival_s`` of the run."""
+    """The end of a run: ``complete`` is False if it was interrupted."""
 
     complete: bool
     end_s: float
@@ -69,7 +69,7 @@ async def drive(
     on_progress: Callable[[DriveProgress], None] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> DriveResult:
-    """Run every client's programs, and append records to ``records_dir`` as they end.
+    """Run every client's programs, and append records to ``records_dir`` when they end.
 
     The programs and their arrivals are those of the simulator. The run ends when all programs have,
     ``max_drain_s`` after the arrivals at the latest, or once ``interrupted`` says so; what is under
@@ -107,7 +107,7 @@ class _Stream:
 
 
 def _in_turn(stream: _Stream) -> Iterator[tuple[float, int, Job, _Room]]:
-    """Yield the programs of a stream with their places among those of one time."""
+    """Yield the programs of a stream with their positions among programs of equal time."""
     for arrival_s, program in stream.programs:
         yield arrival_s, getattr(program, "turn", None) or 0, program, stream.room
 
@@ -136,7 +136,7 @@ def _api(target: Target, vocab: range) -> ServerApi:
 
 
 class _Run:
-    """A run in progress. Create it at the moment when the run should begin."""
+    """A run in progress. Create the object at the moment at which the run begins."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class _Run:
         on_progress: Callable[[DriveProgress], None] | None,
         interrupted: Callable[[], bool],
     ) -> bool:
-        """Run all streams; False if interrupted."""
+        """Run all streams; return False if interrupted."""
         work = asyncio.create_task(self._run_all(streams))
         try:
             while not work.done():
@@ -182,7 +182,7 @@ class _Run:
             await asyncio.wait([work])
 
     async def _run_all(self, streams: list[_Stream]) -> None:
-        """Run all streams; once all have ended, raise the first error but program failures."""
+        """Run all streams; at the end raise the first error that is not a program failure."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._replay(group, [one for one in streams if one.recorded]))
@@ -193,7 +193,7 @@ class _Run:
             raise errors.exceptions[0] from None
 
     async def _replay(self, group: asyncio.TaskGroup, streams: list[_Stream]) -> None:
-        """Start the programs of all clients of a trace in its order."""
+        """Start the programs of all clients of a trace in the order of the trace."""
         await self.clock.sleep_until(0.0)
         merged = heapq.merge(*map(_in_turn, streams), key=itemgetter(0, 1))
         for arrival_s, _, program, room in merged:
@@ -203,7 +203,7 @@ class _Run:
         self._arrivals_open -= len(streams)
 
     async def _arrivals(self, group: asyncio.TaskGroup, stream: _Stream) -> None:
-        """Start one client's programs, each of them made before it is due."""
+        """Start one client's programs, each of which is prepared before it is due."""
         await self.clock.sleep_until(0.0)  # users think from the start on, not from before it
         for arrival_s, program in stream.programs:
             await self.clock.sleep_until(arrival_s)
@@ -222,7 +222,7 @@ class _Run:
             await self._programs.run(following.program, following.at_s)
 
     async def _run_one(self, program: Job, arrival_s: float, room: _Room) -> None:
-        """Run a program once there is room; it then arrives when there is."""
+        """Run a program once there is room; its arrival counts from then."""
         waits = isinstance(room, asyncio.Semaphore) and room.locked()
         async with room:
             await self._programs.run(program, self.clock.now_s() if waits else arrival_s)

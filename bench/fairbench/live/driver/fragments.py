@@ -1,4 +1,4 @@
-"""Segments as token ids or as text, the same in every run and on every machine."""
+"""Segments as token ids or as text, equal in every run and on every machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WORDS = tuple(_WORDS.split())
 
 
 def token_ids(segment: Segment, vocab: range) -> Ints:
-    """Return the first ``length`` ids of an infinite stream that the key seeds.
+    """Return the first ``length`` ids of an infinite stream whose seed is the key.
 
     SHAKE-128 yields such streams, so the ids of a shorter segment are a prefix of a longer one's.
     """
@@ -40,7 +40,7 @@ def token_ids(segment: Segment, vocab: range) -> Ints:
 
 
 class TokenFragments:
-    """Segments as JSON without its brackets, the most recent ones kept (``CACHED_BYTES``).
+    """Segments as JSON without brackets; keeps the most recent ones (``CACHED_BYTES``).
 
     A document of 21k tokens is asked about again and again, and making it costs a millisecond.
     """
@@ -65,7 +65,7 @@ class TokenFragments:
 
 
 def fragment_of(ids: list[int]) -> bytes:
-    """Token ids as JSON without its brackets."""
+    """Return token ids as JSON without brackets."""
     return msgspec.json.encode(ids)[1:-1]
 
 

@@ -21,7 +21,7 @@ from fairbench.live.driver.fragments import TokenFragments, fragment_of
 
 
 class AskGenerate:
-    """Prompts of exact token ids, made of ``vocab``."""
+    """Prompts of exact token ids, which are taken from ``vocab``."""
 
     path = "/generate"
 
@@ -66,7 +66,7 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 class GenerateAnswer(Answer):
-    """Events repeat all output so far or, with --incremental-streaming-output, add to it."""
+    """An answer whose events repeat the output so far, or add to it if streaming is incremental."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Appends records to files as they are made, so that whatever ends the run, they are there."""
+"""The journal: appends records to files at once, so that no record is lost however a run ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.live.records import PROGRAMS_FILE, REQUESTS_FILE, ProgramRecord, 
 
 
 class Journal:
-    """Two JSON lines files in a directory. Each record is handed to the system at once.
+    """Two JSON lines files in a directory. Each record is written at once.
 
     Raises UsageError if they cannot be made.
     """

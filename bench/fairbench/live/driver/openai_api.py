@@ -1,4 +1,4 @@
-"""The two APIs of OpenAI that many servers speak: text in, text out."""
+"""The two APIs of OpenAI that many servers support: text in, text out."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class AskCompletions(_AskOpenAI):
 
 
 class AskChat(_AskOpenAI):
-    """The prompt as messages: earlier outputs are the assistant's, what is between the user's."""
+    """The prompt as messages: earlier outputs are the assistant's, the text between the user's."""
 
     path = "/v1/chat/completions"
 
@@ -106,7 +106,7 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 class OpenAIAnswer(Answer):
-    """An event with text counts as one token, until the usage at the end says how many there were.
+    """An answer in which an event with text counts as one token until the final usage.
 
     (When each token of an event of several came is not known.)
     """

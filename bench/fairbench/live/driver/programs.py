@@ -22,7 +22,7 @@ _due_s: ContextVar[float] = ContextVar("due_s")
 
 
 class LiveLLM:
-    """The LLM of one program, which keeps the outputs from which later prompts are made."""
+    """The LLM that one program calls; keeps the outputs from which later prompts are made."""
 
     def __init__(
         self, program_id: int, client: str, arrival_s: float, caller: Caller, clock: RunClock
@@ -60,7 +60,7 @@ class LiveLLM:
         await self._clock.sleep_until(wake_s)
 
     async def gather(self, branches: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
-        """Wait for all branches, and only then raise the failure of a branch."""
+        """Wait for all branches, and then raise the first failure of a branch."""
         results = await asyncio.gather(*branches, return_exceptions=True)
         _due_s.set(self._clock.now_s())
         errors = [result for result in results if isinstance(result, BaseException)]
@@ -70,7 +70,7 @@ class LiveLLM:
 
 
 class ProgramRunner:
-    """Runs the programs of one run, and counts them."""
+    """Runs and counts the programs of one run."""
 
     def __init__(self, caller: Caller, clock: RunClock, journal: Journal) -> None:
         self.started = 0
@@ -80,7 +80,10 @@ class ProgramRunner:
         self._journal = journal
 
     async def run(self, program: Job, arrival_s: float) -> None:
-        """Run one program and write down how it ended; if cancelled, that it did not."""
+        """Run one program and record how it ended.
+
+        A cancelled program is recorded as unfinished.
+        """
         self.started += 1
         llm = LiveLLM(program.program_id, program.client, arrival_s, self._caller, self._clock)
         status = UNFINISHED

@@ -1,4 +1,4 @@
-"""Shards: the records of drivers that each had some of the clients, made into one set.
+"""Shards: the records of several drivers, each with some of the clients, merged into one set.
 
 Each has a folder with its records and how its clock compares; what is in them is there at once, as
 of any run, so a run that was killed is made whole in the same way.
@@ -40,7 +40,7 @@ WHOLE = Shard()
 
 
 def write_clock(folder: Path, comparison: Comparison) -> None:
-    """Keep how the clock of the driver with this folder compares, in place of what was kept."""
+    """Store the comparison of the clock of the driver with this folder."""
     hidden = folder / f".{CLOCK_FILE}"
     hidden.write_bytes(msgspec.json.encode(comparison) + b"\n")
     hidden.replace(folder / CLOCK_FILE)
@@ -78,7 +78,7 @@ def merge(folder: Path, time_scale: float) -> None:
 
 
 def corrected(record: R, clock: Comparison, time_scale: float) -> R:
-    """Return the record with times on our clock, corrected for the driver's clock drift."""
+    """Return the record with times on this machine's clock, corrected for clock drift."""
     if not clock.drift_s:
         return record
 

@@ -1,4 +1,4 @@
-"""A streamed response: its events out of the bytes, timed as they come in."""
+"""A streamed response: its events are split from the bytes and timed as they arrive."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ MAX_EVENT_BYTES = 16 * 2**20
 
 
 class EventSplitter:
-    """Feed it bytes; it returns the payloads of the events that have become complete."""
+    """A splitter that takes bytes and returns the payloads of complete events."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the payloads of ``data:`` lines, in order; other fields and comments are skipped.
+        """Return the payloads of ``data:`` lines in order; other fields and comments are skipped.
 
         Raises ValueError for an event of more than ``MAX_EVENT_BYTES``.
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_EVENT_BYTES:
-            raise ValueError(f"an event of more than {MAX_EVENT_BYTES} bytes")
+            raise ValueError(f"an event has more than {MAX_EVENT_BYTES} bytes")
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
 
 def waiting_s(retry_after: bytes) -> float:
-    """Return the wait of a Retry-After: seconds, or until a date; 1 s if it says neither."""
+    """Return the seconds to wait by a Retry-After header; 1 s if it is not valid."""
     text = retry_after.decode("latin-1").strip()
     if text.isdigit() and len(text) < 10:
         return min(float(text), LONGEST_WAIT_S)
@@ -48,7 +48,7 @@ def waiting_s(retry_after: bytes) -> float:
 
 
 class Stream:
-    """The ``Listener`` of one request. ``over`` is done when nothing more will come.
+    """The ``Listener`` of one request. ``over`` is done when nothing more will arrive.
 
     ``chunk_s`` and ``chunk_tokens`` are when tokens came, and how many: seconds of the run.
     ``error`` is None if the answer is complete. ``untouched`` until the server has said anything.
@@ -77,12 +77,12 @@ class Stream:
         self._timer: asyncio.TimerHandle | None = None
 
     def send(self, request: bytes, connection: Connection) -> None:
-        """Ask on a connection, and listen."""
+        """Send the request on a connection, and listen."""
         self._connection = connection
         connection.send(request, self)
 
     async def wait(self) -> None:
-        """Return when it is over. Hangs up if cancelled."""
+        """Wait for the end of the response; disconnect if cancelled."""
         try:
             await self.over
         except asyncio.CancelledError:
@@ -134,7 +134,7 @@ class Stream:
         return waiting_s(self._retry_after) if self._status == TOO_MANY else None
 
     def _check_idle(self) -> None:
-        """Give up on a stream that has gone silent; otherwise look again when it could have."""
+        """Give up a stream that has become silent; otherwise check again later."""
         left_s = self._heard_s + self._idle_timeout_s - self._loop.time()
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._check_idle)

@@ -1,4 +1,4 @@
-"""The target: what the driver sends to, and how."""
+"""The target: the server to which the driver sends, and its settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server, or a router in front of several.
+    """A server, or a router in front of several servers.
 
     ``lengths`` is how an answer gets its true length. ``exact``: the server is told to produce no
     fewer and no more tokens. ``header``: it is allowed the workload's ``max_new_tokens`` and obeys
@@ -65,14 +65,16 @@ class Target:
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
-    """Raise UsageError for a header that would break a request. Values may be secret: not shown."""
+    """Raise UsageError for a header that would break a request, without showing its value."""
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
-            raise UsageError(f"header {name!r}: its name must be letters, digits and dashes")
+            raise UsageError(
+                f"header {name!r}: the name of a header must be letters, digits and dashes"
+            )
         if name.lower() in MANAGED_HEADERS:
-            raise UsageError(f"header {name}: is set by fairbench itself")
+            raise UsageError(f"header {name} is set by fairbench itself; leave it out")
         if not value.isprintable():
-            raise UsageError(f"header {name}: its value must be one line of text")
+            raise UsageError(f"header {name}: the value must be one line of text")
 
 
 def _check_url(url: str) -> None:

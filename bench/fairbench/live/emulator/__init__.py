@@ -1,1 +1,1 @@
-"""A server that speaks SGLang's HTTP and whose engine is the simulator's, on the wall clock."""
+"""A server with SGLang's HTTP API whose engine is the simulator, run in real time."""

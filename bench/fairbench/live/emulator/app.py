@@ -1,4 +1,4 @@
-"""The HTTP server of an emulated worker, until it is told to stop."""
+"""The HTTP server of an emulated worker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 def emulator_app(emulator: EmulatedWorker) -> web.Application:
-    """Return the application. Run it with ``handler_cancellation``: a disconnect is an abort."""
+    """Return the application.
+
+    Run it with ``handler_cancellation``: a disconnect aborts a request.
+    """
     registry = registry_of(emulator)
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[errors_as_json])
     app.add_routes(
@@ -120,7 +123,7 @@ def _serve(emulator: EmulatedWorker, api: EmulatedApi) -> Handler:
 
 
 def _render(emulator: EmulatedWorker, api: EmulatedCompletions | EmulatedChat) -> Handler:
-    """Return a handler that tokenizes prompts, which vllm-router calls before it picks a worker."""
+    """Return a handler that tokenizes prompts, as vllm-router asks before choosing a worker."""
 
     async def render(request: web.Request) -> web.Response:
         raw = await request.read()
@@ -135,7 +138,7 @@ def _render(emulator: EmulatedWorker, api: EmulatedCompletions | EmulatedChat) -
 
 def _refusal(api: EmulatedApi) -> web.Response:
     status = HTTPStatus.TOO_MANY_REQUESTS
-    response = _json(api.error("over the client's rate limit", status), status)
+    response = _json(api.error("the client has exceeded its rate limit", status), status)
     response.headers["Retry-After"] = str(RETRY_AFTER_S)
     return response
 
@@ -162,7 +165,7 @@ async def _stream(
 async def serve_emulator(
     config: EmulatorConfig, on_ready: Callable[[str, EmulatedWorker], None]
 ) -> None:
-    """Serve until SIGINT or SIGTERM. ``on_ready`` is told the URL.
+    """Serve until SIGINT or SIGTERM; ``on_ready`` is called with the URL.
 
     Raises UsageError if a setting or a port cannot be used, RunFailed if the scheduler fails, which
     ends a SGLang server too.

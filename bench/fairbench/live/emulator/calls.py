@@ -1,4 +1,4 @@
-"""Calls: what an HTTP request asks of the engine, whichever API it came by."""
+"""Calls: what an HTTP request asks of the engine, in a form independent of the API."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ B = TypeVar("B", bound=msgspec.Struct)
 
 
 class StopFields(msgspec.Struct, kw_only=True):
-    """The fields of every API's body, or of its ``sampling_params``, on output end and pace."""
+    """Fields of every API's body, or of its ``sampling_params``, on the end and pace of output."""
 
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
@@ -43,12 +43,12 @@ class StopFields(msgspec.Struct, kw_only=True):
 
 
 class BadRequest(Exception):
-    """The request cannot be understood. The message is one line for the client."""
+    """The request is not valid. The message is one line for the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmulatedCall:
-    """A request. ``output_tokens`` is the true length, which the scheduler is never told.
+    """A request. ``output_tokens`` is the true length, which the scheduler never sees.
 
     With ``stream_interval``, every event of a stream has that many tokens, except the first and
     last. ``routing_key`` names the client and the time left to its deadlines (``due_tag``).
@@ -69,7 +69,7 @@ class EmulatedCall:
 
 
 def decoded(raw: bytes, kind: type[B]) -> B:
-    """Decode a body as ``kind``, as lenient with numbers as servers are. Raises BadRequest."""
+    """Decode a body as ``kind``, as tolerant of numbers as servers are. Raises BadRequest."""
     try:
         return msgspec.json.decode(raw, type=kind, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -89,7 +89,7 @@ def make_call(
     stops: Stops = NO_STOPS,
     stream_interval: int | None = None,
 ) -> EmulatedCall:
-    """Build the call of a decoded body and its headers. Raises BadRequest."""
+    """Build the call from a decoded body and its headers. Raises BadRequest."""
     if not ids:
         raise BadRequest("the prompt is empty")
     most = max_new_tokens or DEFAULT_NEW_TOKENS
@@ -124,7 +124,7 @@ def tokens_of(prompt: list[int] | str, text: Text) -> list[int]:
 
 
 def _routing_key(headers: Mapping[str, str]) -> str:
-    """Return a router's routing key, or the client's own header if there is no router."""
+    """Return a router's routing key, or the client's own header without a router."""
     names = (ROUTING_KEY, *CLIENT_ALIASES)
     return next((headers[name] for name in names if headers.get(name)), DEFAULT_CLIENT)
 

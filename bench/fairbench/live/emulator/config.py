@@ -16,7 +16,7 @@ from fairbench.schedulers.registry import local_class
 
 @dataclass(frozen=True, slots=True)
 class EmulatorConfig:
-    """``gpu`` is a timing profile's full id; ``settings`` those of the local scheduler and engine.
+    """An emulator's configuration: ``gpu`` is a full profile id, ``settings`` are NAME.PARAM.
 
     ``weights`` are what clients are entitled to, 1 where there is none.
 
@@ -42,7 +42,7 @@ class EmulatorConfig:
     number: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the values. Raises UsageError for a value that is not allowed."""
+        """Check the values. Raises UsageError for a value out of range."""
         for name in ("time_scale", "slowdown"):
             value = getattr(self, name)
             if not MIN_TIME_SCALE <= value <= MAX_TIME_SCALE:
@@ -57,7 +57,7 @@ class EmulatorConfig:
 
 
 def _check_settings(local: str, settings: Mapping[str, Any]) -> None:
-    """Raise UsageError unless all are known, of the right type, and mean something here."""
+    """Raise UsageError unless all settings are known, have the right type, and apply here."""
     used: dict[str, type] = {local: local_class(local).Params, ENGINE: EngineParams}
     for key in settings:
         owner = key.partition(".")[0]

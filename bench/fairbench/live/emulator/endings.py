@@ -1,4 +1,4 @@
-"""Endings: where an output stops, of which all tokens are known from the start, and why."""
+"""Endings: where an output stops, and why. All tokens of the output are known in advance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NO_STOPS = Stops()
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """After so many ``tokens``, for this ``reason``.
+    """The end of an output after ``tokens`` tokens, for this ``reason``.
 
     ``matched`` is what stopped it, None for an end of its own. Only the first ``visible``
     characters are shown, all if that is None.
@@ -38,7 +38,7 @@ class Ending:
 
 
 def ending_of(ids: Sequence[int], most: int, stops: Stops, text: Text) -> Ending:
-    """Return how an output of these tokens ends, if the request allows ``most`` tokens.
+    """Return how an output with these tokens ends, if the request allows ``most`` tokens.
 
     As in SGLang, after each token the length is checked first, then stop tokens, then stop texts in
     order.

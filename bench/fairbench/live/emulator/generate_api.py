@@ -1,4 +1,4 @@
-"""SGLang's own API, ``/generate``: bodies in, answers out."""
+"""SGLang's own API, ``/generate``: reads bodies and writes answers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Body(msgspec.Struct):
 
 
 class EmulatedGenerate:
-    """SGLang's generate API, in which every chunk repeats the output so far, as is the default."""
+    """SGLang's generate API, in which every chunk repeats the output so far (the default)."""
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
         """Parse a request into a call. Raises BadRequest."""

@@ -1,4 +1,4 @@
-"""A generation: one request as its HTTP handler sees it, and how much output there is by now."""
+"""A generation: one request as its HTTP handler sees it, with the output so far."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.sim.sequence import REFUSED, Sequence
 
 
 class Generation:
-    """``produced`` of its tokens are there; ``done`` once there will be no more.
+    """The output of a request: ``produced`` tokens so far, ``done`` when no more will come.
 
     ``aborted`` is set by whoever wants no more. ``ids`` are its output, of which ``ending`` is the
     end.
@@ -34,16 +34,16 @@ class Generation:
         self._news = Event()
 
     def deliver(self, produced: int, *, done: bool = False) -> None:
-        """Said by the engine, which has come so far."""
+        """Receive the engine's progress."""
         self.produced, self.done = produced, done
         self._news.set()
 
     async def begun(self) -> None:
-        """Wait for the first of the output, or that there will be none; leaves it as news."""
+        """Wait for the first output or for the end without output, without consuming the news."""
         await self._news.wait()
 
     async def changed(self) -> None:
-        """Wait until there is more than last time, or nothing more to come."""
+        """Wait until there is more output than last time, or no more to come."""
         await self._news.wait()
         self._news.clear()
 
@@ -54,7 +54,7 @@ class Generation:
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens of the prompt that were cached when it was admitted."""
+        """The prompt tokens that were cached when the request was admitted."""
         return self.sequence.cached_tokens
 
     @property
@@ -67,7 +67,7 @@ class Generation:
         return self._ids[:end]
 
     def text(self, start: int, end: int) -> str:
-        """Output tokens ``start`` to ``end`` as text, as far as it is shown."""
+        """Return output tokens ``start`` to ``end`` as text, up to the visible end."""
         said = self._text.decode(self._ids[start:end])
         if self.ending.visible is None:
             return said

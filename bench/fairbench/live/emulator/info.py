@@ -1,4 +1,4 @@
-"""Server information: what an emulator says about itself (``/server_info``, ``/v1/models``)."""
+"""Server information: an emulator's pages about itself (``/server_info``, ``/v1/models``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.live.plugins.config import plugin_params
 
 
 def server_info(emulator: EmulatedWorker) -> dict[str, Any]:
-    """Return SGLang's own keys where they apply, and a mark that this is an emulator."""
+    """Return SGLang's keys that apply, and a mark that this is an emulator."""
     config, limits = emulator.config, emulator.worker.limits
     publisher = emulator.publisher
     return {

@@ -1,4 +1,4 @@
-"""A KV cache that tells, in blocks, what it stores and drops: SGLang's KV events."""
+"""A KV cache that reports the blocks that it stores and drops, as SGLang's KV events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEDIUM = "GPU"
 
 
 class PublishingCache(KVCache):
-    """``send`` gets the events since the last ``publish``, in order.
+    """A cache that passes the events since the last ``publish`` to ``send``, in order.
 
     Blocks are of 8 tokens and named by a hash of all tokens up to their end. The cache itself
     matches by the token, so a prefix's last, incomplete block is cached but not told of.

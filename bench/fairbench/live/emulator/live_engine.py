@@ -1,4 +1,4 @@
-"""The simulator's worker, run against the wall clock for requests that come when they will."""
+"""The simulator's worker in real time, for requests that arrive at any time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_STREAM_TOKENS = 2**22  # kept in memory before those are forgotten that noth
 
 
 class LiveEngine:
-    """Takes calls and delivers tokens. To be used from the event loop's thread only.
+    """An engine that takes calls and delivers tokens. Use it only from the event loop's thread.
 
     The first token of a request is delivered at once, later ones every ``stream_interval`` steps of
     the batch. Nothing wakes for the steps in between: their times follow from the run's. An error
@@ -70,7 +70,7 @@ class LiveEngine:
         return type(self.worker.scheduler).accepts is not LocalScheduler.accepts
 
     def submit(self, call: EmulatedCall) -> Generation:
-        """Take a call in now. Raises BadRequest if it can never fit the KV pool."""
+        """Submit a call now. Raises BadRequest if the call can never fit the KV pool."""
         self._forget_streams()
         prompt, end = self._streams.prompt_of(call.ids)
         now_s = self._wall.now_s()
@@ -104,7 +104,7 @@ class LiveEngine:
         return generation
 
     def abort(self, generation: Generation) -> None:
-        """Nobody reads it any more. What is done already stays done."""
+        """Abort a generation that no client reads any more. Finished tokens stay finished."""
         if generation.done:
             return
         generation.aborted = True
@@ -114,7 +114,7 @@ class LiveEngine:
             self._advance()
 
     def flush_cache(self) -> bool:
-        """Empty the cache, unless there is work, as SGLang does; whether that was done.
+        """Empty the cache unless requests exist, as SGLang does; return whether it was emptied.
 
         As with our plugin in SGLang, the local scheduler begins afresh: no credits, no counters.
         """
@@ -127,7 +127,7 @@ class LiveEngine:
         return True
 
     def catch_up(self) -> None:
-        """Bring the worker's state, for whoever wants to look at it, up to now."""
+        """Advance the worker's state until now, for a reader of the state."""
         self._wall.catch_up()
         self.worker.sync()
 
@@ -172,7 +172,7 @@ class LiveEngine:
             self._advance()
 
     def _advance(self) -> None:
-        """Run and deliver what is due, and set the timer for what comes next."""
+        """Run and deliver all due events, and set the timer for the next one."""
         self._wall.catch_up()
         self.worker.sync()
         self._deliver()
@@ -199,7 +199,7 @@ class LiveEngine:
                 generation.deliver(batch.produced(sequence))
 
     def _next_ps(self) -> int | None:
-        """Return the engine's next event, or an earlier step that ends with a delivery."""
+        """Return the time of the next event, or of an earlier step that ends in a delivery."""
         event_ps = self._wall.clock.next_ps()
         to_go = self._delivered_step + self._interval - self.worker.batch.steps
         if self._paced:  # it is looked at after every step
@@ -208,7 +208,7 @@ class LiveEngine:
         return event_ps if event_ps is None or step_ps is None else min(event_ps, step_ps)
 
     def _forget_streams(self) -> None:
-        """Drop the tokens of prompts and outputs that are neither cached nor at work."""
+        """Drop the tokens of prompts and outputs that are neither cached nor in use."""
         if self._streams.tokens <= self._stream_limit:
             return
         used = {key for node in self.cache.nodes() for key, _ in node.edge}

@@ -1,4 +1,4 @@
-"""``/metrics``: SGLang's gauges and counters by their own names, and service per client."""
+"""The page ``/metrics``: SGLang's gauges and counters under their names, and client service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SERVICE_KINDS = ("input_tokens", "extend_tokens", "recompute_tokens", "output_to
 
 
 class _Collector(Collector):
-    """Reads the engine when it is scraped."""
+    """A collector that reads the engine when it is scraped."""
 
     def __init__(self, emulator: EmulatedWorker) -> None:
         self._emulator = emulator

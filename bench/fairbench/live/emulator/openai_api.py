@@ -1,4 +1,4 @@
-"""The OpenAI APIs, ``/v1/completions`` and ``/v1/chat/completions``: bodies in, answers out."""
+"""The OpenAI APIs ``/v1/completions`` and ``/v1/chat/completions``: bodies and answers."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class _OpenAIApi(ABC):
 
 
 class EmulatedCompletions(_OpenAIApi):
-    """``/v1/completions``, one prompt a request: text or token ids."""
+    """``/v1/completions`` with one prompt per request: text or token ids."""
 
     object_name = chunk_name = "text_completion"
 
@@ -121,7 +121,7 @@ class EmulatedCompletions(_OpenAIApi):
 
 
 class EmulatedChat(_OpenAIApi):
-    """``/v1/chat/completions``. A conversation is its turns, each under its role's name."""
+    """``/v1/chat/completions``. A conversation is its turns under the names of their roles."""
 
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
 

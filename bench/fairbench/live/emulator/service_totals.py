@@ -1,4 +1,4 @@
-"""Service of each client as running totals: a server has no end at which to write a log."""
+"""The service of each client as running totals, because a server has no end for a log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.sim.records.stretches import InBatch
 
 @dataclass(slots=True)
 class Service:
-    """Tokens of one client: of prompts admitted, computed of them, computed again, produced."""
+    """Tokens of a client: prompts admitted, computed, recomputed, and output produced."""
 
     input_tokens: int = 0
     extend_tokens: int = 0
@@ -21,7 +21,7 @@ class Service:
 
 
 class ServiceTotals(ServiceLog):
-    """Takes what a worker books, and keeps sums instead of rows."""
+    """A log of a worker that keeps sums instead of rows."""
 
     def __init__(self) -> None:
         super().__init__([])

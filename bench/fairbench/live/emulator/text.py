@@ -1,4 +1,4 @@
-"""Texts to token ids and back, so that outputs sent again in a prompt give the same tokens."""
+"""Conversion of text to token ids and back; an output in a later prompt gives the same ids."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ PIECE = re.compile(r"\s*(?:[^\W\d_]{1,10}|\d{1,3}|[^\w\s]{1,2}|_)|\s+")
 
 
 class Text(Protocol):
-    """``output_ids`` are the tokens that outputs are made of; ``method`` says how it counts."""
+    """The interface: ``output_ids`` are tokens for outputs.
+
+    ``method`` says how tokens are counted.
+    """
 
     method: str
     output_ids: Ids
@@ -40,7 +43,7 @@ class Text(Protocol):
 
 
 class ApproximateText:
-    """A token is a word, or a piece of it, by a hash. Outputs are words of four letters.
+    """A tokenizer by hash: a token is a word or a part of a word. Outputs are four-letter words.
 
     Of a text with more than ``most_tokens`` only the first are found: to find millions takes long.
     """
@@ -76,7 +79,7 @@ def _hashed(piece: str) -> int:
 
 
 class TokenizerText:
-    """Text by a ``tokenizers`` object. Outputs are whole words of its vocabulary.
+    """A tokenizer that uses a ``tokenizers`` object. Outputs are whole words of its vocabulary.
 
     Raises DataError if the vocabulary has no whole words.
     """
@@ -88,7 +91,10 @@ class TokenizerText:
         with tokenizer_errors(path):
             self._words = dict(islice(_whole_words(self._tokenizer), OUTPUT_WORDS))
         if not self._words:
-            raise DataError(f"tokenizer {path}: has no whole word to make outputs of")
+            raise DataError(
+                f"tokenizer {path}: must have at least one token that is a whole word, to "
+                "make outputs"
+            )
         self.output_ids = np.array(list(self._words), np.int32)
 
     def encode(self, text: str) -> list[int]:
@@ -102,7 +108,7 @@ class TokenizerText:
 
 
 def _whole_words(tokenizer: Any) -> Iterator[tuple[int, str]]:
-    """Yield tokens that are a whole word, each with its text: a space and the word."""
+    """Yield tokens that are a whole word, each with its text (a space and the word)."""
     for token in range(tokenizer.get_vocab_size()):
         word = tokenizer.decode([token]).strip()
         text = f" {word}"

@@ -1,4 +1,4 @@
-"""Token ids to segments and back, exactly: prompts share just the tokens that are equal.
+"""Exact conversion of token ids to segments and back: prompts share exactly the equal tokens.
 
 The pages of ``schedulers.token_pages`` would round every match down, and an engine that misses the
 last half page of each cached prefix computes more than the simulated one.
@@ -19,7 +19,7 @@ FORK_TRIES = 16
 
 
 class _Stream:
-    """Tokens under one key, and the streams that part from it: (offset, first token) -> stream."""
+    """Tokens under one key, and the streams that branch off: (offset, first token) -> stream."""
 
     __slots__ = ("forks", "ids", "key", "place")
 
@@ -31,14 +31,14 @@ class _Stream:
 
 
 class Place(NamedTuple):
-    """After ``offset`` tokens of a stream."""
+    """A position in a stream, after ``offset`` tokens."""
 
     stream: _Stream
     offset: int
 
 
 class TokenStreams:
-    """A tree of all prompts and outputs so far, whose streams fork where their tokens differ.
+    """A tree of all prompts and outputs so far, which branches where their tokens differ.
 
     ``tokens`` counts the stored tokens. Nothing is dropped except by ``keep_only``.
     """
@@ -50,7 +50,7 @@ class TokenStreams:
         self.tokens = 0
 
     def prompt_of(self, ids: Ids) -> tuple[Prompt, Place]:
-        """Return the prompt of these tokens, and the place where it ends."""
+        """Return the prompt of these tokens, and the place where the prompt ends."""
         segments = []
         at, start = Place(self._root, 0), 0
         while start < len(ids):
@@ -64,7 +64,7 @@ class TokenStreams:
         return tuple(segments), at
 
     def output_at(self, place: Place, draw: Callable[[], Ids]) -> tuple[Segment, Ids]:
-        """Draw a new output after the prompt that ends at ``place``; return its segment and tokens.
+        """Draw a new output after the prompt that ends at ``place``; return segment and tokens.
 
         Its first token differs from all known continuations there. (If every draw fails to differ,
         the output replaces another one, for which later prompts then find nothing cached.)
@@ -87,7 +87,7 @@ class TokenStreams:
         return stream
 
     def ids_of(self, prompt: Prompt, start: int, end: int) -> list[int]:
-        """Return tokens ``start`` to ``end`` of a prompt made here."""
+        """Return tokens ``start`` to ``end`` of a prompt that this object made."""
         found: list[int] = []
         for key, length in prompt:
             if start < length and end > 0:
@@ -97,7 +97,7 @@ class TokenStreams:
         return found
 
     def keep_only(self, keys: Collection[str]) -> None:
-        """Forget every stream that neither is nor leads to one of ``keys``."""
+        """Forget every stream that is not one of ``keys`` and does not lead to one."""
         for stream in reversed(list(self._streams.values())):
             if stream.forks or stream.key in keys:
                 continue

@@ -1,4 +1,4 @@
-"""The simulation's clock, bound to the wall."""
+"""The simulation's clock, coupled to real time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.sim.clock import Clock
 
 
 class WallClock:
-    """``clock`` goes through ``scale`` seconds per real second. Deadlines are absolute: no drift.
+    """A clock that runs ``scale`` seconds per real second. Deadlines are absolute, without drift.
 
     ``time_s`` must be the time that the event loop's ``call_at`` goes by.
     """
@@ -23,11 +23,11 @@ class WallClock:
         self._ps_per_s = scale * PS_PER_S
 
     def now_s(self) -> float:
-        """Return the time on ``clock`` in seconds, as if it had caught up with the wall clock."""
+        """Return the time on ``clock`` in seconds, as if it had caught up with real time."""
         return (self._time_s() - self._start_s) * self.scale
 
     def catch_up(self) -> None:
-        """Run what is due by now, in order and each at its own time, and go to now."""
+        """Run all events that are due, in order and each at its own time, and advance to now."""
         clock = self.clock
         now_ps = max(clock.now_ps, int((self._time_s() - self._start_s) * self._ps_per_s))
         while (next_ps := clock.next_ps()) is not None and next_ps <= now_ps:

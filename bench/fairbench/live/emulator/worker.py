@@ -1,4 +1,4 @@
-"""An emulated worker from its configuration."""
+"""The construction of an emulated worker from its configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fairbench.sim.engine.sglang.worker import Worker
 
 @dataclass(frozen=True, slots=True)
 class EmulatedWorker:
-    """The parts that answer HTTP requests."""
+    """The parts of a worker that answer HTTP requests."""
 
     config: EmulatorConfig
     profile: TimingProfile

@@ -1,1 +1,1 @@
-"""KV cache events: what a worker has stored and evicted, as SGLang publishes it over ZMQ."""
+"""KV cache events: the blocks that a worker stores and evicts, published by SGLang over ZMQ."""

@@ -1,4 +1,4 @@
-"""KV blocks: from a worker's, which events name by hashes, to the prompts that routers know."""
+"""KV blocks: conversion of a worker's blocks, named by hashes, to the prompts of a router."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Key = tuple[int | None, BlockHash]  # a group of layers, and a block of it
 
 
 class _StoredRun:
-    """Blocks stored together. ``ids`` are the tokens from the very first to the run's end."""
+    """Blocks that were stored together. ``ids`` are all tokens up to the end of the run."""
 
     __slots__ = ("block_size", "hashes", "ids", "start")
 
@@ -45,7 +45,7 @@ class _StoredRun:
 
 
 class BlockIndex:
-    """A worker's GPU cache content according to its events: block hash -> position in a prompt.
+    """A worker's GPU cache according to its events: block hash -> position in a prompt.
 
     ``on_evict(prefix, tokens)`` is called when the last ``tokens`` of a prefix are gone.
     ``on_clear()`` is called when everything is gone, or when the content is no longer known.
@@ -74,7 +74,7 @@ class BlockIndex:
                 self._remove(event)
 
     def clear(self) -> None:
-        """Forget everything, and say so."""
+        """Forget all blocks, and report their eviction."""
         self._runs.clear()
         self._on_clear()
 
@@ -93,7 +93,7 @@ class BlockIndex:
         self._runs.update(dict.fromkeys([(group, name) for name in event.block_hashes], stored))
 
     def _remove(self, event: BlockRemoved) -> None:
-        """Remove blocks. A cache drops leaves first, so each run loses the end of what was left."""
+        """Remove blocks. A cache drops leaves first, so each run loses its end."""
         removed: dict[_StoredRun, set[BlockHash]] = {}
         for block_hash in event.block_hashes:
             if (run := self._runs.pop((event.group_idx, block_hash), None)) is not None:
@@ -103,7 +103,7 @@ class BlockIndex:
             self._evict(run, run.end_of(gone[0] - 1), run.end_of(gone[-1]))
 
     def _evict(self, run: _StoredRun, start: int, end: int) -> None:
-        """Report tokens ``start`` to ``end`` as evicted, by whole pages whose end is gone."""
+        """Report tokens ``start`` to ``end`` as evicted, in whole pages whose end is gone."""
         pages = segments_of(run.ids)
         ends = [0, *accumulate(page.length for page in pages)]
         first, last = bisect_right(ends, start), bisect_right(ends, end)

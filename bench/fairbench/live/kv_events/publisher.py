@@ -1,4 +1,4 @@
-"""Publishes a worker's KV events over ZMQ, and the last of them again on request."""
+"""Publishes a worker's KV events over ZMQ, and repeats recent events on request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEPT_MESSAGES = 10_000  # for replay
 
 
 class Publisher:
-    """A PUB socket, and a ROUTER for replays. Made and closed while the event loop runs.
+    """A PUB socket, and a ROUTER socket for replays. Create and close it in the event loop.
 
     Port 0 is any free port. Raises UsageError if a port cannot be had.
     """

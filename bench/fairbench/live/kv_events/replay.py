@@ -1,4 +1,4 @@
-"""A replay: the messages that a worker still has, asked for and read one by one."""
+"""A replay: the messages that a worker still has, requested and read one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follows one worker's KV events; what was missed is asked for again, or all is forgotten."""
+"""Follows one worker's KV events; missed events are requested again, or the cache is forgotten."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 
 class Unreadable(Exception):
-    """Message after message cannot be decoded: the worker speaks another format."""
+    """Several messages in succession cannot be decoded, because the worker uses another format."""
 
 
 class Subscriber:
-    """Applies a worker's events to its ``BlockIndex`` in sequence, without a gap.
+    """Applies a worker's events to its ``BlockIndex`` in sequence, without gaps.
 
     Messages are numbered. Where one is missing, those between are fetched from the worker's replay
     socket; where that has them no more, the index is cleared, and so it is when the numbers start
@@ -72,7 +72,7 @@ class Subscriber:
         self.follows = True
 
     async def run(self) -> None:
-        """Follow until cancelled. The worker may come and go meanwhile."""
+        """Follow the events until cancelled. The worker may stop and restart meanwhile."""
         while True:
             try:
                 await self._follow()
@@ -138,7 +138,7 @@ class Subscriber:
             self._overtaken_s = -inf
 
     async def _repair(self, context: zmq.asyncio.Context, end: int) -> None:
-        """Bring the index up to the message before ``end``."""
+        """Update the index up to the message before ``end``."""
         if end <= self._next:  # it was asked for before we could
             return
         self.gaps += 1
@@ -164,7 +164,7 @@ class Subscriber:
                 await asyncio.sleep(self._quiet_s)
 
     async def _catch_up(self, context: zmq.asyncio.Context, replay: str) -> None:
-        """Fetch what has not come by itself.
+        """Fetch the messages that have not arrived.
 
         The last message that has is asked for too: a worker that does not know it has started anew.
         """
@@ -186,7 +186,7 @@ class Subscriber:
             self.restart()
 
     def _take(self, message: NumberedBatch) -> None:
-        """Apply one that was asked for, unless it has come by itself meanwhile."""
+        """Apply a requested message, unless it has arrived meanwhile."""
         if message.seq > self._next:
             self._lose_until(message.seq)
         if message.seq == self._next:
@@ -199,7 +199,7 @@ class Subscriber:
         first: int,
         take: Callable[[NumberedBatch], bool],
     ) -> int | None:
-        """Ask for the messages from ``first`` on; ``take`` gets each and says if it wants another.
+        """Request messages from ``first`` on; ``take`` gets each and returns whether to continue.
 
         Returns how many have come, None if the worker does not say, or has started anew meanwhile.
         """
@@ -227,7 +227,7 @@ class Subscriber:
         self._last_s = message.batch.ts
 
     def _lose_until(self, first: int) -> None:
-        """Give up the messages before ``first``, and assume that the cache is empty."""
+        """Give up the messages before ``first``, and treat the cache as empty."""
         log.warning(
             "KV events of %s: %d to %d missed; its cache is taken to be empty",
             self._events,

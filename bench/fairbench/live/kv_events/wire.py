@@ -1,4 +1,4 @@
-"""KV events as they travel: the frames and msgpack of SGLang and of vLLM's releases.
+"""The wire format of KV events: frames and msgpack of SGLang and of vLLM's releases.
 
 A message of the PUB socket is three frames: topic, sequence number (8 bytes, big-endian, from 0 on)
 and a batch. For a replay a DEALER sends ``replay_request``; the ROUTER answers with the messages
@@ -25,7 +25,7 @@ BlockHash: TypeAlias = int | bytes
 
 
 class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
-    """A run of blocks, each the child of the one before, the first that of ``parent_block_hash``.
+    """A run of stored blocks, each the child of the previous one, after ``parent_block_hash``.
 
     ``token_ids`` are those of all the blocks, ``block_size`` for each of ``block_hashes``. A model
     with several kinds of attention has a group of layers for each (``group_idx``), whose blocks
@@ -44,7 +44,7 @@ class BlockStored(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
 
 
 class BlockRemoved(msgspec.Struct, tag=True, omit_defaults=True, gc=False):
-    """Blocks that have left the cache."""
+    """Blocks that have been removed from the cache."""
 
     block_hashes: Sequence[BlockHash]
     medium: str | None = None
@@ -67,7 +67,7 @@ class EventBatch(msgspec.Struct, array_like=True, gc=False):
 
 
 class NumberedBatch(NamedTuple):
-    """A batch and its place in the worker's sequence."""
+    """A batch and its number in the worker's sequence."""
 
     seq: int
     batch: EventBatch
@@ -86,7 +86,7 @@ class _ClearedArray(AllBlocksCleared, array_like=True, tag="AllBlocksCleared"):
 
 
 class _Batch(msgspec.Struct, array_like=True):
-    """A batch whose events are not looked at yet: one that we do not know spoils no other."""
+    """A batch with undecoded events, so that an unknown event does not spoil the others."""
 
     ts: float
     events: list[msgspec.Raw]
@@ -126,7 +126,7 @@ def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
     events are unknown.
     """
     if len(frames) not in (2, 3) or len(frames[-2]) != SEQ_BYTES:
-        raise ValueError("a message has three frames: topic, sequence number, batch")
+        raise ValueError("a message must have three frames: topic, sequence number, batch")
     seq = int.from_bytes(frames[-2], "big", signed=True)
     if seq == END:
         return None
@@ -136,7 +136,7 @@ def decode(frames: Sequence[bytes]) -> NumberedBatch | None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"message {seq}: {error}") from None
     if batch.events and not events:
-        raise ValueError(f"message {seq}: none of its events is of a kind that is known")
+        raise ValueError(f"message {seq}: has no event of a known kind")
     return NumberedBatch(seq, EventBatch(batch.ts, events, batch.attn_dp_rank))
 
 
@@ -159,7 +159,7 @@ def _event(packed: bytes) -> Event | None:
 
 
 def replay_request(first: int) -> tuple[bytes, bytes]:
-    """Return the frames that request, on a DEALER, the messages from number ``first`` on."""
+    """Return the frames that request, on a DEALER, messages from number ``first`` on."""
     return b"", _seq_bytes(first)
 
 

@@ -1,4 +1,4 @@
-"""The launcher: finds places for the replicas of an experiment, and lets go of them again."""
+"""The launcher: finds places for the replicas of an experiment, and releases them again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Launcher(Protocol):
     """A way to start servers."""
 
     def check(self, wanted: Wanted) -> None:
-        """Raise UsageError, before anything is started, if they cannot be had."""
+        """Raise UsageError, before anything is started, if the places are not available."""
         ...
 
     def places(
@@ -47,7 +47,7 @@ class Launcher(Protocol):
         timeout_s: float = PATIENCE_S,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> AbstractContextManager[Sequence[Place]]:
-        """Yield a place for each replica. Processes still running there end with the block.
+        """Yield a place for each replica. Processes that still run there end with the block.
 
         Raises UsageError if there are too few places or a place is unfit, RunFailed if that is
         undecided after ``timeout_s``, KeyboardInterrupt once ``interrupted``.

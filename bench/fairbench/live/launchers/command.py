@@ -1,4 +1,4 @@
-"""Servers on hosts that a command of the user's reaches, such as ``ssh {host}``."""
+"""Servers on hosts that a user's command reaches, such as ``ssh {host}``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ class Reach:
         return [*(word.replace(HOST, self.host) for word in self.words), inner]
 
     def ask(self, kind: type[T], python: str, *words: str) -> T:
-        """Return the probe's answer from the host. Raises UsageError if it is not of that kind."""
+        """Return the probe's answer from the host.
+
+        Raises UsageError for an answer of another kind.
+        """
         import msgspec  # of the extra `live`, which the flags alone do not need
 
         line = self.line([python, "-m", probe.__name__, *words], {})
@@ -58,11 +61,11 @@ class Reach:
         except (ValueError, RecursionError, IndexError):
             told = done.stderr.decode("utf-8", "replace").strip() or "said nothing"
             said = printable(told.splitlines()[-1])[:200]
-        raise UsageError(f"--hosts {self.host}: {python} cannot be asked there: {said}")
+        raise UsageError(f"--hosts {self.host}: {python} cannot be run on this host: {said}")
 
 
 def _asked(line: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-    """Run a command in its own session, so that Ctrl-C at the terminal only reaches the harness."""
+    """Run a command in its own session, so that Ctrl-C reaches only fairbench."""
     return subprocess.run(
         line, stdin=subprocess.DEVNULL, capture_output=True, timeout=ASK_S, start_new_session=True
     )
@@ -103,21 +106,23 @@ class ReachedPlace:
 
 
 class CommandLauncher:
-    """Spreads replicas over hosts in turn; one of several on a host gets GPUs by their numbers."""
+    """Distributes replicas over hosts in turn; several on one host get different GPUs."""
 
     def __init__(self, hosts: Sequence[str], command: Sequence[str]) -> None:
-        """Check the flags. Raises UsageError without a host, or if the command does not name it."""
+        """Check the flags. Raises UsageError without a host, or if the command lacks ``{host}``."""
         if not hosts:
-            raise UsageError("--launcher command: needs --hosts A,B,...")
+            raise UsageError("--launcher command needs --hosts A,B,...")
         for host in hosts:
             if not _is_host(host):
-                raise UsageError(f"--hosts {host!r}: not the name or the address of a host")
+                raise UsageError(f"--hosts {host!r}: must be the name or the address of a host")
         if not any(HOST in word for word in command):
-            raise UsageError(f"--launch-command {shlex.join(command)}: has no {HOST}")
+            raise UsageError(
+                f"--launch-command {shlex.join(command)}: must contain {HOST}, the name of the host"
+            )
         self._reaches = [Reach(tuple(command), host) for host in dict.fromkeys(hosts)]
 
     def check(self, wanted: Wanted) -> None:
-        """Do nothing: hosts are checked when they are needed."""
+        """Do nothing: hosts are checked when they are used."""
 
     @contextmanager
     def places(
@@ -127,7 +132,7 @@ class CommandLauncher:
         timeout_s: float = PATIENCE_S,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Sequence[Place]]:
-        """Yield places on hosts that have the same software installed."""
+        """Yield places on hosts that have equal software installed."""
         python = wanted.python.named(wanted.chosen)
         used = self._reaches[: wanted.replicas]
         modules = probe.engine_modules(wanted)

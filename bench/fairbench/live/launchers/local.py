@@ -11,7 +11,7 @@ from fairbench.live.processes.place import LocalPlace, Place
 
 
 class LocalLauncher:
-    """Gives each replica GPUs of its own on this machine."""
+    """Gives each replica its own GPUs on this machine."""
 
     def check(self, wanted: Wanted) -> None:
         """Check that the Python and the GPUs are available."""

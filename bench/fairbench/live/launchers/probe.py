@@ -1,4 +1,4 @@
-"""A probe of a remote Python's software, so that machines that differ are rejected here.
+"""A probe of a remote Python's software, so that machines with other versions are rejected.
 
     python -m fairbench.live.launchers.probe versions [MODULE...]
     python -m fairbench.live.launchers.probe ports COUNT
@@ -23,13 +23,13 @@ OWN_CODE = "fairbench"  # the key by which ``environment`` has the version of ou
 
 
 def versions(*modules: str) -> dict[str, str]:
-    """Return the versions that affect results, including those of ``modules``, the engine's."""
+    """Return the versions that affect results, including those of the engine's ``modules``."""
     found = {name: f"{library_version(name)}" for name in modules}
     return {**environment(), **found}
 
 
 def ports(count: str) -> list[int]:
-    """Return distinct ports that are free here at present."""
+    """Return distinct ports that are free on this machine."""
     return free_ports(int(count))
 
 
@@ -37,12 +37,12 @@ WORDS: Mapping[str, Callable[..., Any]] = {"versions": versions, "ports": ports}
 
 
 def engine_modules(wanted: Wanted) -> Sequence[str]:
-    """Return the engine's own modules, whose versions must match at all places."""
+    """Return the engine's modules, whose versions must be equal at all places."""
     return [name for name in wanted.python.modules if name != OWN_CODE]
 
 
 def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
-    """Raise UsageError, naming the machine, unless replicas on all of them would do the same.
+    """Raise UsageError, naming the machine, if the software of a machine differs.
 
     ``found`` are ``versions`` by machine. An emulator is our own code, so it has to be as here; of
     a Python that an engine is in, only our code has to.
@@ -56,8 +56,8 @@ def check_alike(found: Mapping[str, Mapping[str, str]], wanted: Wanted) -> None:
             for key, value in expected.items():
                 if theirs.get(key) != value:
                     raise UsageError(
-                        f"{name} has {key} {theirs.get(key)}, {where} it is {value}: they "
-                        "would not be alike, so install the same on both"
+                        f"{name} has {key} {theirs.get(key)}, and {where} it is {value}: "
+                        "servers would differ; install the same version on both"
                     )
 
 

@@ -1,1 +1,1 @@
-"""Plugins: our schedulers inside other people's servers, and here what they share."""
+"""Plugins: fairbench's schedulers inside other servers, and the parts that plugins share."""

@@ -1,4 +1,4 @@
-"""A plugin's configuration as environment variables: they reach every process of a server."""
+"""A plugin's configuration as environment variables, which reach every process of a server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOAD_CAP = "engine.load_cap"  # the one setting of engines that a plugin obeys
 
 @dataclass(frozen=True)
 class PluginConfig:
-    """A local scheduler and all its parameters, defaults included, as ``NAME.PARAM``.
+    """A local scheduler with all its parameters, including defaults, as ``NAME.PARAM``.
 
     Among them is ``LOAD_CAP`` if there is one, which no server has of its own. ``weights`` are what
     clients are entitled to, 1 where there is none.
@@ -51,7 +51,7 @@ class PluginConfig:
 def plugin_config(
     local: str, settings: Mapping[str, Any], weights: Mapping[str, float] | None = None
 ) -> PluginConfig:
-    """Return the configuration of one scheduler, taken from a run's settings.
+    """Return the configuration of one scheduler from a run's settings.
 
     Raises UsageError for an unknown scheduler, an unknown parameter or a value not allowed.
     """
@@ -82,7 +82,10 @@ def config_from(environment: Mapping[str, str]) -> PluginConfig:
     settings = _read(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
     for name in settings:
         if not name.startswith(f"{local}.") and name != LOAD_CAP:
-            raise UsageError(f"{SETTINGS}: {name!r} is not of {local}, which {LOCAL} names")
+            raise UsageError(
+                f"{SETTINGS}: {name!r} is not a parameter of {local}, the scheduler that "
+                f"{LOCAL} names"
+            )
     return plugin_config(local, settings, _read(environment, WEIGHTS, '{"CLIENT": WEIGHT}'))
 
 
@@ -93,5 +96,5 @@ def _read(environment: Mapping[str, str], variable: str, shape: str) -> dict[str
     except ValueError as error:
         raise UsageError(f"{variable} is not JSON: {error}") from None
     if not isinstance(found, dict):
-        raise UsageError(f"{variable} is {text}: it has to be like {shape}")
+        raise UsageError(f"{variable} = {text}: must have the form {shape}")
     return found

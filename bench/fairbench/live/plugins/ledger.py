@@ -1,4 +1,4 @@
-"""The ledger: who got what in this process, counted where it happens."""
+"""The ledger: the tokens of each client in this process, counted where they are produced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_CLIENTS = 1000  # with totals of their own
 
 
 class Ledger:
-    """Totals per client; those unheard of for longest share one entry once there are many.
+    """Totals per client; beyond a limit, the longest inactive clients share one entry.
 
     ``extend_tokens`` leaves out what a retracted request computes again.
     """

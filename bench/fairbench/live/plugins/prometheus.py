@@ -13,7 +13,7 @@ BALANCE_EVERY_S = 1.0
 
 
 class Exporter:
-    """``fairbench_client_*``, one time series a client. SGLang collects them across processes."""
+    """The metrics ``fairbench_client_*``, one time series per client."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         # Not before: prometheus_client looks for SGLang's directory when it is first imported.

@@ -45,8 +45,8 @@ def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
         raise UsageError(f"{engine} {found} is not supported: {window}")
     if os.environ.get(UNTESTED) != "1":
         raise UsageError(
-            f"{engine} {found} is not supported: {window}; "
-            f"{UNTESTED}=1 in the server's environment tries a newer one"
+            f"{engine} {found} is not supported: {window}; set {UNTESTED}=1 in the "
+            "server's environment to try a newer version"
         )
     return False
 

@@ -1,4 +1,4 @@
-"""The plugin's report: what it says of itself, and what it has to say before a run."""
+"""The plugin's report of its state, and the checks of it before a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.live.processes.http import get_json
 
 @dataclass(frozen=True, slots=True)
 class PluginReport:
-    """The report of one scheduler process. ``hooks`` counts calls of our hooks by SGLang method."""
+    """The report of one scheduler process. ``hooks`` counts hook calls by SGLang method."""
 
     local: str
     params: Mapping[str, Any]  # every parameter, as NAME.PARAM
@@ -53,14 +53,19 @@ def require_active(
     Nor if it has other ``weights`` of clients.
     """
     if not reports:
-        raise RunFailed(f"the server does not run fairbench's {local}: its plugin is not active")
+        raise RunFailed(
+            f"the server does not run fairbench's scheduler {local}: fairbench's plugin is "
+            "not active in it"
+        )
     wanted = plugin_config(local, settings, weights)
     for report in reports:
         if report.local != local:
-            raise RunFailed(f"the server runs {report.local}, not {local}")
+            raise RunFailed(f"the server runs the scheduler {report.local} instead of {local}")
         for name in {**wanted.params, LOAD_CAP: None}:
             found, value = report.params.get(name), wanted.params.get(name)
             if found != value:
-                raise RunFailed(f"the server runs {local} with {name}={found}, not {value}")
+                raise RunFailed(f"the server runs {local} with {name} = {found} instead of {value}")
         if report.weights != wanted.weights:
-            raise RunFailed(f"the server has weights {report.weights}, not {wanted.weights}")
+            raise RunFailed(
+                f"the server has the weights {report.weights} instead of {wanted.weights}"
+            )

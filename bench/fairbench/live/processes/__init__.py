@@ -1,1 +1,1 @@
-"""Processes of servers: started side by side, ready, and ended, whatever ends the harness."""
+"""Server processes: started in parallel, awaited, and always ended with the parent process."""

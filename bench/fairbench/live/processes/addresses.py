@@ -1,4 +1,4 @@
-"""Addresses: where a worker listens, how that is written, and ports where one could."""
+"""Addresses: where a worker listens, the format of an address, and free ports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class WorkerAddress:
-    """A worker's HTTP root and, if it publishes them, its KV events (PUB) and their replay.
+    """A worker's HTTP root and, if published, the addresses of its KV events and their replay.
 
     ``key`` is what it wants to see with every request, and is shown nowhere.
     """
@@ -27,7 +27,7 @@ class WorkerAddress:
 
     @property
     def authorization(self) -> Mapping[str, str]:
-        """The header with its key, none if it wants none."""
+        """The header with the worker's key; empty if the worker needs none."""
         return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
 
     def as_option(self) -> str:
@@ -45,14 +45,17 @@ def parse_worker(text: str, name: str = "--worker-url") -> WorkerAddress:
         field, _, endpoint = part.partition("=")
         if field not in ("kv", "replay") or field in ports or not _is_endpoint(endpoint):
             raise UsageError(
-                f"{name} {text}: {part!r} is neither kv=tcp://HOST:PORT nor "
-                "replay=tcp://HOST:PORT (or ipc://NAME), each once"
+                f"{name} {text}: {part!r} must be kv=tcp://HOST:PORT or "
+                "replay=tcp://HOST:PORT (or ipc://NAME), each given once"
             )
         ports[field] = endpoint
     if not _is_address(url, ("http", "https")):
-        raise UsageError(f"{name} {text}: {url!r} is not an http://HOST[:PORT] address")
+        raise UsageError(f"{name} {text}: {url!r} must be an address http://HOST[:PORT]")
     if "replay" in ports and "kv" not in ports:
-        raise UsageError(f"{name} {text}: replay repeats what kv missed, so give kv too")
+        raise UsageError(
+            f"{name} {text}: replay needs kv, because it repeats the KV events that were "
+            "missed; give kv, too"
+        )
     return WorkerAddress(_canonical(url), ports.get("kv"), ports.get("replay"))
 
 

@@ -1,4 +1,4 @@
-"""GPUs: which ones each server gets."""
+"""GPUs: the assignment of GPUs to servers."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ HIP, ROCR = "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 
 
 class Gpus(NamedTuple):
-    """GPUs by the names that they have in each of the ``variables`` of the environment."""
+    """GPUs by their names in each of the environment's ``variables``."""
 
     names: list[str]
     variables: tuple[str, ...] = (VISIBLE,)
 
 
 def visible_gpus() -> list[str]:
-    """Return the names of the GPUs that this process may use, as in its environment."""
+    """Return the names of the GPUs that this process may use, from its environment."""
     return found_gpus().names
 
 
 def found_gpus() -> Gpus:
-    """Return the GPUs that this process may use, NVIDIA's or else AMD's, and their variables.
+    """Return the GPUs that this process may use (NVIDIA's, else AMD's), and their variables.
 
     Variables that are set already are set for servers too, because vLLM refuses to start if two of
     them differ. ``ROCR_VISIBLE_DEVICES`` applies before HIP, which numbers the remaining GPUs.

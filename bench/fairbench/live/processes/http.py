@@ -1,4 +1,4 @@
-"""Small requests to a server of ours, blocking, never through a proxy."""
+"""Small blocking HTTP requests to fairbench's own servers, never through a proxy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def answers(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> b
 
 
 def status_of(url: str, *, timeout_s: float = TIMEOUT_S) -> int | None:
-    """Return the HTTP status of a GET, or None if nothing there speaks HTTP."""
+    """Return the HTTP status of a GET, or None if no HTTP server answers."""
     try:
         with _direct.open(Request(url), timeout=timeout_s) as answer:
             return int(answer.status)
@@ -57,5 +57,5 @@ def get_json(
     except (OSError, HTTPException, ValueError) as error:
         raise RunFailed(f"{url}: {error}") from None
     if not isinstance(content, dict):
-        raise RunFailed(f"{url}: answered no JSON object")
+        raise RunFailed(f"{url}: the answer is not a JSON object")
     return content

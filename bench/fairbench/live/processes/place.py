@@ -1,4 +1,4 @@
-"""The place where a server runs: this machine, or another one that a launcher reaches."""
+"""The place where a server runs: this machine, or a machine that a launcher reaches."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from fairbench.live.processes.process import ServerProcess
 
 
 class Process(Protocol):
-    """A server's process, wherever it runs."""
+    """A server's process, on any machine."""
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; 128 plus the signal's number if one ended it."""
+        """The exit code: None while the process runs.
+
+        128 plus the signal's number after a signal.
+        """
         ...
 
     @property
     def ending(self) -> str:
-        """The way the process ended, in a few words. Precondition: it has ended."""
+        """A few words on how the process ended. Precondition: the process has ended."""
         ...
 
     def log_tail(self) -> str:
@@ -30,11 +33,11 @@ class Process(Protocol):
         ...
 
     def ask_to_stop(self) -> None:
-        """Begin to end it, without waiting."""
+        """Ask the process to end, without waiting."""
         ...
 
     def stop(self) -> None:
-        """End it. Returns when it is gone, or can no longer be reached."""
+        """End the process. Returns when it is gone, or is not reachable any more."""
         ...
 
 
@@ -43,37 +46,37 @@ class Place(Protocol):
 
     @property
     def host(self) -> str:
-        """The address at which the place is reached from here."""
+        """The address at which this machine reaches the place."""
         ...
 
     @property
     def listen(self) -> str:
-        """The address that servers there listen on."""
+        """The address on which servers at the place listen."""
         ...
 
     @property
     def python(self) -> str:
-        """The Python that starts servers there."""
+        """The Python that starts servers at the place."""
         ...
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment variables for servers there, such as which GPUs are theirs."""
+        """Environment variables for servers at the place, for example for their GPUs."""
         ...
 
     @property
     def is_lost(self) -> bool:
-        """Return whether nothing can be started there any more."""
+        """Return whether nothing can be started at the place any more."""
         ...
 
     def free_ports(self, count: int) -> list[int]:
-        """Return distinct ports that are free there at present. Raises RunFailed."""
+        """Return distinct ports that are free at the place. Raises RunFailed."""
         ...
 
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> Process:
-        """Run a command there; its output is appended to a file here.
+        """Run a command at the place; its output is appended to a file on this machine.
 
         It ends at the latest when this process does, in whatever way.
         """
@@ -82,7 +85,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalPlace:
-    """A place on this machine, reachable only from this machine."""
+    """A place on this machine that only this machine can reach."""
 
     python: str = sys.executable
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -91,7 +94,7 @@ class LocalPlace:
     is_lost: bool = False
 
     def free_ports(self, count: int) -> list[int]:
-        """Different ports of this machine."""
+        """Return distinct free ports of this machine."""
         return free_ports(count)
 
     def start(

@@ -1,4 +1,4 @@
-"""A server process: started under a reaper, with a log file, and surely ended."""
+"""A server process: started under a reaper, with a log file, and reliably ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TAIL_LINES = 20
 
 
 class ServerProcess:
-    """A command that runs until ``stop``, until this process ends in whatever way, or by itself."""
+    """A command that runs until ``stop``, until this process ends, or until it ends itself."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class ServerProcess:
         grace_s: float = GRACE_S,
         reaped: bool = False,
     ) -> None:
-        """Start a command. A ``reaped`` command has its own remote reaper, fed by its input."""
+        """Start a command. A ``reaped`` command already has a reaper on its remote machine."""
         under = () if reaped else (sys.executable, "-I", "-S", reaper.__file__, str(grace_s))
         self._log_path = log_path
         self._grace_s = grace_s
@@ -46,7 +46,10 @@ class ServerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; 128 plus the signal's number if one ended it."""
+        """The exit code: None while the process runs.
+
+        128 plus the signal's number after a signal.
+        """
         return self._reaper.poll()
 
     @property
@@ -59,12 +62,12 @@ class ServerProcess:
         return log_end(self._log_path, self._log_start)
 
     def ask_to_stop(self) -> None:
-        """Begin to end it, without waiting, so that several can end side by side."""
+        """Ask the process to end, without waiting, so that several can end in parallel."""
         assert self._reaper.stdin is not None
         self._reaper.stdin.close()
 
     def stop(self) -> None:
-        """End it: SIGTERM, and SIGKILL after the grace period. Returns when it is gone."""
+        """End the process with SIGTERM, and with SIGKILL after the grace period; wait for it."""
         self.ask_to_stop()
         try:
             self._reaper.wait(self._grace_s + REAPER_MARGIN_S)

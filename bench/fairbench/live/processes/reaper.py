@@ -1,4 +1,4 @@
-"""Runs one server and ends it, children included, when whoever started it lets go or dies.
+"""Runs one server, and ends it with its children when the parent process ends.
 
     python reaper.py GRACE_S COMMAND...
 
@@ -21,7 +21,7 @@ HARNESS = 0  # the file descriptor of the pipe
 
 
 def main() -> int:
-    """Run the server to its end; returns its exit code, 128 plus the number of a signal."""
+    """Run the server to its end; return its exit code, 128 plus the number of a signal."""
     grace_s, command = float(sys.argv[1]), sys.argv[2:]
     try:
         # A process group of its own, so that leftover processes can be found.

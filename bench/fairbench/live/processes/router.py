@@ -1,4 +1,4 @@
-"""The router process, ours or somebody else's: how it is started in front of the workers."""
+"""The router process, fairbench's or another: how it is started in front of the workers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def external_recipe(
 
 
 def takes_requests(url: str) -> bool:
-    """Return whether at least one page reports that a router is up, and none denies it.
+    """Return whether some page reports that the router is up, and no page denies it.
 
     sglang-router's ``/health`` succeeds before it has any worker; its ``/readiness`` does not.
     """

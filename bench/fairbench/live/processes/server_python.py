@@ -1,4 +1,4 @@
-"""The Python that servers are started with, which need not be ours."""
+"""The Python that starts servers, which may differ from the Python of fairbench."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ except UsageError as error:
 
 @dataclass(frozen=True, slots=True)
 class ServerPython:
-    """The requirements on a Python that starts some kind of server; by default this Python.
+    """The requirements on a Python that starts servers of a kind; by default this Python.
 
     The environment's ``variable`` names the Python where nobody chose one; ``install`` provides the
     first of ``modules``. ``for_cpu`` is a program that prints True where no GPU is needed.
@@ -46,7 +46,7 @@ class ServerPython:
     release: str = ""
 
     def named(self, chosen: str | None) -> str:
-        """Return the chosen Python, else the variable's, else the running one."""
+        """Return the chosen Python, else the one of the environment variable, else this one."""
         return chosen or os.environ.get(self.variable) or sys.executable
 
     def find(self, chosen: str | None) -> str:
@@ -59,9 +59,9 @@ class ServerPython:
             return python
         if missing := ask_python(python, MISSING, *self.modules).split():
             raise UsageError(
-                f"server_python {python}: has no {' and no '.join(missing)}; install "
-                f"{self.install} and fairbench-llm in one environment and name its Python "
-                f"(--server-python, {self.variable})"
+                f"server_python {python}: lacks {' and '.join(missing)}; install "
+                f"{self.install} and fairbench-llm in one environment, and give its "
+                f"Python with --server-python or {self.variable}"
             )
         if self.release and (refused := ask_python(python, REFUSED, self.release).strip()):
             raise UsageError(f"server_python {python}: {refused}")
@@ -76,7 +76,7 @@ OWN = ServerPython()
 
 
 def ask_python(python: str, program: str, *arguments: str) -> str:
-    """Return a program's output under that Python. Raises UsageError if it cannot be run."""
+    """Return the output of a program under that Python. Raises UsageError if it cannot run."""
     command = [python, "-c", program, *arguments]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Starting servers side by side, and waiting until every one is ready."""
+"""Starting servers in parallel, and waiting until every server is ready."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Recipe:
 
 
 class Server:
-    """A server started from its recipe, on ports of its own."""
+    """A server that is started from its recipe, on its own ports."""
 
     def __init__(self, recipe: Recipe, log_dir: Path) -> None:
         self.recipe = recipe
@@ -51,13 +51,13 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Start it, on other ports than before. Precondition: it does not run."""
+        """Start the server on new ports. Precondition: the server does not run."""
         self.starts += 1
         self.ports = self.recipe.place.free_ports(self.recipe.ports)
         self._launch()
 
     def start_again(self) -> None:
-        """Start it where it was, since others look for it there. Precondition: it has ended."""
+        """Start the server on its old ports, which others know. Precondition: it has ended."""
         self.process.stop()
         self._launch()
 
@@ -93,12 +93,12 @@ class Server:
         return False
 
     def check(self) -> None:
-        """Raise RunFailed, with the end of its log, if it has ended."""
+        """Raise RunFailed with the end of the log if the server has ended."""
         if self.has_ended:
             raise self.failed(f"ended with {self.process.ending}")
 
     def named_with_place(self) -> str:
-        """Return the server's name, with its location if that is lost."""
+        """Return the server's name, with its location if the location is lost."""
         place = self.recipe.place
         return f"{self.recipe.name} (with {place.host})" if place.is_lost else self.recipe.name
 
@@ -125,7 +125,7 @@ class Server:
         return error
 
     def tell_of_waiting(self, waited_s: float) -> None:
-        """Say in the log that it is not ready yet, and what it said last."""
+        """Log that the server is not ready yet, with the last line of its log."""
         log.info("%s is not ready after %d s%s", self.recipe.name, waited_s, self._said())
 
 
@@ -137,7 +137,7 @@ def start_all(
     on_ready: Callable[[int, int], None] = lambda ready, total: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> list[Server]:
-    """Start servers and wait until all are ready; ``on_ready(ready, total)`` is told how many are.
+    """Start servers and wait until all are ready; reports progress to ``on_ready(ready, total)``.
 
     Raises RunFailed if one ends or is not ready in time, KeyboardInterrupt if ``interrupted``; none
     runs then.
@@ -182,7 +182,7 @@ def _wait_ready(
 
 
 def stop_all(servers: Sequence[Server]) -> None:
-    """End servers side by side. Returns when all are gone."""
+    """End servers in parallel. Returns when all are gone."""
     for server in servers:
         server.process.ask_to_stop()
     for server in servers:

@@ -1,4 +1,4 @@
-"""The supervisor: a server that ends is started again, each time after a longer pause."""
+"""The supervisor: restarts a server that ends, after a pause that grows each time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Case:
-    """``pause_s`` is the next one. ``due_s`` is when to start it, None while it runs.
+    """A watched server: ``pause_s`` is the next pause; ``due_s`` its next start, None if it runs.
 
     ``is_over`` once it cannot be started any more.
     """
@@ -33,7 +33,7 @@ class _Case:
 
 
 class Supervisor:
-    """Looks after servers that are ready: pauses of 1, 2, 4 ... 60 s, on the ports they had."""
+    """Restarts servers that ended, on their old ports, after pauses of 1, 2, 4 ... 60 s."""
 
     def __init__(self, servers: Sequence[Server], now_s: Callable[[], float]) -> None:
         self._servers = servers
@@ -41,7 +41,7 @@ class Supervisor:
         self._cases = [_Case(now_s()) for _ in servers]
 
     def look(self) -> None:
-        """Notice who has ended, and start whose pause is over."""
+        """Detect servers that have ended, and start those whose pause is over."""
         for server, case in zip(self._servers, self._cases, strict=True):
             if not server.has_ended or case.is_over:
                 continue
@@ -68,7 +68,7 @@ class Supervisor:
 
 @contextmanager
 def supervised(servers: Sequence[Server]) -> Iterator[None]:
-    """Look after the servers, in a thread, until the block ends."""
+    """Supervise the servers in a thread until the block ends."""
     supervisor, over = Supervisor(servers, time.monotonic), Event()
 
     def watch() -> None:

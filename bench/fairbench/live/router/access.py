@@ -1,4 +1,4 @@
-"""Access: whose a key is, and what clients are entitled to, as the keys file has it now."""
+"""Access: the clients of API keys, and their weights and quotas, from the present keys file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Access:
-    """Keys, weights and quotas. ``weights`` is one object for good: it changes in place.
+    """Keys, weights and quotas. The object ``weights`` never changes identity, only its content.
 
     The keys file is read again once it has changed and has then been the same at two looks, so that
     one which is being written is left alone. It counts as a whole or not at all. Weights of the
@@ -40,13 +40,13 @@ class Access:
             self._apply(read_keys(self._path))
 
     async def watch(self) -> None:
-        """Look at the file every second, until cancelled."""
+        """Check the file every second until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
             self.look()
 
     def look(self) -> None:
-        """Read the file if it has changed; one that is wrong changes nothing, and is told of."""
+        """Read the file if it has changed; an invalid file is reported and changes nothing."""
         if self._path is None:
             return
         before, self._seen = self._seen, _stamp(self._path)

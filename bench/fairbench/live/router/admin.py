@@ -1,4 +1,4 @@
-"""The admin endpoint: workers that are looked at, added and drained, on a port of its own."""
+"""The admin endpoint on its own port: lists, adds and drains workers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 def admin_app(
     membership: Membership, worker_keys: WorkerKeys, key: str | None = None
 ) -> web.Application:
-    """Return the admin application. With ``key``, callers must present it.
+    """Return the admin application. With ``key``, callers must send this key.
 
     ``worker_keys`` are the keys of workers to be added. Web pages in a browser on this machine can
     reach the endpoint but have no effect: another site cannot send JSON, nor use a name of this
@@ -93,20 +93,26 @@ def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
 
 
 def _check_caller(request: web.Request, key: str | None) -> None:
-    """Raise Problem for a page of another site, and for who does not show the key."""
+    """Raise Problem for a page of another site, and for a caller without the key."""
     check_host(request, LOOPBACK_HOSTS, addresses=False)
     if key is None:
         return
     shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
     if not hmac.compare_digest(shown, f"Bearer {key}".encode()):
-        raise Problem(HTTPStatus.UNAUTHORIZED, "send Authorization: Bearer with the admin key")
+        raise Problem(
+            HTTPStatus.UNAUTHORIZED,
+            "the admin key is missing or wrong: send Authorization: Bearer KEY",
+        )
 
 
 async def _body(request: web.Request) -> Any:
     if request.content_type != "application/json":
-        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send JSON, as application/json")
+        raise Problem(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "the body must be JSON: send it with Content-Type: application/json",
+        )
     check_plain(request)
     try:
         return msgspec.json.decode(await request.read())
     except (ValueError, RecursionError, web.RequestPayloadError):
-        raise bad_request("the body is no JSON") from None
+        raise bad_request("the body must be JSON") from None

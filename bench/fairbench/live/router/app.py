@@ -1,4 +1,4 @@
-"""The router's HTTP application, until it is told to stop."""
+"""The router's HTTP application."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Application:
-    """Return the application. Run it with ``handler_cancellation``: a disconnect is an abort.
+    """Return the application. Run it with ``handler_cancellation``: a disconnect aborts a request.
 
     Raises UsageError for a wrong router, setting or tokenizer.
     """
@@ -115,7 +115,7 @@ async def _models(request: web.Request) -> web.StreamResponse:
 
 
 def _only_hosts(config: RouterConfig) -> Middleware:
-    """Refuse what another site's page may have sent; keys, and the key of peers, do so too."""
+    """Return a middleware that refuses requests from web pages of other sites."""
     allowed = {*LOOPBACK_HOSTS, gethostname().lower(), *(name.lower() for name in config.hosts)}
     is_open = ANY_HOST in allowed or config.keys is not None
 

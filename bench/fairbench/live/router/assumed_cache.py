@@ -1,4 +1,4 @@
-"""The assumed cache: what a worker can still hold of what was sent there, at most."""
+"""The assumed cache: an upper bound of what a worker still holds of the prompts sent there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOLLOWED_SLACK = 2
 
 
 class AssumedCache:
-    """The simulated cache, as large as the worker's pool, fed with prompts that are done there.
+    """A simulated cache as large as the worker's pool, filled with the prompts it finished.
 
     A worker's own events say sooner and better what has gone. This bounds what a router remembers
     when there are none, when its tokens are approximate, and when a prompt was never stored.
@@ -31,7 +31,7 @@ class AssumedCache:
         self._cache.touch(node)
 
     def add(self, prompt: Prompt) -> None:
-        """Record that a request with this prompt has finished there."""
+        """Record that the worker has finished a request with this prompt."""
         cache, tokens = self._cache, prompt_tokens(prompt)
         if tokens > cache.capacity:  # the worker will refuse it
             self._on_evict(prompt, tokens)
@@ -82,7 +82,7 @@ class AssumedCaches:
         self.renew(worker)
 
     def renew(self, worker: int) -> None:
-        """Give a worker an empty cache without reporting evictions, since it is a new worker."""
+        """Give a new worker an empty cache, without reporting evictions."""
         self._caches[worker] = self._new(worker)
 
     def follow(self, worker: int, follows: bool) -> None:

@@ -1,4 +1,4 @@
-"""Attempts: a request at one worker, and at another one if that failed before it answered."""
+"""Attempts: a request at one worker, and at a second one if the first failed before answering."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ UNSEEN = (How.UNREACHED, How.STALE)  # the worker has seen nothing of the reques
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A client's request, and what it takes to ask a worker for the answer.
+    """A client's request with everything that is needed to send it to a worker.
 
     ``sent`` are the headers, ``asked`` what the request may cost, ``bill`` what it has cost,
     ``trace`` what is told of it elsewhere.
@@ -66,14 +66,14 @@ class Asking:
 
 
 class Sessions(NamedTuple):
-    """``kept`` uses a connection again; ``fresh`` makes one for each request."""
+    """HTTP sessions: ``kept`` reuses connections; ``fresh`` makes a new one for each request."""
 
     kept: ClientSession
     fresh: ClientSession
 
 
 class Attempts:
-    """Asks workers until one answers, at most two of them, and books what that cost."""
+    """Sends a request to workers until one answers, at most two, and books the cost."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Attempts:
         return last.how is How.BROKE or bool(self._dispatcher.up - {last.worker})
 
     def _judge(self, worker: int, failures: Sequence[WorkerFailed]) -> None:
-        """Record that a worker served a request which others failed."""
+        """Record that a worker served a request that others failed."""
         if self._breakers.served(worker):
             log.warning("worker %d serves again", worker)
             self._dispatcher.join(worker)
@@ -169,7 +169,7 @@ class Attempts:
     async def _attempt(
         self, asking: Asking, flight: Flight, failures: Sequence[WorkerFailed]
     ) -> web.StreamResponse:
-        """Ask one worker. Raises WorkerFailed, once it is known whether the worker is down."""
+        """Send the request to one worker. Raises WorkerFailed once the worker's health is known."""
 
         def begun() -> None:
             asking.slot.begin()
@@ -208,7 +208,7 @@ class Attempts:
         return answer
 
     async def _is_healthy(self, asking: Asking, worker: int) -> bool:
-        """Return whether the failed worker is up; a client that leaves meanwhile is counted too."""
+        """Return whether the failed worker is up, and count a client that leaves meanwhile."""
         try:
             return await self._health.check(worker)
         except BaseException:
@@ -223,7 +223,7 @@ class Attempts:
         return tagged(request.client, due, self._dispatcher.now_s())
 
     def _settle(self, asking: Asking, flight: Flight, exchange: Exchange, elapsed_s: float) -> None:
-        """Book what the exchange has cost, and tell the router."""
+        """Book the cost of the exchange, and tell the router."""
         outcome = EVICTED if asking.slot.evicted else exchange.outcome
         charge = self._charge(asking, flight.worker, exchange, elapsed_s)
         if outcome == OK:
@@ -251,5 +251,5 @@ def _given_up(failure: WorkerFailed) -> web.Response:
     if failure.answer is not None:
         return failure.answer
     raise Problem(
-        HTTPStatus.BAD_GATEWAY, "the worker that was asked has failed", worker=failure.worker
+        HTTPStatus.BAD_GATEWAY, "the worker of this request has failed", worker=failure.worker
     )

@@ -1,4 +1,4 @@
-"""Tasks that run beside the requests, as long as the router does or as a worker is one of its."""
+"""Tasks that run beside the requests, for the life of the router or of a worker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def background(work: Iterable[Work]) -> AsyncIterator[None]:
-    """Run tasks until the block ends. None of them should end earlier."""
+    """Run tasks until the block ends. No task should end earlier."""
     tasks = [_begun(one) for one in work]
     try:
         yield
@@ -24,7 +24,7 @@ async def background(work: Iterable[Work]) -> AsyncIterator[None]:
 
 
 class WorkerTasks:
-    """Tasks by the worker that they follow. None of them is meant to end by itself."""
+    """Tasks by the worker that they follow. No task is meant to end by itself."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, list[asyncio.Task[None]]] = {}
@@ -34,7 +34,7 @@ class WorkerTasks:
         self._tasks.setdefault(worker, []).append(_begun(work))
 
     def stop(self, worker: int) -> None:
-        """End those of this worker, soon."""
+        """End the tasks of this worker soon."""
         for task in self._tasks.pop(worker, ()):
             task.cancel()
 

@@ -1,4 +1,4 @@
-"""Bodies: the fields of each API that a router reads, with what they can be.
+"""Bodies: the fields of each API that a router reads, with their types.
 
 Counts are checked here for what a worker would die of.
 """

@@ -1,4 +1,4 @@
-"""Body memory: what long bodies may take while they are read, held and under way."""
+"""Body memory: a limit on the memory of long request bodies."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class BodyMemory:
         if own > self._most - self._all - more:
             raise Problem(
                 HTTPStatus.TOO_MANY_REQUESTS,
-                f"long bodies of this client would take {own >> 20} MiB, more than they leave",
+                f"the long bodies of this client would take {own >> 20} MiB of memory, "
+                "more than the limit allows; send fewer at a time",
                 retry_after_s=RETRY_AFTER_S,
             )
         self._had[client] = own

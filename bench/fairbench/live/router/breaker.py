@@ -1,4 +1,4 @@
-"""The circuit breaker: a worker that fails what others then serve is left alone for a while."""
+"""The circuit breaker: a worker that fails requests that others serve is avoided for a while."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _State:
 
 
 class Breakers:
-    """The circuit breakers of the workers, on a clock ``now_s`` in seconds from any start. Pure.
+    """The circuit breakers of the workers, on a clock ``now_s`` in seconds. Pure.
 
     A failure counts only if another worker has served the same request. Otherwise a client
     could have every worker ejected by requests that fail everywhere. After ``TRIPS_AFTER``
@@ -34,7 +34,7 @@ class Breakers:
         self._now_s = now_s
 
     def forget(self, worker: int) -> None:
-        """Exclude a worker from all requests for good, probes included."""
+        """Exclude a worker from all requests for good, including probes."""
         self._states.pop(worker, None)
 
     def is_open(self, worker: int) -> bool:
@@ -42,7 +42,10 @@ class Breakers:
         return worker in self._states and self._states[worker].open
 
     def failed(self, worker: int) -> bool:
-        """Record a failure of what another worker served; return True if that opens the breaker."""
+        """Record a failure on a request that another worker served.
+
+        Return whether the breaker opens.
+        """
         state = self._states.get(worker)
         if state is None:
             return False
@@ -57,7 +60,7 @@ class Breakers:
         return opens
 
     def served(self, worker: int) -> bool:
-        """Record a served request. Returns True if that closes the breaker."""
+        """Record a served request; return whether this closes the breaker."""
         state = self._states.get(worker)
         if state is None:
             return False
@@ -72,7 +75,7 @@ class Breakers:
             self._states[worker].probing = False
 
     def reset(self, worker: int) -> None:
-        """Reset a worker's breaker, since whatever returns is another process."""
+        """Reset a worker's breaker, because a returning worker is a new process."""
         if worker in self._states:
             self._states[worker] = _State()
 
@@ -81,7 +84,7 @@ class Breakers:
         self._states[worker] = _State()
 
     def probe(self) -> int | None:
-        """Return a rested worker due a probe; it gets no other request until the outcome."""
+        """Return a worker that is due for a probe; it gets no other request until the result."""
         now_s = self._now_s()
         for worker, state in self._states.items():
             if state.open and not state.probing and state.until_s <= now_s:

@@ -1,4 +1,4 @@
-"""Calls: of what clients send to each API, the few fields that a router has to know."""
+"""Calls: the few fields of a request that a router must know, for each API."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Call:
 
 
 class Api(ABC):
-    """A path of the API that generates."""
+    """An API path that generates tokens."""
 
     path: str
 
@@ -86,11 +86,11 @@ class Api(ABC):
         """Parse a body, with its prompt as token ids. Raises Problem if it cannot be routed."""
 
     def sign(self, call: Call, routing_key: str) -> None:
-        """Put the client into the body, where the worker takes it from there."""
+        """Put the client into the body field from which the worker reads it."""
 
 
 class GenerateApi(Api):
-    """SGLang's ``/generate``, one prompt a request."""
+    """SGLang's ``/generate`` with one prompt per request."""
 
     path = "/generate"
     _decoder = msgspec.json.Decoder(Generate)
@@ -124,7 +124,7 @@ class GenerateApi(Api):
         )
 
     def _sampling_of(self, given: Fields, limits: PromptLimits) -> Sampling:
-        """Return the ``sampling_params``; ``given`` keeps the part that is passed on."""
+        """Return the ``sampling_params``; ``given`` keeps the fields that are passed on."""
         if "sampling_params" not in given:
             return Sampling()
         where = "sampling_params: "
@@ -141,7 +141,7 @@ class GenerateApi(Api):
 
 
 class CompletionsApi(Api):
-    """``/v1/completions``; a list with one prompt in it is taken for that prompt."""
+    """``/v1/completions``; a list with a single prompt counts as this prompt."""
 
     path = "/v1/completions"
     _decoder = msgspec.json.Decoder(RoutedCompletion)
@@ -170,7 +170,7 @@ class CompletionsApi(Api):
 
 
 class ChatApi(Api):
-    """``/v1/chat/completions``. Its template is the model's own, so the ids are approximate."""
+    """``/v1/chat/completions``. The template is the model's own, so token ids are approximate."""
 
     path = "/v1/chat/completions"
     _decoder = msgspec.json.Decoder(RoutedChat)
@@ -232,7 +232,7 @@ def _ids(given: list[Any], limits: PromptLimits) -> array[int]:
 
 
 def _check_sampling(given: Fields, body: Shared, limits: PromptLimits, where: str = "") -> None:
-    """Raise Problem for what an engine would die of, or compute at every step for long."""
+    """Raise Problem for parameters that would crash an engine or slow every step."""
     _check_single(body.n)
     check_constraints(given, patterns=limits.patterns, where=where)
     check_stops(body.stop)
@@ -243,7 +243,7 @@ def _check_sampling(given: Fields, body: Shared, limits: PromptLimits, where: st
 
 
 def _check_prompt_logprobs(tokens: int) -> None:
-    """Raise Problem for the log-probabilities of so many prompt tokens, each a vocabulary long."""
+    """Raise Problem if log-probabilities are asked for more prompt tokens than allowed."""
     if tokens > MOST_PROMPT_LOGPROBS:
         raise bad_request(
             f"log-probabilities of a prompt: of at most {MOST_PROMPT_LOGPROBS} of its last tokens"

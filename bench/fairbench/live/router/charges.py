@@ -1,4 +1,4 @@
-"""Charges: what a request is booked with, whatever its worker says and however it ended."""
+"""Charges: the tokens booked for a request, whatever its worker reports and however it ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LATEST_SHARE = 0.05  # of an answer in the average
 
 
 class Charge(NamedTuple):
-    """Tokens that a client is booked with; those cached are among the input."""
+    """The tokens booked for a client; cached tokens are part of the input."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
 
 
 def reported(usage: Usage, asked: Asked) -> Charge:
-    """Return the charge a worker reports, clipped to between 0 and what was asked."""
+    """Return the charge that a worker reports, limited to between 0 and the request's maximum."""
     read = _within(usage.input_tokens, asked.most_input_tokens)
     return Charge(
         read,
@@ -62,7 +62,7 @@ def broken_off(
     *,
     left: bool = False,
 ) -> Charge:
-    """Return the charge for an answer that was not read to its end: what arrived, or an estimate.
+    """Return the charge for an incomplete answer: the received tokens, or an estimate.
 
     ``left`` means that the client gave the answer up. The client then also pays for the memory
     reserved for the rest. Otherwise a client that asks for much and leaves early would reserve
@@ -85,7 +85,7 @@ def _within(tokens: int | None, most: int) -> int:
 
 
 class Pace:
-    """Seconds a token of whole answers at each worker lately, from sending to end, waiting too."""
+    """Recent seconds per token of complete answers at each worker, including waiting."""
 
     def __init__(self) -> None:
         self._token_s: defaultdict[int, float] = defaultdict(lambda: FIRST_TOKEN_S)

@@ -1,4 +1,4 @@
-"""The reserve: what of the workers no client may take while others are absent, by default."""
+"""The reserve: the part of the workers that no single client gets while others are absent."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def default_limits(
     info: WorkerInfo,
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return limits of each client, as large as the workers say that they are.
+    """Return the limits of each client, computed from the sizes that the workers report.
 
     A client alone may have all requests that the workers run and all of their pools, less the
     reserve; several clients share what is there. Empty if ``settings`` limit clients already, or if

@@ -34,7 +34,7 @@ class ClientTotals:
     held_seconds: float = 0.0
 
     def add(self, other: ClientTotals) -> None:
-        """Take over what another one had."""
+        """Add the totals of another book."""
         self.requests += other.requests
         self.input_tokens += other.input_tokens
         self.cached_tokens += other.cached_tokens

@@ -62,7 +62,7 @@ class ConcurrencyLimit:
                 self._leave(slot)
 
     def _evict_for(self, client: str, own: int) -> bool:
-        """Evict a request of another client for this one; return whether that succeeded."""
+        """Evict a request of another client for this client; return whether that succeeded."""
         wanted = (own + 1) / self._weight(client)
         by_share = sorted(
             ((len(taken) / self._weight(name), name) for name, taken in self._taken.items()),

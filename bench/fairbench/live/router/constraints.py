@@ -1,4 +1,4 @@
-"""Constraints on outputs: grammars and stops, which an engine evaluates at every decoding step.
+"""Constraints on outputs: grammars and stop texts, which an engine checks at every step.
 
 An engine compiles and evaluates them in its scheduler process or beside it, for the whole batch.
 A pattern that backtracks for minutes there stops every client of that engine. Text is therefore
@@ -47,7 +47,7 @@ _DEFINITIONS = ("#/$defs/", "#/definitions/")
 
 
 def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None:
-    """Raise Problem for a constraint that may cost an engine more than a step.
+    """Raise Problem for a constraint that may slow an engine's steps.
 
     Args:
         given: The fields that go on to a worker. Schemas are replaced by what was read of them, so
@@ -78,7 +78,7 @@ def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None
 
 
 def check_stops(stop: str | list[str] | None) -> None:
-    """Raise Problem for more or longer stop texts than an engine should compare at every step."""
+    """Raise Problem for too many or too long stop texts."""
     stops = [stop] if isinstance(stop, str) else stop or []
     if len(stops) > MOST_STOPS or any(len(one) > LONGEST_STOP for one in stops):
         raise bad_request(f"stop: at most {MOST_STOPS} texts of at most {LONGEST_STOP} characters")
@@ -91,14 +91,14 @@ def check_many(name: str, values: object, most: int) -> None:
 
 
 class _Budget:
-    """The remaining budget for the schemas of one request, in values."""
+    """The remaining budget for the schemas of one request, as a number of values."""
 
     def __init__(self, patterns: bool) -> None:
         self._patterns = patterns
         self._left = MOST_VALUES
 
     def spend_schema(self, schema: Any, where: str) -> None:
-        """Count a schema as an engine expands it, each reference by what it refers to."""
+        """Count a schema as an engine expands it, with each reference replaced by its target."""
         _Walk(self, schema, where).schema(schema, 0, 1, frozenset({"#"}))
 
     def spend(self, values: int, where: str) -> None:
@@ -120,7 +120,7 @@ class _Walk:
         self._where = where
 
     def schema(self, node: Any, depth: int, times: int, within: frozenset[str]) -> None:
-        """Check a schema, or a list of some, that may be repeated ``times`` times."""
+        """Check a schema, or a list of schemas, that may be repeated ``times`` times."""
         if depth > MOST_DEPTH:
             raise bad_request(f"{self._where}: more than {MOST_DEPTH} levels")
         self._values(node, deep=False)
@@ -166,7 +166,7 @@ class _Walk:
         self.schema(found, depth + 1, times, within | {target})
 
     def _values(self, value: Any, *, deep: bool = True) -> None:
-        """Spend what a value is worth, with ``deep`` all that is in it."""
+        """Spend the size of a value, with all nested values if ``deep``."""
         texts = len(value) // TEXT_VALUE if isinstance(value, str) else 0
         self._budget.spend(1 + texts, self._where)
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:

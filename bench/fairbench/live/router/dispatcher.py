@@ -1,4 +1,4 @@
-"""The Router object and what it is told: which workers are up, what is under way, what is cached.
+"""The dispatcher: passes a Router object the state of workers, requests and caches.
 
 No sockets here and no tasks: everything happens at once, when it is called.
 """
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Sends requests where the router says, and never to a worker that is down.
+    """Sends requests to the workers that the router chooses, and never to one that is down.
 
     ``pool_tokens`` is the size of a worker's KV pool, ``now_s`` the time in seconds from any start.
     ``followed`` are the workers whose KV events are followed; they cache whole pages of
@@ -63,21 +63,21 @@ class Dispatcher:
         self._caches = AssumedCaches(workers, pool_tokens, followed, self.evicted)
 
     def hold(self, queue: HoldsRequests, alarm: Alarm | None = None) -> None:
-        """Let this queue hold requests before the router. To be told before the first."""
+        """Use this queue before the router. Call this before the first request."""
         self.ingress = Ingress(queue, self._send, self.now_s, lambda: bool(self.up), alarm)
 
     @property
     def under_way(self) -> int:
-        """Requests sent and not finished, those that wait at their worker or here included."""
+        """Unfinished requests, including those that wait at their worker or in the queue."""
         held = 0 if self.ingress is None else len(self.ingress)
         return sum(map(len, self.flights.values())) + held
 
     def workers(self) -> Collection[int]:
-        """Return the workers that are up, ascending (``FleetView``)."""
+        """Return the available workers in ascending order (``FleetView``)."""
         return sorted(self.up)
 
     def load(self, worker: int) -> WorkerLoad:
-        """Return the load sent and unfinished there, without asking the worker (``FleetView``)."""
+        """Return the unfinished load at the worker, without asking the worker (``FleetView``)."""
         flights = self.flights[worker]
         return WorkerLoad(len(flights), sum(flight.request.input_tokens for flight in flights))
 
@@ -105,7 +105,7 @@ class Dispatcher:
     def dispatch(
         self, request: Request, on_sent: OnSent = lambda flight: None, wish: Wish = ANYWHERE
     ) -> Flight | None:
-        """Route a request. None if it is held: ``on_sent`` is called once it goes.
+        """Route a request; return None if it is queued, then ``on_sent`` is called once it is sent.
 
         That gets a Problem instead if it never does. One that has gone before, and failed, goes
         again without waiting, unless the router itself may hold it. ``over`` has to follow. Raises
@@ -113,7 +113,9 @@ class Dispatcher:
         """
         if not self.up:
             raise Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE, "no worker is up", retry_after_s=RETRY_AFTER_S
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "no worker is available",
+                retry_after_s=RETRY_AFTER_S,
             )
         if self.ingress is not None and self.router.holds:
             self.over(request)
@@ -126,13 +128,13 @@ class Dispatcher:
         return flight in self.flights.get(flight.worker, ())
 
     def over(self, request: Request, charge: Charge = NOTHING) -> None:
-        """Nobody waits for the request's answer any more, wherever it is; it has cost so much."""
+        """Record that no client waits for the answer any more, and the cost of the request."""
         if self.ingress is not None:
             self.ingress.over(request, charge)
             self.release()
 
     def release(self) -> None:
-        """Something has changed: what is held may go."""
+        """Release queued requests that may go after a change."""
         if self.ingress is not None:
             self.ingress.release()
 
@@ -154,7 +156,7 @@ class Dispatcher:
             flight.first_token_s = self.now_s()
 
     def _place(self, routed: int, wish: Wish) -> int:
-        """Return the actual target of the router's choice, which may be out of date (``leave``)."""
+        """Return the worker for the router's choice, which may be out of date (``leave``)."""
         if wish.probe in self.flights and wish.probe not in self._leaving:
             return wish.probe
         if routed in self.up and routed not in wish.avoid:
@@ -163,7 +165,7 @@ class Dispatcher:
         return min(others, key=lambda one: len(self.flights[one]))
 
     def finish(self, flight: Flight, output_tokens: int, *, failed: bool = False) -> None:
-        """Finish a request, however it ended, with the tokens it produced.
+        """Finish a request, however it ended, with its output tokens.
 
         ``failed`` means that its worker did nothing for it.
         """
@@ -186,7 +188,7 @@ class Dispatcher:
         self.release()
 
     def leave(self, worker: int, *, died: bool = False) -> None:
-        """Take a worker down: it gets nothing more, and its requests are lost.
+        """Take a worker down: it gets no more requests, and its present requests are lost.
 
         Unless it ``died``, the worker may be alive but answers nothing.
         """
@@ -227,7 +229,7 @@ class Dispatcher:
         self.release()
 
     def may_join(self, worker: int) -> bool:
-        """Return whether a worker is out of rotation, but not for good."""
+        """Return whether a worker is out of rotation, but can return."""
         return worker in self.flights and worker not in self.up and worker not in self._leaving
 
     @property
@@ -240,7 +242,7 @@ class Dispatcher:
         )
 
     def add(self, *, followed: bool) -> int:
-        """Add a worker, down until it joins, under a number that was never used."""
+        """Add a worker under a new number; the worker is down until it joins."""
         worker = next(self._numbers)
         self.flights[worker] = {}
         self._caches.add(worker, followed=followed)

@@ -21,14 +21,14 @@ PIECE_BYTES = 2**20
 
 
 class Decoder:
-    """Decodes one body. Raises Problem (415) for an encoding that it does not know."""
+    """A decoder of one body. Raises Problem (415) for an unknown encoding."""
 
     def __init__(self, http: web.Request) -> None:
         self._encoding = _encoding(http)
         self._inner: zlib._Decompress | None = None
 
     def feed(self, piece: bytes, most: int) -> bytes:
-        """Return what a piece stands for, or a part of that which is above ``most`` bytes.
+        """Return the decoded piece, or a part of it that exceeds ``most`` bytes.
 
         Raises Problem (400) for what is not encoded so.
         """
@@ -61,9 +61,12 @@ class Decoder:
 
 
 def check_plain(http: web.Request) -> None:
-    """Raise Problem (415) for a body that is encoded at all."""
+    """Raise Problem (415) for an encoded body."""
     if _named(http) not in PLAIN:
-        raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the body without an encoding")
+        raise Problem(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            "an encoded body is not supported here: send the body without Content-Encoding",
+        )
 
 
 def _named(http: web.Request) -> str:
@@ -75,7 +78,8 @@ def _encoding(http: web.Request) -> str:
     if encoding not in PLAIN and encoding not in WINDOWS:
         raise Problem(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-            f"Content-Encoding: {encoding[:40]!r} is none of gzip, deflate and identity",
+            f"Content-Encoding: {encoding[:40]!r} is not supported: choose from gzip, "
+            "deflate, identity",
         )
     return encoding
 

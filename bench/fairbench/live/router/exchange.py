@@ -1,4 +1,4 @@
-"""An exchange: one request at one worker, sent, and its answer passed on as it comes."""
+"""An exchange: one request sent to one worker, and its answer passed on as it arrives."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class How(Enum):
 
 
 class WorkerFailed(Exception):
-    """The worker failed before its answer began, and if ``answer`` is given, by that answer."""
+    """The worker failed before its answer began, perhaps with an error ``answer``."""
 
     def __init__(self, worker: int, how: How, answer: web.Response | None = None) -> None:
         super().__init__(f"worker {worker}: {how.name}")
@@ -57,11 +57,11 @@ class WorkerFailed(Exception):
 
 
 class ClientLeft(ConnectionError):
-    """The connection to the client failed, and not that to the worker."""
+    """The connection to the client failed, not the connection to the worker."""
 
 
 class Exchange:
-    """Asks the worker and answers the client. ``usage`` and ``outcome`` say how it went.
+    """Sends a request to a worker and answers the client; ``usage`` and ``outcome`` are results.
 
     ``on_begun`` is called when the client is given the first of the answer, ``on_heard`` when a
     part of an answer has come that is no error.
@@ -89,7 +89,7 @@ class Exchange:
     async def run(
         self, session: ClientSession, url: str, sent: Mapping[str, str]
     ) -> web.StreamResponse:
-        """Send the call with the headers ``sent``; returns what the client was answered.
+        """Send the call with the headers ``sent``; return the answer given to the client.
 
         Cancelled or with a client that reads no more, it closes the connection to the worker, which
         is how workers learn that a request is not wanted any longer. Raises WorkerFailed and
@@ -134,12 +134,12 @@ class Exchange:
                 raise WorkerFailed(self._flight.worker, How.ANSWERED, refused)
             self._on_heard()
             if self._reader.is_junk and self._stream is None:
-                raise ClientPayloadError("a stream of junk")
+                raise ClientPayloadError("the stream contains data that is not an event")
             # Waits while the client is slow, and so stops reading from the worker.
             await self._write(stream, told)
         rest, failed = self._reader.rest(), self._reader.usage().failed
         if not (self._reader.is_complete or failed):
-            raise ClientPayloadError("a stream without an end")
+            raise ClientPayloadError("the stream ends without its final event")
         await self._write(stream, rest)
         self.outcome = ERROR if failed else OK
         return stream
@@ -152,7 +152,7 @@ class Exchange:
             if answer.ok and answer.content_type != EVENTS:
                 self._on_heard()
             if len(body) > MAX_BODY_BYTES:
-                raise ClientPayloadError(f"more than {MAX_BODY_BYTES} bytes")
+                raise ClientPayloadError(f"the body has more than {MAX_BODY_BYTES} bytes")
         return bytes(body)
 
     def _whole(self, body: bytes, status: int, returned: Mapping[str, str]) -> web.Response:
@@ -165,10 +165,10 @@ class Exchange:
         if status in REFUSED:
             raise WorkerFailed(self._flight.worker, How.ANSWERED, response)
         if status not in SERVED:  # nor goes the prompt where a worker says
-            odd = Problem(HTTPStatus.BAD_GATEWAY, f"the worker has answered with status {status}")
+            odd = Problem(HTTPStatus.BAD_GATEWAY, f"the worker answered with status {status}")
             raise WorkerFailed(self._flight.worker, How.ANSWERED, odd.response())
         if not is_object(body):
-            junk = Problem(HTTPStatus.BAD_GATEWAY, "what the worker has answered is no JSON")
+            junk = Problem(HTTPStatus.BAD_GATEWAY, "the answer of the worker is not JSON")
             raise WorkerFailed(self._flight.worker, How.ANSWERED, junk.response())
         self.usage = usage_of(body)
         if (problem := abort_of(body)) is not None:
@@ -178,7 +178,7 @@ class Exchange:
         return response
 
     async def _write(self, stream: web.StreamResponse, data: bytes) -> None:
-        """Pass on, the head first. Raises ClientLeft, also if nothing is read for long."""
+        """Pass on data after the head. Raises ClientLeft, also if the client stops reading."""
         if not data:
             return
         transport = self._request.transport
@@ -200,7 +200,7 @@ class Exchange:
             raise ClientLeft from error
 
     async def _break_off(self, stream: web.StreamResponse) -> web.StreamResponse:
-        """End a stream whose worker is gone, in the stream's own way."""
+        """End a stream whose worker is gone with an error in the stream's format."""
         self._flight.on_lost = lambda: None  # it is known, and ``scope`` has ended
         problem = Problem(HTTPStatus.BAD_GATEWAY, "the worker failed during this answer")
         await self._write(stream, problem.event())

@@ -1,4 +1,4 @@
-"""Fields: what of a body goes on to a worker. What is not listed here does not reach one."""
+"""Fields: the fields of a body that are passed to a worker. Other fields are dropped."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _whole(value: Raw) -> Raw | None:
 
 
 def check_ids(ids: range | list[int], vocab_size: int | None, where: str) -> None:
-    """Raise Problem for token ids that the model does not have."""
+    """Raise Problem for token ids outside the model's vocabulary."""
     if not ids or vocab_size is None:
         return
     if min(ids) < 0 or max(ids) >= vocab_size:
@@ -127,7 +127,7 @@ def check_ids(ids: range | list[int], vocab_size: int | None, where: str) -> Non
 
 
 def check_bias(bias: Mapping[str, float] | None, vocab_size: int | None) -> None:
-    """Raise Problem for a ``logit_bias`` of what is no token, or too large for any logit."""
+    """Raise Problem for a ``logit_bias`` with an invalid token or a too large value."""
     try:
         check_ids([int(name) for name in bias or ()], vocab_size, "logit_bias")
     except ValueError:
@@ -137,7 +137,7 @@ def check_bias(bias: Mapping[str, float] | None, vocab_size: int | None) -> None
 
 
 def check_template_kwargs(values: Mapping[str, object] | None) -> None:
-    """Raise Problem for more than switches: a template of a client's runs in the worker."""
+    """Raise Problem unless all values are switches; the template runs in the worker."""
     for name, value in (values or {}).items():
         if name == "chat_template" or isinstance(value, list | dict):
             raise bad_request(f"chat_template_kwargs: {name[:64]!r} is not a switch")

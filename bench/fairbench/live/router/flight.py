@@ -1,4 +1,4 @@
-"""A flight: one request at one worker, and what it was when it was made."""
+"""A flight: one request at one worker, with the state at the time it was created."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Flight:
 
 
 class Wish(NamedTuple):
-    """Workers to avoid, or a probe's only target, even if that is out of rotation."""
+    """Workers to avoid, or the only target of a probe, even if out of rotation."""
 
     avoid: Collection[int] = ()
     probe: int | None = None
@@ -41,7 +41,7 @@ OnSent: TypeAlias = Callable[[Flight | Problem], None]
 
 
 def pages_of(ids: array[int], page_tokens: int) -> Prompt:
-    """Return a prompt as routers see it: without its last, incomplete page.
+    """Return a prompt as routers see it, without its last, incomplete page.
 
     The incomplete page could only match an identical ending, and no KV event would ever report it.
     """

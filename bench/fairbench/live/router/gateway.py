@@ -1,4 +1,4 @@
-"""The gateway before the router, as its configuration has it, with what its detector looks at."""
+"""The gateway before the router, built from its configuration, with the loads for its detector."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def hold_requests(
     info: WorkerInfo,
     weights: Mapping[str, float],
 ) -> Follow | None:
-    """Put the gateway and admission control before the router, if there are to be any.
+    """Put the gateway and admission control before the router, if they are configured.
 
     ``weights`` may change meanwhile. Returns what has to run for each worker, by its number and
     address, None for nothing.
@@ -94,7 +94,7 @@ async def hold_requests(
 
 
 def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings that fill the engines and leave them next to no queue of their own.
+    """Return settings that fill the engines but leave them almost no queue of their own.
 
     Settings in ``given`` take precedence.
     """

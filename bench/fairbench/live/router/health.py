@@ -1,4 +1,4 @@
-"""Health: which workers are up, asked at intervals, and at once when a connection breaks."""
+"""Health: checks which workers are up, at intervals and when a connection breaks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class Health:
-    """Takes workers out of rotation and back in; ``on_return(worker)`` comes before the latter.
+    """Takes workers out of rotation and back; calls ``on_return(worker)`` before a return.
 
     A worker that has stalled is back when it has produced a token for the router itself, or when it
     was down by its own account, since what comes back then is another process.
@@ -53,7 +53,7 @@ class Health:
         self._stalled: set[int] = set()
 
     async def begin(self, patience_s: float) -> None:
-        """Ask every worker; who has not answered by then is down until it does."""
+        """Ask every worker; a worker that does not answer in time is down until it does."""
         await asyncio.wait(self._ask_all(), timeout=patience_s)
         for worker in self._asked:
             self._dispatcher.leave(worker)
@@ -65,7 +65,7 @@ class Health:
             self._ask_all()
 
     async def check(self, worker: int) -> bool:
-        """Ask one worker, and join or leave it as it answers. Returns whether it is healthy."""
+        """Ask one worker, update its state, and return whether it is healthy."""
         return await asyncio.shield(self.suspect(worker))
 
     def suspect(self, worker: int) -> asyncio.Task[bool]:
@@ -127,7 +127,7 @@ class Health:
         return response.headers.get(headers.ROUTERS) == self._router_id
 
     async def _decodes(self, worker: int) -> bool:
-        """Return whether a worker produces a token, or refuses for reasons outside its engine."""
+        """Return whether a worker produces a token, or refuses for a reason outside its engine."""
         address = self._workers[worker]
         try:
             async with self._session.post(
@@ -142,7 +142,7 @@ class Health:
             return False
 
     async def _answers(self, worker: int) -> bool | None:
-        """Return whether a worker says that it is healthy, or None after a timeout."""
+        """Return whether a worker reports that it is healthy, or None after a timeout."""
         address = self._workers[worker]
         try:
             async with self._session.get(

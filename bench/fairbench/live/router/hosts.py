@@ -1,4 +1,4 @@
-"""Hosts: the names by which a server may be asked, so that no web page of another site can.
+"""Hosts: the names of this server, so that pages of other web sites cannot use it.
 
 A page can have its own name resolve to an address of this machine or network (DNS rebinding), and
 a browser then takes the server for that page's own. The browser still sends the name.
@@ -21,7 +21,7 @@ ANY_HOST = "*"
 
 
 def check_host(http: web.Request, allowed: Collection[str], *, addresses: bool) -> None:
-    """Raise Problem (403) for a request that another site's page may have sent.
+    """Raise Problem (403) for a request that a page of another site may have sent.
 
     Args:
         http: The request. Without a ``Host``, which every browser sends, it is no page's.
@@ -53,4 +53,7 @@ def _is_address(host: str | None) -> bool:
 
 
 def _foreign(what: str) -> Problem:
-    return Problem(HTTPStatus.FORBIDDEN, f"{what} is none by which this server may be asked")
+    return Problem(
+        HTTPStatus.FORBIDDEN,
+        f"{what} is not a host name of this server; the operator can add it with --allow-host",
+    )

@@ -1,4 +1,4 @@
-"""Identity: whose a request is."""
+"""Identity: the client of a request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Owners(Protocol):
 
 
 class Keyring:
-    """API keys by a keyed hash: how long a look-up takes says nothing of how near a guess is."""
+    """API keys by a keyed hash, so that the time of a look-up reveals nothing about keys."""
 
     def __init__(self, keys: Mapping[str, str]) -> None:
         self._secret = token_bytes(32)
@@ -40,7 +40,7 @@ class Keyring:
 
 
 def client_of(sent: Mapping[str, str], said: str | None, keys: Owners | None) -> str:
-    """Return the client of a request, by its headers and the body's field ``said``.
+    """Return the client of a request, from its headers and the body field ``said``.
 
     With ``keys``, only the key decides, so that no client can impersonate another. Raises Problem
     for an unknown key and for an invalid name.
@@ -55,7 +55,7 @@ def client_of(sent: Mapping[str, str], said: str | None, keys: Owners | None) ->
     if not is_name(client):
         raise Problem(
             HTTPStatus.BAD_REQUEST,
-            f"a client's name has 1 to {MAX_LENGTH} printable ASCII characters",
+            f"the name of a client must have 1 to {MAX_LENGTH} printable ASCII characters",
         )
     return client
 
@@ -75,7 +75,8 @@ def _hashed_name(said: str) -> str:
         return said
     if len(said) > MAX_BODY_LENGTH:
         raise Problem(
-            HTTPStatus.BAD_REQUEST, f"whose a request is takes at most {MAX_BODY_LENGTH} characters"
+            HTTPStatus.BAD_REQUEST,
+            f"the field that names the client must have at most {MAX_BODY_LENGTH} characters",
         )
     return HASHED + blake2b(said.encode("utf-8"), digest_size=HASH_BYTES).hexdigest()
 

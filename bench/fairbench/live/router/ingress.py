@@ -1,4 +1,4 @@
-"""The queue before the workers in the router's process: what is held, and when it is asked again.
+"""The queue before the workers in the router's process.
 
 No sockets here and no tasks, as in the dispatcher.
 """
@@ -35,7 +35,7 @@ Alarm: TypeAlias = Callable[[float, Callable[[], None]], Ringing]
 
 
 class Ingress:
-    """Requests that wait before the workers until the ``queue`` lets them go, and those it let go.
+    """Requests that wait in the ``queue`` until it releases them, and released ones.
 
     ``send`` makes a flight of one that goes; ``is_open`` says whether any worker is up; ``alarm``
     wakes the queue when it wants to be asked although nothing has happened, None for a queue that
@@ -71,11 +71,11 @@ class Ingress:
         return Counter(request.client for request in self._held)
 
     def let_go(self, request: Request) -> bool:
-        """Return whether a request was released and is not over: it has waited and was charged."""
+        """Return whether a released request is not over: it has waited and was charged."""
         return request in self._gone
 
     def enter(self, request: Request, on_sent: OnSent, wish: Wish) -> Flight | None:
-        """Enter a request. If it is queued, return None; ``on_sent`` is called when it leaves.
+        """Add a request. If it is queued, return None; ``on_sent`` is called when it is sent.
 
         Raises Problem: 429 if the queue refuses the request, and any problem of sending it.
         """
@@ -100,7 +100,7 @@ class Ingress:
         return _too_many(why, max(1, ceil(late_s)))
 
     def moved(self, request: Request, worker: int | None) -> None:
-        """Record the request's worker, or None: a new attempt, or the worker is down."""
+        """Record the request's worker; None if a new attempt follows or the worker is down."""
         if request in self._gone:
             self.queue.moved(request, worker)
 
@@ -115,7 +115,7 @@ class Ingress:
             self.queue.finish(request, charge.output_tokens, self._now_s(), read)
 
     def release(self) -> None:
-        """Ask the queue who has waited too long, and who may go now."""
+        """Refuse requests that have waited too long, and send those that may go now."""
         now_s, is_open = self._now_s(), self._is_open()
         ends: list[tuple[Request, Flight | Problem]] = [
             (request, _given_up(is_open)) for request in self.queue.shed(now_s)
@@ -151,7 +151,7 @@ def _given_up(is_open: bool) -> Problem:
         return _too_many("the request has waited as long as it may, or others went before it")
     return Problem(
         HTTPStatus.SERVICE_UNAVAILABLE,
-        "no worker was up as long as the request may wait",
+        "no worker became available within the time that the request may wait",
         retry_after_s=RETRY_AFTER_S,
     )
 

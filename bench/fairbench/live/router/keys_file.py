@@ -1,4 +1,4 @@
-"""The keys file: whose each API key is, and what each client is entitled to."""
+"""The keys file: the client of each API key, and the weights and quotas of clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MOST = 10**12  # a minute
 
 @dataclass(frozen=True, slots=True)
 class KeysFile:
-    """API key -> client; and by client, where they are given, weights and quotas."""
+    """Clients by API key; weights and quotas by client, if they are given."""
 
     keys: Mapping[str, str]
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -40,19 +40,25 @@ def read_keys(path: Path) -> KeysFile:
     tables = data.pop(CLIENTS) if isinstance(data.get(CLIENTS), dict) else {}
     for number, (key, client) in enumerate(data.items(), 1):
         if not isinstance(client, str):
-            raise DataError(f"{path}: key {number}: its client must be a text")
+            raise DataError(f"{path}: key {number}: the client must be a text")
         if not is_name(client):
-            raise DataError(f"{path}: key {number}: its client must be a name, not {client!r}")
+            raise DataError(f"{path}: key {number}: the client must be a name, not {client!r}")
         if not is_key(key):
-            raise DataError(f"{path}: key {number}: must be printable ASCII, without spaces around")
+            raise DataError(
+                f"{path}: key {number}: must be printable ASCII, without spaces at its ends"
+            )
     if not data:
-        raise DataError(f"{path}: holds no key")
+        raise DataError(f"{path}: must hold at least one key")
     for number, (client, table) in enumerate(tables.items(), 1):
         if not isinstance(table, dict) or client not in with_tenants(data.values()):
-            raise DataError(f"{path}: {CLIENTS}: entry {number} is no table of a client with a key")
+            raise DataError(
+                f"{path}: {CLIENTS}: entry {number} must be the table of a client that has a key"
+            )
         _check(table, f"{path}: {CLIENTS}.{client}")
         if client in tenants_of(data.values()) and table.keys() - {WEIGHT}:
-            raise DataError(f"{path}: {CLIENTS}.{client}: a tenant has a {WEIGHT} and nothing else")
+            raise DataError(
+                f"{path}: {CLIENTS}.{client}: a tenant can have a {WEIGHT}, and no other field"
+            )
     quotas = {client: Quota(one.get(TOKENS), one.get(REQUESTS)) for client, one in tables.items()}
     return KeysFile(
         data,
@@ -64,7 +70,7 @@ def read_keys(path: Path) -> KeysFile:
 def admin_key_of(
     port: int | None, file: Path | None, clients: KeysFile | None, of_workers: WorkerKeys
 ) -> str | None:
-    """Return the admin endpoint's key, None for none. Raises UsageError or DataError.
+    """Return the admin endpoint's key, or None. Raises UsageError or DataError.
 
     If clients have keys, the endpoint needs a key of its own that no client has. The endpoint also
     needs a key if workers have keys, since an added worker is shown its key.
@@ -72,13 +78,15 @@ def admin_key_of(
     if file is None:
         keys = "--keys" if clients is not None else "keys of workers"
         if port is not None and (clients is not None or of_workers != WorkerKeys()):
-            raise UsageError(f"--admin-port {port}: with {keys} it needs --admin-key-file")
+            raise UsageError(f"--admin-port {port} needs --admin-key-file if {keys} is given")
         return None
     if port is None:
-        raise UsageError("--admin-key-file: only with --admin-port")
+        raise UsageError("--admin-key-file needs --admin-port")
     key = read_key(file, str(file))
     if clients is not None and key in clients.keys:
-        raise UsageError(f"--admin-key-file {file}: is the key of a client")
+        raise UsageError(
+            f"--admin-key-file {file}: this is the key of a client; choose another key"
+        )
     return key
 
 
@@ -86,7 +94,9 @@ def _check(table: Mapping[str, Any], where: str) -> None:
     for number, name in enumerate(table, 1):
         if name not in FIELDS:
             names = ", ".join(FIELDS)
-            raise DataError(f"{where}: entry {number} is none of {names} (keys go above tables)")
+            raise DataError(
+                f"{where}: entry {number} must be one of {names}; keys must stand above the tables"
+            )
     try:
         checked_weights({WEIGHT: table.get(WEIGHT, 1)})
     except UsageError as error:

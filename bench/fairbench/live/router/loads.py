@@ -1,4 +1,4 @@
-"""The workers' loads as they say themselves, polled: what a saturation detector looks at."""
+"""Polled loads of the workers, as a saturation detector sees them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Told(NamedTuple):
-    """A worker's report: waiting requests, running requests, and used share of its KV pool."""
+    """A worker's report: waiting requests, running requests, used share of its KV pool."""
 
     waiting: int
     running: int
@@ -35,7 +35,7 @@ class Told(NamedTuple):
 
 
 class PolledLoads:
-    """A ``FleetView`` of what the workers said last; who has not for ``stale_s`` says nothing."""
+    """A ``FleetView`` of the last reports; reports older than ``stale_s`` are ignored."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class PolledLoads:
         self._told: dict[int, tuple[float, Told]] = {}
 
     def workers(self) -> Collection[int]:
-        """Return the workers that are up."""
+        """Return the available workers."""
         return self._dispatcher.workers()
 
     def load(self, worker: int) -> WorkerLoad:
@@ -72,7 +72,7 @@ class PolledLoads:
 async def poll(
     session: ClientSession, address: WorkerAddress, worker: int, loads: PolledLoads, poll_s: float
 ) -> None:
-    """Ask a worker every ``poll_s``, until cancelled; each on its own, so that none is late."""
+    """Ask a worker every ``poll_s`` until cancelled; each worker has its own task."""
     page, complained = LOADS, False
     while True:
         told = await _ask(session, address, page)
@@ -99,7 +99,7 @@ async def _ask(session: ClientSession, worker: WorkerAddress, page: str) -> Told
 
 
 def told_by(body: bytes) -> Told | None:
-    """Parse a page of loads or of metrics; None if it is neither.
+    """Parse a page of loads or metrics; return None for another page.
 
     The counts of several ranks are added; their pool shares are averaged.
     """

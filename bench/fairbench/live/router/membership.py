@@ -1,4 +1,4 @@
-"""Membership: which workers there are, and how one is added or drained while requests go on."""
+"""Membership: the present workers, and how workers are added or drained while requests go on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Membership:
-    """Adds and drains workers. A number is never given twice, so that ``workers`` only grows.
+    """Adds and drains workers. A number is never used twice, so that ``workers`` only grows.
 
     ``follow(worker)`` is called for one that was added, ``unfollow(worker)`` for one that is gone.
     Those who change it raise Problem if it cannot be.
@@ -45,7 +45,7 @@ class Membership:
         return [self.row(worker) for worker in self._dispatcher.flights]
 
     def row(self, worker: int) -> dict[str, Any]:
-        """Return a worker's number, address, state and requests, but never its key."""
+        """Return a worker's number, address, state and requests, without its key."""
         address = self._workers[worker]
         return {
             "worker": worker,
@@ -66,7 +66,7 @@ class Membership:
         return "ejected" if self._breakers.is_open(worker) else "down"
 
     async def add(self, address: WorkerAddress, patience_s: float) -> int:
-        """Add a worker and return its number. It joins once healthy, possibly after ``patience_s``.
+        """Add a worker and return its number. The worker joins once it is healthy.
 
         Fails with 409 if it is known already, is this router itself, or the router cannot have
         more.
@@ -76,7 +76,7 @@ class Membership:
             raise Problem(HTTPStatus.CONFLICT, f"{address.url} is this router itself")
         for worker in self._dispatcher.flights:
             if self._workers[worker].url == address.url:
-                raise Problem(HTTPStatus.CONFLICT, f"{address.url} is worker {worker} already")
+                raise Problem(HTTPStatus.CONFLICT, f"{address.url} is already worker {worker}")
         worker = self._dispatcher.add(followed=address.kv_events is not None)
         self._workers.append(address)
         assert self._workers[worker] is address
@@ -98,7 +98,10 @@ class Membership:
             return
         self._check_changeable()
         if self._dispatcher.up == {worker}:
-            raise Problem(HTTPStatus.CONFLICT, f"worker {worker} is the only one that is up")
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                f"worker {worker} is the only available worker, and cannot be drained",
+            )
         log.info("worker %d is being drained", worker)
         self._breakers.forget(worker)
 
@@ -112,5 +115,5 @@ class Membership:
         if not self._dispatcher.can_change:
             name = self._dispatcher.router.name
             raise Problem(
-                HTTPStatus.CONFLICT, f"the router {name} cannot change its set of workers"
+                HTTPStatus.CONFLICT, f"workers cannot be added or drained with the router {name}"
             )

@@ -1,4 +1,4 @@
-"""Traces by OpenTelemetry: a span a request, part of its client's trace, its worker's parent."""
+"""Traces by OpenTelemetry: a span for each request, between the client's and the worker's."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FLUSH_MS = 2_000
 
 
 def otel_traces() -> Traces:
-    """Told to whom OpenTelemetry's variables say, such as ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+    """Return traces that are exported as OpenTelemetry's environment variables say.
 
     Raises UsageError, with the command that installs it, if it is not there.
     """
     for name in NAMES:
         if find_spec("opentelemetry") is None or find_spec(name) is None:
-            raise UsageError(f"--otel needs {name}: pip install '.[otel]'")
+            raise UsageError(f"--otel needs the package {name}: pip install '.[otel]'")
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider

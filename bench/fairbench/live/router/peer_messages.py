@@ -37,7 +37,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_message(message: Message) -> None:
-    """Raise Problem for totals that no router can have, which would make sums infinite or none."""
+    """Raise Problem for impossible totals, which would make sums infinite or undefined."""
     told = {**message.gone, message.origin: message.parts}
     if len(told) > MOST_ORIGINS or any(len(origin) > LONGEST_ORIGIN for origin in told):
         raise bad_request("the message tells of more routers than there can be")
@@ -58,7 +58,7 @@ class Answer(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass
 class Known:
-    """The knowledge of one peer process, according to its answers."""
+    """The knowledge of one peer process, as its answers report it."""
 
     origin: str = ""
     versions: Versions = field(default_factory=dict)
@@ -69,12 +69,12 @@ class Known:
         return self.versions.get(origin, {})
 
     def answered(self, answer: Answer) -> None:
-        """Record an answer; a new process at that address starts with no knowledge."""
+        """Record an answer; a new process at the same address starts without knowledge."""
         if answer.origin != self.origin:
             self.origin, self.versions = answer.origin, {}
         self.versions.update(answer.known)
 
     def forget_sometimes(self, now_s: float) -> None:
-        """Now and then it is taken to know nothing."""
+        """Discard the knowledge at intervals, so that all totals are sent again."""
         if now_s - self.forgotten_s >= ALL_EVERY_S:
             self.forgotten_s, self.versions = now_s, {}

@@ -1,4 +1,4 @@
-"""Peers: other routers before the same workers, which are told this one's totals, and tell theirs.
+"""Peers: other routers in front of the same workers, with which totals are exchanged.
 
 The same objects exchange the same totals as in a simulation (``schedulers/peers``), but that a peer
 is told only what has changed since what it answers that it knows. A message that is lost is made
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Peering:
-    """The parts of this router that share totals, and its place among its peers."""
+    """The parts of this router that share totals, and its position among its peers."""
 
     parts: Mapping[str, Exchanges]
     fleet: str
@@ -56,7 +56,7 @@ class Peering:
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def message(self, known: Known | None = None) -> bytes:
-        """Return the message for a peer: the totals it lacks, and the waiting clients.
+        """Return the message for a peer: the totals that it lacks, and the waiting clients.
 
         While no worker is up, waiting clients are left out, so that they do not hold others up.
         """
@@ -87,7 +87,7 @@ class Peering:
         return found
 
     async def hear(self, request: web.Request) -> web.Response:
-        """Handle a peer's message: 200 and the present knowledge, even if the message is old.
+        """Handle a peer's message: answer 200 with the present knowledge, even to an old message.
 
         Answers 401, 409 or 400 to an unauthorised or invalid message.
         """
@@ -100,7 +100,10 @@ class Peering:
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     def take_in(self, body: bytes) -> Answer:
-        """Add what a message has that is new; what is known of its origins now. Raises Problem."""
+        """Apply the new parts of a message; return the known state of its origins.
+
+        Raises Problem.
+        """
         try:
             message = msgspec.json.decode(body, type=Message)
         except (ValueError, RecursionError):
@@ -110,7 +113,9 @@ class Peering:
         fits = all(parts.keys() == self.parts.keys() for parts in told.values())
         if message.fleet != self.fleet or not fits:
             raise Problem(
-                HTTPStatus.CONFLICT, "another router, gateway, setting of these, or list of workers"
+                HTTPStatus.CONFLICT,
+                "this peer has another router, gateway, list of workers, or other "
+                "settings; peers must be equal",
             )
         if message.origin == self.origin:
             return Answer(self.origin, {})
@@ -132,11 +137,14 @@ class Peering:
     def _check_caller(self, request: web.Request) -> None:
         shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         if not hmac.compare_digest(shown, f"Bearer {self.key}".encode()):
-            raise Problem(HTTPStatus.UNAUTHORIZED, "send Authorization: Bearer with the peers' key")
+            raise Problem(
+                HTTPStatus.UNAUTHORIZED,
+                "the key of the peers is missing or wrong: send Authorization: Bearer KEY",
+            )
 
 
 def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
-    """Let the router's parts be some of several, if it has peers. To be told before any request."""
+    """Make the router one of several, if it has peers. Call this before any request."""
     if not config.peers:
         return None
     assert config.peer_key is not None, "nobody is heard without a key"
@@ -154,19 +162,19 @@ def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
 
 
 def _before_what(config: RouterConfig) -> tuple[object, ...]:
-    """Return what peers must share: under other quanta or prices, totals mean something else."""
+    """Return the settings that peers must share, because totals depend on quanta and prices."""
     names = (config.router, config.gateway)
     own = [(name, sorted(own_settings(str(name), config.settings).items())) for name in names]
     return *own, [worker.url for worker in config.workers]
 
 
 def check_peers(router: type, name: str, gateway: str | None) -> None:
-    """Raise UsageError unless the router or the gateway has sums that peers can share."""
+    """Raise UsageError unless the router or the gateway has counters that peers can share."""
     if not hasattr(router, "export_totals") and not _gateway_shares(gateway):
-        before = f" nor the gateway {gateway}" if gateway else ""
+        before = f" or the gateway {gateway}" if gateway else ""
         raise UsageError(
-            f"--peer: neither the router {name}{before} has sums to share: choose the router "
-            "d2lpm, or the gateway vtc"
+            f"--peer: the router {name}{before} has no counters that peers can share; "
+            "choose the router d2lpm, or the gateway vtc"
         )
 
 
@@ -175,7 +183,7 @@ def _gateway_shares(gateway: str | None) -> bool:
 
 
 async def tell(session: ClientSession, peering: Peering, url: str, every_s: float) -> None:
-    """Tell one peer again and again what it has not heard, whether or not it answers."""
+    """Send one peer the totals that it lacks, again and again, whether or not it answers."""
     headers = {"Authorization": f"Bearer {peering.key}", "Content-Type": "application/json"}
     trouble: str | None = None
     known = Known()
@@ -194,7 +202,7 @@ async def tell(session: ClientSession, peering: Peering, url: str, every_s: floa
 async def _told(
     session: ClientSession, url: str, message: bytes, headers: Mapping[str, str], known: Known
 ) -> str | None:
-    """Send a message and update ``known``; return None, or the reason why it was not taken."""
+    """Send a message and update ``known``; return None, or the reason for a failure."""
     try:
         async with (
             asyncio.timeout(PATIENCE_S),
@@ -211,7 +219,7 @@ async def _told(
 
 
 def telling(config: RouterConfig, peering: Peering | None, session: ClientSession) -> list[Work]:
-    """Return the tasks that keep telling each peer."""
+    """Return the tasks that send totals to each peer."""
     if peering is None:
         return []
     every_s = served_routers(config.settings).every_s

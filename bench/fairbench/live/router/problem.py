@@ -1,4 +1,4 @@
-"""Errors of the router's own, in the shape of OpenAI's."""
+"""The router's own errors, in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.live.json_errors import error_answer, error_body
 
 
 class Problem(Exception):
-    """The reason for refusing a request. The message is for the client; ``worker`` has failed."""
+    """The reason for refusing a request. The client sees the message; ``worker`` has failed."""
 
     def __init__(
         self,
@@ -45,5 +45,5 @@ class Problem(Exception):
 
 
 def bad_request(message: str) -> Problem:
-    """Return the client's own error: 400."""
+    """Return an error of the client (400)."""
     return Problem(HTTPStatus.BAD_REQUEST, message)

@@ -1,4 +1,4 @@
-"""Progress: which workers produce nothing although they have requests, whatever they say.
+"""Progress: detects workers that have requests but produce nothing, whatever they report.
 
 An engine that hangs in one request may go on to answer health checks, which another process or
 thread of it does. Only tokens show that it decodes.
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Progress:
-    """Watches the workers; one that is silent too long is given to ``on_stall``.
+    """Watches the workers; calls ``on_stall`` with a worker that is silent for too long.
 
     A worker is silent while it has requests and nothing comes of any: no piece of an answer with a
     status of success, and no change of what its ``/metrics`` says that it has produced. Time
@@ -58,11 +58,11 @@ class Progress:
         self._told: dict[int, tuple[float, ...]] = {}
 
     def heard(self, worker: int) -> None:
-        """Note that a part of an answer has come from the worker."""
+        """Record that a part of an answer has arrived from the worker."""
         self._silent_s.pop(worker, None)
 
     async def watch(self) -> None:
-        """Look at every worker again and again, until cancelled."""
+        """Check every worker repeatedly until cancelled."""
         pause_s = self._stall_s / LOOKS
         while True:
             await asyncio.sleep(pause_s)
@@ -92,7 +92,7 @@ class Progress:
         return min(max(self._stall_s, longest), LONGEST_STALLS * self._stall_s)
 
     async def _ask(self, worker: int, patience_s: float) -> None:
-        """Take a change of what the worker says that it has produced as a sign of progress."""
+        """Count a change in the worker's own report of produced tokens as progress."""
         address = self._workers[worker]
         try:
             async with self._session.get(

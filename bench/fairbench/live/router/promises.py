@@ -1,4 +1,4 @@
-"""Promises: by when a request is due, as its headers say."""
+"""Deadlines of requests, from their headers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_MS = 86_400_000  # a day
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The targets of a request, and within how many seconds it itself asks to be over."""
+    """The targets of a request, and the limit in seconds that the request itself sets."""
 
     targets: Targets = NO_TARGETS
     within_s: float | None = None
@@ -31,13 +31,13 @@ NO_PROMISE = Promise()
 
 @dataclass(frozen=True, slots=True)
 class Promises:
-    """The targets of every request, and of those that name one of the ``objectives``."""
+    """The targets of every request, and of requests that name one of the ``objectives``."""
 
     of_all: Targets = NO_TARGETS
     objectives: Mapping[str, Targets] = field(default_factory=dict)
 
     def of(self, sent: Mapping[str, str]) -> Promise:
-        """Return the promise for a request's headers. Raises Problem, 400, for an invalid promise.
+        """Return the targets for a request's headers. Raises Problem (400) for an invalid header.
 
         An unknown objective is ignored if no objectives are configured, since it belongs to
         somebody else; otherwise it is an error.
@@ -79,8 +79,8 @@ def promises(given: Mapping[str, str] | None) -> Promises:
         for latency, target in targets.given():
             if target.of_alone:
                 raise UsageError(
-                    f"--goodput {latency}:{target}: serve does not know the latency alone: "
-                    "write a time such as 500ms or 2s"
+                    f"--goodput {latency}:{target}: serve does not know the latency on an "
+                    "idle worker; write a time such as 500ms or 2s"
                 )
     of_all = parsed.pop("")
     return Promises(of_all, {name: laid_over(of_all, one) for name, one in parsed.items()})

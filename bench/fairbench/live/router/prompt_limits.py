@@ -1,4 +1,4 @@
-"""Prompt limits: what no worker could take, found before it costs the router or a worker much."""
+"""Prompt limits: rejects prompts that no worker can take, before they cost much."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OTHER_SIGNS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class PromptLimits:
-    """``most_tokens`` is the largest pool of a worker, ``vocab_size`` the model's number of tokens.
+    """``most_tokens`` is the largest pool of a worker, ``vocab_size`` the size of the vocabulary.
 
     None is not known. ``patterns`` says that the operator allows regular expressions and grammars.
     To decode JSON holds up everyone: milliseconds for a megabyte of text, but a second for many
@@ -32,14 +32,14 @@ class PromptLimits:
     patterns: bool = False
 
     def check_body(self, raw: bytes) -> None:
-        """Raise Problem for a body of more values than a prompt has."""
+        """Raise Problem for a body with more values than a prompt can have."""
         most = self.most_tokens
         for sign, per_token in SIGNS:
             if len(raw) > OTHER_SIGNS < raw.count(sign) - per_token * most:
                 raise self._too_long()
 
     def check_tokens(self, tokens: int) -> None:
-        """Raise Problem if so many are too many."""
+        """Raise Problem if the prompt has too many tokens."""
         if tokens > self.most_tokens:
             raise self._too_long()
 
@@ -52,7 +52,7 @@ class PromptLimits:
     def _too_long(self) -> Problem:
         return Problem(
             HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            f"the prompt has more than {self.most_tokens} tokens, which no worker can hold",
+            f"the prompt has more than {self.most_tokens} tokens, the limit of the largest worker",
         )
 
 

@@ -1,4 +1,4 @@
-"""The proxy: a request is read, attributed, routed, passed on, and accounted for."""
+"""The proxy: a request is read, attributed to a client, routed, passed on, and charged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PASSED_ON = (headers.OUTPUT_TOKENS, headers.PROGRAM, headers.DEPTH, "traceparent
 
 
 class Proxy:
-    """Answers requests with a worker's help. Raises Problem where there is no such answer."""
+    """Answers requests with the help of a worker. Raises Problem if no answer is possible."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Proxy:
 
     @property
     def under_way(self) -> int:
-        """Requests at the workers, or held until one may go there."""
+        """Requests at the workers, and queued requests."""
         return self.dispatcher.under_way
 
     async def models(self, http: web.Request) -> web.StreamResponse:
@@ -102,7 +102,7 @@ class Proxy:
                     )
             except (ClientError, OSError):
                 self._health.suspect(worker)
-        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no worker is up")
+        raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "no worker is available")
 
     async def serve(self, http: web.Request, api: Api) -> web.StreamResponse:
         """Serve one request of an API that generates."""
@@ -182,7 +182,7 @@ class Proxy:
                     lease.grow(len(body))
         except TimeoutError:
             raise Problem(
-                HTTPStatus.REQUEST_TIMEOUT, f"the body was not complete within {BODY_S:g} s"
+                HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {BODY_S:g} s"
             ) from None
         except web.RequestPayloadError:
             raise bad_request("the body does not have the length that its headers say") from None

@@ -1,4 +1,4 @@
-"""Quotas: what a client may ask for in a minute, whatever the others do."""
+"""Quotas: a client's tokens and requests per minute, regardless of other clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKENS, REQUESTS = "tokens_per_min", "requests_per_min"
 
 
 class Quota(NamedTuple):
-    """Tokens (prompt and output, cached or not) and requests a minute, None for any number."""
+    """Tokens (prompt and output, cached or not) and requests per minute; None for no limit."""
 
     tokens: int | None = None
     requests: int | None = None
@@ -28,7 +28,7 @@ class Quota(NamedTuple):
 
 
 class _Bucket:
-    """Fills at so many a minute, up to a minute's worth; may be overdrawn, which is paid back."""
+    """A bucket that holds up to a minute's quota and fills steadily; it may be overdrawn."""
 
     def __init__(self, now_s: float) -> None:
         self._missing = 0.0  # of a full one, so that it is full whatever the quota becomes
@@ -44,7 +44,7 @@ class _Bucket:
 
 
 class Quotas:
-    """Token buckets by client, of a minute's quota each, on a clock ``now_s`` in seconds. Pure.
+    """Token buckets by client with a minute's quota, on a clock ``now_s`` in seconds. Pure.
 
     A request is taken in while its client has a request and any token left. Its prompt and the
     output that it asks for are then taken from the tokens, and at its end what it has cost is put
@@ -78,7 +78,7 @@ class Quotas:
 
     @contextmanager
     def lease(self, client: str, tokens: int) -> Iterator[Bill]:
-        """Reserve a request's tokens; when the block ends, charge what is on the bill instead."""
+        """Reserve a request's tokens; when the block ends, charge the bill instead."""
         bill = Bill()
         self._take(client, tokens)
         try:
@@ -97,6 +97,6 @@ class Quotas:
 def _over(quota: str, minutes: float) -> Problem:
     return Problem(
         HTTPStatus.TOO_MANY_REQUESTS,
-        f"over the quota of this client, {quota} a minute",
+        f"the client has used its quota of {quota} per minute; try again later",
         retry_after_s=max(1, ceil(min(minutes, 1.0) * MINUTE_S)),  # much may be given back soon
     )

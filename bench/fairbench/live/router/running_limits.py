@@ -1,4 +1,4 @@
-"""The number of requests that each worker runs at once, as reported; gateways' ``auto``."""
+"""The number of requests that each worker reports to run at once, for gateways' ``auto``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADROOM = 0.05  # of what an engine runs at once, to wait in its own queue
 
 
 async def most_running(session: ClientSession, workers: Sequence[WorkerAddress]) -> int | None:
-    """Return how many requests every worker can run at once, None if no worker reports it."""
+    """Return how many requests every worker can run at once; None if no worker reports it."""
     pages = (SERVER_INFO, LOADS, METRICS)
     told = await asyncio.gather(*(_most(session, one, page) for one in workers for page in pages))
     return min((most for most in told if most), default=None)

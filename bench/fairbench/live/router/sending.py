@@ -1,4 +1,4 @@
-"""Sending: a request on its way to a worker, once the router lets it go."""
+"""Sending: a request on its way to a worker, once the router releases the request."""
 
 from __future__ import annotations
 

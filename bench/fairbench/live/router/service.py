@@ -1,4 +1,4 @@
-"""The router's service: all that runs in its process, from its start to its end."""
+"""The router's service: everything that runs in its process, from start to end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server-sent events out of chunks of bytes, in time and memory that are bounded by what comes."""
+"""Server-sent events from chunks of bytes, with time and memory bounded by the input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONGEST_END = 4
 
 
 class EventSplitter:
-    """Whole events, each with the blank line that ends it.
+    """A splitter that returns whole events, each with the blank line that ends it.
 
     One of more than ``MAX_EVENT_BYTES`` comes in pieces, as it came, so that a worker which never
     ends one fills no memory: ``feed`` tells pieces from events.

@@ -1,4 +1,4 @@
-"""Text to token ids, for the router's prefix tree: as the model's tokenizer has them, or nearly."""
+"""Text to token ids for the router's prefix tree, with the model's tokenizer or approximately."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ TOKEN_BYTES = array("I").itemsize
 
 
 class TextTokens(Protocol):
-    """``method`` says how, for the log and the metrics."""
+    """The interface; ``method`` describes it for the log and the metrics."""
 
     @property
     def method(self) -> str: ...
 
     def ids(self, text: str) -> array[int]:
-        """Token ids of a text, which begin alike for texts that do."""
+        """Return the token ids of a text; texts with equal beginnings have equal first ids."""
         ...
 
 
 class ApproximateTokens:
-    """Four bytes of UTF-8 are a token, roughly what English prose takes."""
+    """Tokens of four bytes of UTF-8, roughly the size of a token of English prose."""
 
     method = f"approximated: {TOKEN_BYTES} bytes a token"
 
@@ -32,7 +32,7 @@ class ApproximateTokens:
 
 
 class TokenizerTokens:
-    """The ids of a ``tokenizers`` object, special tokens included, as engines encode a prompt."""
+    """Token ids of a ``tokenizers`` object, including special tokens, as in engines."""
 
     def __init__(self, tokenizer: Any, name: str) -> None:
         self._tokenizer, self._name = tokenizer, name

@@ -1,4 +1,4 @@
-"""Traces: what there is to tell of each request to a system that collects them. No text of it."""
+"""Traces: the facts about each request for a trace collector, without its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Usage: how many tokens an answer took, and whether it failed, read from it as it goes by."""
+"""Usage: the tokens of an answer, and whether it failed, read while it is passed on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DONE = b"[DONE]"
 
 
 class Usage(NamedTuple):
-    """Tokens of one answer; None is what the worker did not say."""
+    """The tokens of one answer; None if the worker did not report them."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -119,7 +119,7 @@ def _status(code: Any) -> HTTPStatus:
 
 
 class StreamReader:
-    """Reads along a stream of server-sent events that is passed on, and remembers only its end.
+    """A reader of server-sent events that are passed on; it remembers only the end.
 
     With ``hide_usage`` the event that holds nothing but the usage is left out. One by which the
     worker aborts the request becomes an error. ``is_junk`` says that the first event is none of an

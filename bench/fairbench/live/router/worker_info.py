@@ -1,4 +1,4 @@
-"""Worker info: what the workers say of themselves, together."""
+"""Worker info: the facts that workers report about themselves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class WorkerInfo(NamedTuple):
-    """The smallest and the largest pool and the smallest vocabulary, None if no worker says.
+    """The smallest and largest pool and the smallest vocabulary; None if no worker reports it.
 
     ``page_tokens`` is the largest page (SGLang's page_size), ``locals`` each worker's schedulers as
     our plugin, or the emulator, reports them: none of an engine's own.
@@ -63,7 +63,7 @@ class WorkerFacts:
         self.limits = info.limits(config)
 
     async def learn(self, worker: int) -> None:
-        """Ask a worker that is about to take part what nobody has said before.
+        """Ask a worker that is about to take part for facts that are not known yet.
 
         One that was added may have a smaller vocabulary than the others, or a larger pool.
         """
@@ -87,7 +87,7 @@ class WorkerFacts:
 
 
 def warn_of_others(local: str | None, found: Mapping[int, Collection[str]]) -> None:
-    """Say in the log which workers do not run the local scheduler that was asked for."""
+    """Log which workers do not run the requested local scheduler."""
     for worker, schedulers in found.items():
         if local is not None and set(schedulers) != {local}:
             runs = " and ".join(sorted(schedulers)) or "a scheduler of its engine's own"
@@ -99,7 +99,7 @@ def warn_of_others(local: str | None, found: Mapping[int, Collection[str]]) -> N
 
 
 async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) -> WorkerInfo:
-    """Ask every worker, for at most 5 s a page."""
+    """Ask every worker, for at most 5 s per page."""
     told = await asyncio.gather(*(_ask(session, worker) for worker in workers))
     pools = [size for info in told if (size := _size(info, "max_total_num_tokens"))]
     if not pools:
@@ -123,7 +123,7 @@ def _vocab_size(info: dict[str, Any]) -> int | None:
 
 
 def _reports(info: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a server's info, that of each rank, and our plugin's reports."""
+    """Yield a server's info, the info of each rank, and the plugin's reports."""
     states = info.get("internal_states")
     for place in (info, *(states if isinstance(states, list) else ())):
         report = place.get("fairbench") if isinstance(place, dict) else None

@@ -1,4 +1,4 @@
-"""Keys of workers: what the router has to show to workers that ask for an API key."""
+"""Keys of workers: the API keys that the router sends to workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OTHERS = "*"
 
 @dataclass(frozen=True, slots=True)
 class WorkerKeys:
-    """A worker's key by its URL, and the ``default`` of those not named, None for none."""
+    """Keys by worker URL, and a ``default`` for all other workers (None for no key)."""
 
     named: Mapping[str, str] = field(default_factory=dict, repr=False)
     default: str | None = field(default=None, repr=False)
@@ -26,21 +26,24 @@ class WorkerKeys:
         return replace(worker, key=self.named.get(worker.url, self.default))
 
     def check_named(self, urls: Collection[str]) -> None:
-        """Raise UsageError if a key is of a worker that is not there."""
+        """Raise UsageError if a key is for an unknown worker."""
         for url in self.named:
             if url not in urls:
                 raise unknown_name("worker in --worker-key-file", url, urls)
 
 
 def worker_keys(key: str | None, path: Path | None) -> WorkerKeys:
-    """Return the keys that flags name. Raises UsageError or DataError, which never show a key."""
+    """Return the keys of the flags. Raises UsageError or DataError, which never show a key."""
     if key is not None and not is_key(key):
-        raise UsageError("--worker-key: must be printable ASCII, without spaces around")
+        raise UsageError("--worker-key: must be printable ASCII, without spaces at its ends")
     if path is None:
         return WorkerKeys(default=key)
     filed = _read(path)
     if key is not None and filed.default is not None:
-        raise UsageError(f'--worker-key: {path} has a key for "{OTHERS}" too: choose one')
+        raise UsageError(
+            f'--worker-key cannot be combined with {path}, which has a key for "{OTHERS}", '
+            "too; give only one of them"
+        )
     return replace(filed, default=key or filed.default)
 
 
@@ -50,10 +53,11 @@ def _read(path: Path) -> WorkerKeys:
     for number, key in enumerate(keys.values(), 1):
         if not isinstance(key, str) or not is_key(key):
             raise DataError(
-                f"{path}: key {number}: must be a text of printable ASCII, without spaces around"
+                f"{path}: key {number}: must be a text of printable ASCII, without spaces "
+                "at its ends"
             )
     if not keys:
-        raise DataError(f"{path}: holds no key")
+        raise DataError(f"{path}: must hold at least one key")
     default = keys.pop(OTHERS, None)
     return WorkerKeys(
         {_url(path, n, url): key for n, (url, key) in enumerate(keys.items(), 1)}, default

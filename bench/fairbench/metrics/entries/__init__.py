@@ -1,1 +1,1 @@
-"""The entries of the catalogue, by what they are about."""
+"""The entries of the catalogue, by subject."""

@@ -1,4 +1,4 @@
-"""Metrics that only a comparison of several schedulers can tell."""
+"""Metrics that need a comparison of several schedulers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from fairbench.metrics.reasons import NO_DEMAND, NOT_ALONE
 from fairbench.metrics.tail import TAILS
 
 METRICS = (
-    Metric("best_service_rate_tok_s", "most service under any scheduler", unit="tok/s",
+    Metric("best_service_rate_tok_s", "highest service of any scheduler", unit="tok/s",
         better=MORE, of_comparison=True),
     Metric("min_entitlement_best_ratio", "minimum fair share of best total",
         column="min. share\nof best", better=MORE, form=Form.WHOLE_PERCENT, most=1.0,
         undefined=NO_DEMAND, of_comparison=True, shown=(Shown(Display.COMPARISON, 4),)),
     *(
-        Metric(f"sharing_incentive_p{rank}", f"sharing P{rank}", column=f"sharing\nP{rank}",
+        Metric(f"sharing_incentive_p{rank}", f"sharing incentive P{rank}",
+            column=f"sharing\nP{rank}",
             better=LESS, of=BOTH, digits=2, undefined=NOT_ALONE, of_comparison=True,
             tail=rank if rank in TAILS else 0,
             shown=(

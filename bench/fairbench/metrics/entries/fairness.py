@@ -1,4 +1,4 @@
-"""Metrics of fairness: who got what share, and how far service of two clients drifted apart."""
+"""Metrics of fairness: shares of clients, and differences in service between two clients."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ METRICS = (
     Metric("jain_index", "Jain index", better=MORE, form=Form.INDEX, most=1.0,
         undefined=NO_SERVICE, presence=ALWAYS,
         shown=(Shown(Display.REPEATS, 5), Shown(Display.LIVE, 6))),
-    Metric("jain_index_actual", "Jain index, actual service", column="Jain,\nactual",
+    Metric("jain_index_actual", "Jain index, computed service", column="Jain,\ncomputed",
         better=MORE, form=Form.INDEX, most=1.0, undefined=NO_SERVICE,
         needs=frozenset({Needs.CACHED}), presence=ALWAYS,
-        shown=(Shown(Display.HEADLINES, 3, heading="Jain index", note="of actual service"),
+        shown=(Shown(Display.HEADLINES, 3, heading="Jain index", note="of computed service"),
             Shown(Display.COMPARISON, 5, dropped=2), Shown(Display.REPEATS, 6),
             Shown(Display.SEEDS, 3), Shown(Display.LIVE, 7))),
     Metric("jain_index_maxmin", "Jain index of a max-min allocation", form=Form.INDEX, most=1.0,
         undefined=NO_DEMAND, presence=ALWAYS, shown=(Shown(Display.REPEATS, 7),)),
-    Metric("jain_index_entitlement", "Jain index per entitlement", better=MORE, form=Form.INDEX,
-        most=1.0, undefined=NO_DEMAND, presence=ALWAYS, shown=(Shown(Display.REPEATS, 8),)),
+    Metric("jain_index_entitlement", "Jain index of service over fair share", better=MORE,
+        form=Form.INDEX, most=1.0, undefined=NO_DEMAND, presence=ALWAYS,
+        shown=(Shown(Display.REPEATS, 8),)),
     Metric("min_entitlement_ratio", "minimum fair share of own total", better=MORE,
         form=Form.PERCENT, most=1.0, undefined=NO_DEMAND, presence=ALWAYS,
         shown=(

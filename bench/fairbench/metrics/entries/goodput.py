@@ -1,4 +1,4 @@
-"""Metrics of promises: what kept its latency targets. A run without targets has none of them."""
+"""Metrics of latency targets. A run without targets has none of these metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ METRICS = (
         of=BOTH, undefined=EMPTY_WINDOW,
         shown=(Shown(Display.CLIENTS, 10, dropped=0), Shown(Display.COMPARISON, 11, dropped=0),
             Shown(Display.REPEATS, 16))),
-    Metric("goodput_ratio", "requests asked for that kept their targets", column="on\ntime",
+    Metric("goodput_ratio", "requests within their targets", column="on\ntime",
         better=MORE, of=BOTH, form=Form.PERCENT, most=1.0, undefined=NOTHING_ASKED,
         shown=(Shown(Display.HEADLINES, 5, heading="on time", note="of the requests asked for"),
             Shown(Display.CLIENTS, 9), Shown(Display.COMPARISON, 9),

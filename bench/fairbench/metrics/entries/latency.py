@@ -73,7 +73,7 @@ METRICS = (
                 Shown(Display.SEEDS, 2), Shown(Display.LIVE, 10)))
         for tail in TAILS
     ),
-    Metric("victim_n", "smallest cohort of a well-behaved client", kind=COUNT,
+    Metric("victim_n", "fewest latencies of a well-behaved client", kind=COUNT,
         presence=IN_REPORTS),
     CLIENT_P50,
     *(
@@ -91,5 +91,5 @@ METRICS = (
             undefined=NOT_SENT)
         for statistic in ("p50", "p99", "max")
     ),
-    Metric("held", "requests held back by a cap on concurrency", kind=COUNT),
+    Metric("held", "requests queued by a limit on concurrency", kind=COUNT),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Metrics of service: how much the cluster and its clients got, and from what."""
+"""Metrics of service: the tokens of the cluster and its clients."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ METRICS = (
         shown=(Shown(Display.CLIENTS, 8, dropped=4), Shown(Display.COMPARED_CLIENTS, 7),
             Shown(Display.REPEATS, 4), Shown(Display.REPEATED_CLIENTS, 6),
             Shown(Display.LIVE, 5))),
-    Metric("actual_service_tok_s", "actual service", column="actual\ntok/s", unit="tok/s",
+    Metric("actual_service_tok_s", "computed service", column="computed\ntok/s", unit="tok/s",
         better=MORE, of=BOTH, undefined=EMPTY_WINDOW, needs=frozenset({Needs.CACHED}),
         presence=ALWAYS,
         shown=(Shown(Display.CLIENTS, 3, dropped=1), Shown(Display.REPEATS, 2),
@@ -54,7 +54,7 @@ METRICS = (
     Metric("demand_limited", "limited by demand", kind=Kind.FLAG,
         undefined="the run is old, and the server did not report admissions",
         presence=IN_REPORTS),
-    Metric("gpu_s", "busy time", column="busy\ns", unit="s", of=BOTH, digits=1,
+    Metric("gpu_s", "GPU time", column="GPU\ns", unit="s", of=BOTH, digits=1,
         undefined="the run was not simulated, or its records are older than this metric",
         compute=gpu_time, compute_clients=gpu_time_of_clients,
         shown=(Shown(Display.CLIENTS, 11, dropped=-1),)),

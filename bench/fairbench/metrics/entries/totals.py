@@ -1,4 +1,4 @@
-"""Counts and rates of a whole run, and when its programs were done."""
+"""Counts and rates of a whole run, and the times of program completion."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ METRICS = (
     Metric("num_programs", "programs made", kind=COUNT, presence=ALWAYS),
     Metric("num_requests", "requests made", kind=COUNT, presence=ALWAYS),
     Metric("completed", "requests completed", kind=COUNT, better=MORE, presence=ALWAYS),
-    Metric("demoted", "requests put behind the others by admission control", better=LESS,
+    Metric("demoted", "requests demoted by admission control", better=LESS,
         of=BOTH, kind=COUNT),
     Metric("failed", "requests failed", kind=COUNT, better=LESS, presence=ALWAYS),
     Metric("refused", "requests refused", kind=COUNT, better=LESS, presence=ALWAYS),
@@ -33,7 +33,7 @@ METRICS = (
     Metric("output_throughput", "output of completed requests", unit="tok/s", better=MORE,
         undefined=NO_TIME, presence=ALWAYS),
     *(
-        Metric(f"time_to_{part}pct_s", f"{part}% of the programs done",
+        Metric(f"time_to_{part}pct_s", f"time to {part}% completion",
             column=f"{part}% done\ns", unit="s", better=LESS,
             undefined=f"fewer than {part}% of the programs that arrived by the window's end "
             "finished",

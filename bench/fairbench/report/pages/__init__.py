@@ -1,1 +1,1 @@
-"""Reports as pages: of a run, of its repeats, of a sweep; as HTML and as Markdown."""
+"""Reports as HTML or Markdown pages: of a run, its repeats, or a sweep."""

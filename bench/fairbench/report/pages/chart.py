@@ -97,7 +97,7 @@ def tick_text(value: float) -> str:
 
 
 def horizontal_axis(scale: Scale, top: float, bottom: float, label: str) -> list[str]:
-    """Grid, ticks and label below a chart."""
+    """Return the grid, ticks and label below a chart."""
     parts = [line(scale.start_px, bottom, scale.end_px, bottom, "axis")]
     for tick in scale.ticks():
         x = scale.at(tick)
@@ -106,7 +106,7 @@ def horizontal_axis(scale: Scale, top: float, bottom: float, label: str) -> list
 
 
 def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[str]:
-    """Grid and ticks beside a chart, its label above them."""
+    """Return the grid and ticks beside a chart, with its label above them."""
     parts = [text(4, scale.end_px - 10, label)]
     for tick in scale.ticks():
         y = scale.at(tick)

@@ -1,4 +1,4 @@
-"""A chart of areas on top of one another over time, one for each part of a whole."""
+"""A chart of stacked areas over time, one for each part of a whole."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def area_chart(
     y_label: str,
     shaded: Sequence[tuple[float, float]] = (),
 ) -> str:
-    """Return steps on top of one another, the first area at the bottom.
+    """Return stacked steps, the first area at the bottom.
 
     Args:
         edges: Bounds of the bins, shape (bins + 1,), in the unit of x.
@@ -79,7 +79,7 @@ def shade(across: Scale, window: tuple[float, float], top: float, height: float)
 
 
 def _outline(across: Scale, up: Scale, edges: Floats, below: Floats, above: Floats) -> str:
-    """Return the points around a layer of steps: there above it, back below it."""
+    """Return the points around a layer of steps: along its top, back along its bottom."""
     x = np.repeat(edges, 2)[1:-1].tolist()
     there = zip(x, np.repeat(above, 2).tolist(), strict=True)
     back = zip(reversed(x), reversed(np.repeat(below, 2).tolist()), strict=True)

@@ -1,4 +1,4 @@
-"""A chart of marks on one logarithmic scale, a row for each place."""
+"""A chart of marks on one logarithmic scale, a row for each configuration."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ARROWS = {
 
 
 class Dot(NamedTuple):
-    """A positive value of one of ``palette.SERIES``; ``sign`` is ">" or "<" where it is a bound."""
+    """A positive value of one of ``palette.SERIES``; ``sign`` is ">" or "<" for a bound."""
 
     series: int
     value: float

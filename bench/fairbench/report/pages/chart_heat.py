@@ -1,4 +1,4 @@
-"""A chart of rows of cells over time, the darker the larger the value."""
+"""A chart of rows of cells over time, darker for larger values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEAST = 0.06  # opacity of the least value, of 1
 
 
 class HeatRow(NamedTuple):
-    """A row: a value in each bin, NaN where there is none; its colour as CSS has it."""
+    """A row: a value in each bin (NaN for none), and its CSS colour."""
 
     label: str
     values: Floats
@@ -66,7 +66,7 @@ def heat_chart(
 
 
 def opacity(value: float, limits: tuple[float, float]) -> float:
-    """Return how dark a value is, from ``LEAST`` to 1."""
+    """Return the opacity of a value, from ``LEAST`` to 1."""
     low, high = limits
     if isinf(value) or value >= high:
         return 1.0

@@ -1,4 +1,4 @@
-"""A chart of lines, told apart by colour and by dashes."""
+"""A chart of lines that differ in colour and dashes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LONG_PER_ROW, LONG_CHARACTERS = 2, 22  # of a legend with a longer label
 
 
 class Series(NamedTuple):
-    """A line through points in ascending x; ``swatch``: which of ``SERIES``, if not by place."""
+    """A line through points in ascending x; ``swatch`` chooses one of ``SERIES``."""
 
     label: str
     x: Sequence[float]

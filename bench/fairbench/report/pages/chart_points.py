@@ -1,4 +1,4 @@
-"""A chart of marks in two dimensions with their intervals, joined by lines or alone."""
+"""A chart of marks in two dimensions with their intervals, perhaps joined by lines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Point(NamedTuple):
 
 
 class PointSeries(NamedTuple):
-    """Marks of one kind, which of ``palette.SERIES`` they are, and whether a line joins them."""
+    """Marks of one of ``palette.SERIES``, perhaps joined by a line."""
 
     label: str
     series: int

@@ -1,4 +1,4 @@
-"""Clients of a page: which of them have a colour of their own, the same in every picture."""
+"""Clients with a colour of their own, equal in all pictures of a page."""
 
 from __future__ import annotations
 

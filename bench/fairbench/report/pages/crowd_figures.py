@@ -1,4 +1,4 @@
-"""The figures of a crowd: its Lorenz curve, and how many clients came how near to their share."""
+"""The figures of a crowd: its Lorenz curve, and clients by fraction of their share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page as one HTML file that needs nothing else: no script, no font, no picture from outside."""
+"""A page as one HTML file without scripts, fonts or pictures from elsewhere."""
 
 from __future__ import annotations
 

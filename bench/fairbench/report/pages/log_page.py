@@ -1,4 +1,4 @@
-"""The page of recorded traffic: who sent what when, who waited, and each client's numbers."""
+"""The page of recorded traffic: load and waits over time, and each client's numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def log_page(
     warnings: Sequence[str] = (),
     sections: Sequence[Section] = (),
 ) -> Page:
-    """Return the page of traffic that somebody recorded.
+    """Return the page of recorded traffic.
 
     Args:
         name: What the file is called.
@@ -78,7 +78,7 @@ def _headlines(found: Judged, measured: str) -> Iterator[Headline]:
 
 
 def _peak(traffic: Traffic) -> float:
-    """Return the weighted tokens a second of the busiest minute, of a shorter log of all of it."""
+    """Return the weighted tokens per second of the busiest minute, or of a shorter log."""
     since_s = traffic.arrival_s - traffic.arrival_s[0]
     tokens = np.bincount((since_s // PEAK_S).astype(np.int64), traffic.tokens)
     return float(tokens.max()) / min(PEAK_S, traffic.span_s)
@@ -110,7 +110,7 @@ def _clients(traffic: Traffic, measured: str) -> Iterator[Grid | Paragraph]:
 
 
 def _rank(waits: Floats, rank: int) -> float | None:
-    """Return a percentile as a value that occurred; None of nothing."""
+    """Return a percentile as an observed value; None without values."""
     if not len(waits):
         return None
     return float(np.percentile(waits, rank, method="inverted_cdf"))

@@ -38,7 +38,7 @@ def page_markdown(page: Page) -> str:
 def table(
     headings: Sequence[str], rows: Iterable[Sequence[T]], write: Callable[[T], str]
 ) -> Iterator[str]:
-    """Yield a table's lines; ``write`` turns a cell into Markdown. Short rows are filled up."""
+    """Yield a table's lines; ``write`` converts a cell to Markdown. Short rows are padded."""
     yield _row(map(escaped, headings))
     yield _row(["---"] * len(headings))
     for row in rows:

@@ -1,4 +1,4 @@
-"""The page: what a report says before it is HTML or Markdown. Renderers escape its texts."""
+"""The page: the content of a report before it is HTML or Markdown. Renderers escape texts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Bullets(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """Text in a table; ``mark`` is "best", "worst" or nothing, ``detail`` is set below it."""
+    """Text in a table; ``mark`` is "best", "worst" or "", ``detail`` is set below it."""
 
     text: str
     mark: str = ""
@@ -36,21 +36,21 @@ class Cell(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """A table: names, then numbers. A row of one cell is the heading of those below it."""
+    """A table: names, then numbers. A row of one cell is a heading of the rows below."""
 
     headings: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
 
 class Figure(NamedTuple):
-    """A drawing as SVG, which Markdown leaves out, and what it shows."""
+    """An SVG drawing, which Markdown omits, and a description."""
 
     svg: str
     caption: str
 
 
 class Code(NamedTuple):
-    """Text as it is, such as a command or a file."""
+    """Preformatted text, such as a command or a file."""
 
     text: str
 
@@ -67,7 +67,7 @@ class Section(NamedTuple):
 
 
 class Headline(NamedTuple):
-    """A number to see first: what it is of, its value, and how to read it."""
+    """A number to see first: its name, its value, and how to read it."""
 
     label: str
     value: str
@@ -75,7 +75,7 @@ class Headline(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A report: where its numbers come from, what counts most, then everything else."""
+    """A report: the source of its numbers, the main results, then the details."""
 
     title: str
     provenance: str

@@ -30,7 +30,7 @@ OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}  # their colours, of ``palette
 
 
 def run_figures(summary: Summary, tables: Tables, facts: Facts, found: Judged) -> Iterator[Figure]:
-    """Yield the figures that the run has numbers for; a client has one colour in all of them."""
+    """Yield the figures for which the run has numbers; each client has one colour."""
     shown, rest = _shown(summary, facts, found)
     names = [facts.clients[n].name for n in shown]
     swatches = client_series(names, found.heavy)
@@ -51,7 +51,7 @@ def run_figures(summary: Summary, tables: Tables, facts: Facts, found: Judged) -
 
 
 def _shown(summary: Summary, facts: Facts, found: Judged) -> tuple[list[int], str]:
-    """Return the clients with a line of their own, and a sentence if these are not all."""
+    """Return the clients with a line of their own, and a sentence if some have none."""
     most, total = len(SERIES), len(facts.clients)
     if total <= most:
         return list(range(total)), ""
@@ -133,7 +133,7 @@ def _kind(facts: Facts) -> str:
 
 
 def _distribution(sample: Sample) -> tuple[list[float], list[float]]:
-    """Known latencies, and the share of the whole sample that is at most that long."""
+    """Return known latencies, and the fraction of the sample that is at most as long."""
     known: Floats = np.sort(sample.known_s)
     picked = np.unique(np.linspace(0, len(known) - 1, min(POINTS, len(known))).astype(np.int64))
     return np.maximum(known[picked], 1e-6).tolist(), ((picked + 1) / sample.n).tolist()

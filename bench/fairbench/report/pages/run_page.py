@@ -108,7 +108,7 @@ def client_grid(summary: Summary, clients: Sequence[Mapping[str, Any]] | None = 
     censored, columns = set(summary["censored"]), client_columns(summary)
     rows = [
         [
-            Cell(f"{row['client']}{' (misbehaves)' if row['misbehaving'] else ''}"),
+            Cell(f"{row['client']}{' (heavy)' if row['misbehaving'] else ''}"),
             *(Cell(client_value(row, column, censored)) for column in columns),
         ]
         for row in (summary["clients"] if clients is None else clients)
@@ -149,7 +149,7 @@ def rerun(command: str, file: str) -> list[Block]:
 
 
 def versions(run: StoredRun) -> Iterator[tuple[str, str]]:
-    """Yield which software made the run, where and when."""
+    """Yield the software versions of the run, its machine and its time."""
     manifest, summary = run.manifest, run.summary
     git = manifest.get("git")
     commit = ""

@@ -1,4 +1,4 @@
-"""Warnings on a run: what a reader must know before trusting its numbers."""
+"""Warnings on a run: facts that a reader must know to judge its numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a sweep's report: schedulers place by place, and their clients."""
+"""The tables of a sweep's report: schedulers by configuration, and their clients."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def plain_row(name: str, values: Interval, columns: Sequence[Column], runs: int)
 
 
 def place_sections(cells: Sequence[SchedulerResults]) -> Iterator[Section]:
-    """Per place a table of all clients under each scheduler, folded away."""
+    """Yield, for each configuration, a folded table of clients under each scheduler."""
     for place, group in groupby(cells, lambda cell: cell.place):
         rows: list[list[Cell]] = []
         here = list(group)

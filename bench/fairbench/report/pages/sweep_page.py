@@ -1,4 +1,4 @@
-"""The report of a sweep: which scheduler, on what trade-off, then every number."""
+"""The report of a sweep: the best scheduler and its trade-off, then all numbers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def sweep_page(path: Path) -> Page:
     store = SweepStore(path)
     swept, cells = store.sweep(), compare_sweep(path)
     if not cells:
-        raise DataError(f"{path}: no point of this sweep is finished")
+        raise DataError(f"{path}: no run of this sweep is finished")
     first, tail = cells[0].runs[0].run, tail_of(cells)
     return Page(
         title=sweep_title(cells),

@@ -1,4 +1,4 @@
-"""The choice of a scheduler by its trade-off: latency of the well-behaved against throughput."""
+"""The choice of a scheduler: latency of well-behaved clients against throughput."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG_ABOVE = 8.0  # times the lowest latency, from which on the scale is logarith
 
 
 class Compared(NamedTuple):
-    """The schedulers of one configuration, and which of them has the lowest latency, if one has."""
+    """The schedulers of one configuration, and the one with the lowest latency, if any."""
 
     place: str
     cells: tuple[SchedulerResults, ...]
@@ -77,7 +77,7 @@ def sweep_title(cells: Sequence[SchedulerResults]) -> str:
 
 
 def tradeoff_headlines(cells: Sequence[SchedulerResults]) -> Iterator[Headline]:
-    """Yield a card for each scheduler: its latency and throughput, or in how many it is best."""
+    """Yield a card for each scheduler: its latency and throughput, or its wins."""
     places, column = compared(cells), latency_column(cells)
     tail = tail_of(cells)
     if len(places) == 1:
@@ -100,7 +100,7 @@ def tradeoff_headlines(cells: Sequence[SchedulerResults]) -> Iterator[Headline]:
 
 
 def tradeoff_figures(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
-    """Yield a picture for each configuration: one mark a scheduler, with its intervals."""
+    """Yield a picture for each configuration: one mark per scheduler, with intervals."""
     names = list(dict.fromkeys(cell.scheduler for cell in cells))
     swatches = dict(zip(names, scheduler_series(names), strict=True))
     column, tail = latency_column(cells), tail_of(cells)

@@ -1,4 +1,4 @@
-"""Warnings on a sweep: what a reader must know before trusting its numbers."""
+"""Warnings on a sweep: facts that a reader must know to judge its numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.results.sweep_store import SweepStore
 
 
 def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iterator[str]:
-    """Yield what is missing, what failed, and how many runs have something to note."""
+    """Yield missing and failed points, and the number of runs with warnings."""
     points = len(read_json(store.path / "index.json")["points"])
     finished = sum(len(cell.runs) for cell in cells)
     if finished < points:
@@ -34,7 +34,7 @@ def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iter
 
 
 def counted_warnings(runs: Sequence[Summary]) -> Iterator[str]:
-    """Yield in how many runs, by their summaries, there is something to note."""
+    """Yield each warning with the number of runs that have it."""
     tail = shown_tail(runs)
     counts = {
         "ended before their time": sum(not run["complete"] for run in runs),

@@ -1,4 +1,4 @@
-"""The cards of a page on traffic: who floods, and who is hurt."""
+"""The cards of a page on traffic: the largest flood and its harm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.report.traffic_lines import Judged, window
 
 
 def flood_headlines(found: Judged) -> Iterator[Headline]:
-    """Yield a card for the largest flood and one for its harm; none if nobody floods."""
+    """Yield a card for the largest flood and one for its harm; none without a flood."""
     for one in found.floods[:1]:
         when = "throughout" if one.throughout else window(one.start_s, one.end_s)
         name = printable(found.traffic.clients[one.client])

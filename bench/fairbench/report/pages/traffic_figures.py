@@ -1,4 +1,4 @@
-"""The pictures of traffic: the load over time by client, and who waited when."""
+"""The pictures of traffic: the load over time by client, and waits over time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
 def traffic_figures(
     found: Judged, measured: str = TTFT, shown: Sequence[str] = ()
 ) -> Iterator[Figure]:
-    """Yield the load over time, and the waits where they are known.
+    """Yield the load over time, and the waits if they are known.
 
     ``shown`` are the clients with a colour of their own, the largest if none are given.
     """
@@ -88,7 +88,7 @@ def waits_figure(
     limits: tuple[float, float],
     measured: str,
 ) -> Figure:
-    """Return the median waits over time: of heavy clients, of all others, of some of these.
+    """Return the median waits over time of heavy clients, all others, and some of these.
 
     Args:
         limits: The waits of the lightest and of the darkest cell, s.
@@ -118,7 +118,7 @@ def waits_figure(
 
 
 def wait_limits(traffic: Traffic) -> tuple[float, float]:
-    """Return between which waits, s, a picture tells them apart."""
+    """Return the range of waits (s) that a picture distinguishes."""
     known = traffic.wait_s[np.isfinite(traffic.wait_s)]
     if not len(known):
         return LEAST_S, MOST_TIMES * LEAST_S

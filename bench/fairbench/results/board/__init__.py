@@ -1,1 +1,1 @@
-"""The leaderboard: every scheduler over the same places and seeds, and which ranks are certain."""
+"""The leaderboard: schedulers over the same configurations and seeds, with their ranks."""

@@ -1,4 +1,4 @@
-"""The leaderboard: every scheduler in a row, over the places and seeds that all rows share.
+"""The leaderboard: a row per scheduler, over configurations and seeds that all share.
 
 A row that lacks a run at some place or seed has no rank and no numbers: it is named, with what it
 lacks. So is a metric that no row has at some place; that place is left out of it.
@@ -32,7 +32,7 @@ Table = Mapping[str, Mapping[tuple[str, int], Line]]
 
 @dataclass(frozen=True, slots=True)
 class BoardMetric:
-    """A metric of a board, how places are folded, and those at which no row has it, and why."""
+    """A metric of a board, how configurations are folded, and where it is undefined."""
 
     key: str
     fold: Fold
@@ -42,7 +42,7 @@ class BoardMetric:
 
 @dataclass(frozen=True, slots=True)
 class BoardRow:
-    """A scheduler. ``ranks`` is None where the metric that is sorted by is undefined."""
+    """A scheduler. ``ranks`` is None if the sort metric is undefined."""
 
     name: str
     ranks: Ranks | None
@@ -51,7 +51,7 @@ class BoardRow:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """Rows, the best by the first metric first; ``incomplete`` are those that lack runs."""
+    """The rows, best first; ``incomplete`` are schedulers without some runs."""
 
     metrics: tuple[BoardMetric, ...]
     baseline: str
@@ -66,7 +66,7 @@ class Board:
 
 
 def chosen(lines: Sequence[Line], places: Collection[str], rows: Collection[str]) -> list[Line]:
-    """Return the lines of given configurations and schedulers; no name means all.
+    """Return the lines of the given configurations and schedulers; no name means all.
 
     A configuration may be named by its first words, such as ``tot s1``. Raises UsageError for a
     name that matches nothing.
@@ -96,7 +96,7 @@ def make_board(
     sort: str | None = None,
     baseline: str | None = None,
 ) -> Board:
-    """Return the board of some lines, sorted by a metric, against a baseline: the first whole row.
+    """Return the board of some lines, sorted by a metric, against a baseline.
 
     Without ``sort`` the metric is the minimum fair share of the best total. Raises UsageError for
     an unknown metric or baseline, DataError if no row is whole, or for a run given twice.
@@ -128,10 +128,13 @@ def _table(lines: Iterable[Line]) -> Table:
     for line in lines:
         runs = table.setdefault(line.scheduler, {})
         if (line.place, line.seed) in runs:
-            raise DataError(f"{line.place}, {line.scheduler}, seed {line.seed}: there twice")
+            raise DataError(
+                f"{line.place}, {line.scheduler}, seed {line.seed}: this run is there twice; "
+                "remove one"
+            )
         runs[line.place, line.seed] = line
     if not table:
-        raise DataError("no run is finished, so there is nothing to rank")
+        raise DataError("the leaderboard has no finished run to rank")
     return table
 
 
@@ -151,7 +154,9 @@ def _baseline(table: Table, incomplete: Mapping[str, str], wanted: str | None) -
     found = wanted or next((name for name in table if name not in incomplete), None)
     if found is None:
         name, lacks = next(iter(incomplete.items()))
-        raise DataError(f"no scheduler has a run at every place and seed: {name} lacks {lacks}")
+        raise DataError(
+            f"no scheduler has a run for every configuration and seed: {name} lacks {lacks}"
+        )
     return found
 
 

@@ -1,4 +1,4 @@
-"""Values of several places as one, seed by seed, and what that says with its interval.
+"""Values of several configurations combined, seed by seed, with an interval.
 
 Amounts of different places, such as tokens per second, share no unit that could be added: of them
 it is the geometric mean of the ratios to a baseline. The geometric mean of a ratio is its own; of
@@ -23,7 +23,7 @@ NO_RATIO = "0 at some place, so that there is no ratio"
 
 
 class Fold(Enum):
-    """The way configurations are folded, worded for people."""
+    """A way to combine configurations, with words for people."""
 
     MEAN = "mean"
     GEOMETRIC = "geometric mean"
@@ -31,7 +31,7 @@ class Fold(Enum):
 
 
 class Score(NamedTuple):
-    """A row's number with its interval, and what the paired differences to the baseline say.
+    """A row's number with its interval, and the paired difference from the baseline.
 
     ``bound`` is that of a ``Value``. Where ``value`` is None, ``reason`` says why.
     """
@@ -45,14 +45,14 @@ class Score(NamedTuple):
 
 
 def fold_of(metric: Metric, places: int) -> Fold:
-    """Return how a metric is folded over ``places`` configurations; a single one is not."""
+    """Return how a metric is combined over ``places`` configurations; one is not."""
     if places == 1 or metric.form in (Form.PERCENT, Form.WHOLE_PERCENT, Form.INDEX):
         return Fold.MEAN
     return Fold.RATIO if metric.unit else Fold.GEOMETRIC
 
 
 def folded(values: Sequence[Value], fold: Fold) -> Value:
-    """Fold one seed's values over all configurations: the mean, or that of their logarithms.
+    """Combine one seed's values over all configurations: arithmetic or geometric mean.
 
     The result is undefined if a value is undefined, or if bounds of both kinds occur.
     """
@@ -97,7 +97,7 @@ def score(own: Sequence[Value], base: Sequence[Value], fold: Fold, metric: Metri
 def _score(
     interval: MeanInterval, back: Callable[[float], float], bound: str, against: Decision | None
 ) -> Score:
-    """Convert the interval to its own unit; the end beyond a bound is unknown."""
+    """Convert the interval to the metric's unit; an end beyond a bound is unknown."""
     low = None if interval.low is None or bound == "<" else back(interval.low)
     high = None if interval.high is None or bound == ">" else back(interval.high)
     return Score(back(interval.mean), low, high, bound, against)

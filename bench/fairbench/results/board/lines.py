@@ -32,7 +32,7 @@ FLAGS = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A run: where, under which scheduler, and its summary as a comparison has it."""
+    """A run: its configuration, scheduler, seed and summary."""
 
     place: str
     scheduler: str
@@ -60,7 +60,7 @@ def _written(value: Any) -> str:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Read the lines of such a file, or of a sweep's ``metrics.csv``.
+    """Read the lines of a CSV file, or of a sweep's ``metrics.csv``.
 
     Raises DataError naming file, line and column for unreadable content.
     """

@@ -1,4 +1,4 @@
-"""Ranks as far as they are known: which rows are certainly before or behind which.
+"""Ranks with their uncertainty: which rows are significantly better than which.
 
 Every pair is compared by the paired differences of its seeds, each at 95% by itself. Nothing is
 corrected for the number of pairs: of 20 pairs that do not differ, about one is told apart.
@@ -18,7 +18,7 @@ Sample = Sequence[Value]
 
 
 class Ranks(NamedTuple):
-    """A row's place in the order, from 1, and the places that it may have but for noise."""
+    """A row's rank, from 1, and the ranks that it may have within the noise."""
 
     rank: int
     first: int

@@ -1,4 +1,4 @@
-"""Stored sweeps as one: the lines of a leaderboard, and which points have no run."""
+"""Stored sweeps combined: the lines of a leaderboard, and points without a run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ UNFINISHED = "not finished"
 
 
 class Missing(NamedTuple):
-    """A point of a sweep that has no run, and why."""
+    """A point of a sweep without a run, and the reason."""
 
     point: str
     reason: str
 
 
 class Stored(NamedTuple):
-    """The lines of some sweeps, and what they lack."""
+    """The lines of some sweeps, and their missing runs."""
 
     lines: list[Line]
     missing: list[Missing]
@@ -38,7 +38,10 @@ def read_stored(paths: Sequence[Path]) -> Stored:
     """
     files = [path for path in paths if path.suffix == ".csv"]
     if files and len(files) < len(paths):
-        raise DataError(f"{files[0]}: files of lines are not read with directories of sweeps")
+        raise DataError(
+            f"{files[0]}: CSV files cannot be combined with directories of sweeps; give only "
+            "one kind"
+        )
     if files:
         return Stored(_lines(files), [])
     for path in paths:
@@ -55,7 +58,10 @@ def read_stored(paths: Sequence[Path]) -> Stored:
         for identity, run in finished.items():
             check_summary(run.summary, run.path / SUMMARY)
             if identity in runs and runs[identity].summary != run.summary:
-                raise DataError(f"{runs[identity].path} and {run.path}: the same run, not alike")
+                raise DataError(
+                    f"{runs[identity].path} and {run.path}: the same run has different "
+                    "results; keep one of them"
+                )
             runs.setdefault(identity, run)
     lines = [
         Line(cell.place, cell.scheduler, run.summary["seed"], run.summary)
@@ -66,7 +72,7 @@ def read_stored(paths: Sequence[Path]) -> Stored:
 
 
 def _lines(files: Sequence[Path]) -> list[Line]:
-    """Read files with disjoint seeds, since best totals are only known within one file."""
+    """Read files with disjoint seeds, because best totals are known within a file only."""
     lines: list[Line] = []
     seen: dict[tuple[str, int], Path] = {}
     for file in files:
@@ -74,7 +80,10 @@ def _lines(files: Sequence[Path]) -> list[Line]:
         for line in read:
             if (other := seen.setdefault((line.place, line.seed), file)) != file:
                 what = f"seed {line.seed} of {line.place} is in {other} too"
-                raise DataError(f"{file}: {what}, and the best total of both is not known")
+                raise DataError(
+                    f"{file}: {what}; a seed of a configuration must be in a single file, "
+                    "because its best total is"
+                )
         lines += read
     return lines
 

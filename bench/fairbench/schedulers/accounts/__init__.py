@@ -1,1 +1,1 @@
-"""Accounts: what each client has been given or is owed, flat or by a tree of tenants."""
+"""Accounts: how much service each client has received or is owed, flat or in a tree of tenants."""

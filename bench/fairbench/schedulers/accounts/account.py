@@ -29,19 +29,19 @@ class Account(ABC):
 
     @abstractmethod
     def charge(self, client: str, amount: float) -> None:
-        """Charge a client that has requests here; an amount below 0 is given back."""
+        """Charge a client that has requests here; a negative amount is a refund."""
 
     def charge_absent(self, client: str, amount: float) -> None:
         """Charge a client that may have no request here, such as one that shares a prefix."""
         self.charge(client, amount)
 
     def refund(self, client: str, amount: float) -> None:
-        """Give back what was charged ahead."""
+        """Refund an amount that was charged in advance."""
         self.charge(client, -amount)
 
     @abstractmethod
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        """Charge the decode steps of a whole batch, late where the sum is the same whenever it is.
+        """Charge the decode steps of a whole batch, later if that does not change the sum.
 
         Args:
             each: The price of one token.
@@ -50,14 +50,14 @@ class Account(ABC):
         """
 
     def charge_each(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        """Charge the decode steps of a whole batch client by client, at once."""
+        """Charge the decode steps of a whole batch at once, client by client."""
         for client, requests in running.items():
             self.charge(client, each * steps * requests)
 
     def settle(self, clients: Collection[str]) -> None:
-        """Book what these clients have decoded by now."""
+        """Book the tokens that these clients have decoded until now."""
         self.decoded.settle(clients)
 
     @abstractmethod
     def balances(self) -> dict[str, float]:
-        """Return the balance of every client, everything booked."""
+        """Return the balance of every client, after all decoded tokens are booked."""

@@ -1,4 +1,4 @@
-"""Virtual counters: what each client has been served, over its weight ([VTC] Alg. 2)."""
+"""Virtual counters: the service of each client divided by its weight ([VTC] Alg. 2)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.schedulers.setup import Setup
 
 
 class Counters(Account):
-    """The counters c_i; the client with the least goes next, ties in rotation.
+    """The counters c_i. The client with the lowest counter goes next; ties rotate.
 
     Args:
         output_weight: The price of an output token.
@@ -38,7 +38,10 @@ class Counters(Account):
         self.weights = setup.weights
 
     def enter(self, client: str, waiting: Collection[str]) -> None:
-        """Lift a client whose request arrives; ``waiting`` are the clients that wait without it."""
+        """Lift the counter of a client whose request arrives.
+
+        ``waiting`` are the other waiting clients.
+        """
         counters = self.of
         counters.setdefault(client, 0)
         if not self.lifts or client in waiting:
@@ -82,6 +85,6 @@ class Counters(Account):
         return self.of
 
     def replace(self, kept: dict[str, float]) -> None:
-        """Keep the counters in another mapping from now on, such as one shared with peers."""
+        """Store the counters in another mapping from now on, such as one shared with peers."""
         self.of = kept
         self.decoded = Decoded(kept, self._output_weight)

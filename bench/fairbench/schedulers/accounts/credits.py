@@ -1,4 +1,4 @@
-"""Deficit credits: what each client may still spend before the others have their turn."""
+"""Deficit credits: how much each client may still spend before the other clients get their turn."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Credits(Account):
         self.decoded = Decoded(self.of, -output_weight)
 
     def enter(self, client: str) -> None:
-        """Count a request that has arrived; its client joins the list (line 12)."""
+        """Count a request that has arrived, and add its client to the list (line 12)."""
         self.requests[client] += 1
         if client not in self.of:
             self.join(client)
@@ -62,35 +62,38 @@ class Credits(Account):
             self.decoded.on_steps(steps, running)
 
     def refund(self, client: str, amount: float) -> None:
-        """Give back what was charged ahead, up to a quantum: more than that nobody can have."""
+        """Refund an amount that was charged in advance.
+
+        A refund never lifts a credit above a quantum.
+        """
         credit = self.of[client]
         self.of[client] = max(credit, min(credit + amount, self.quantum_of(client)))
 
     def in_credit(self, client: str) -> bool:
-        """Tell whether a client may spend."""
+        """Return whether a client may spend."""
         return self.of[client] > 0
 
     def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
-        """Return those of the list below a tenant on the way to these clients: the clients."""
+        """Return the nodes on the list directly below a tenant that lead to these clients."""
         return clients
 
     def members(self, tenant: str) -> dict[str, float]:
-        """Return the credits of those below a tenant: everybody's, everything booked."""
+        """Return the credits of all nodes below a tenant, after all decoded tokens are booked."""
         return self.balances()
 
     def someone_in_credit(self, clients: Collection[str]) -> bool:
-        """Tell whether one of these clients may spend (line 4)."""
+        """Return whether one of these clients may spend (line 4)."""
         return any(self.of[client] > 0 for client in clients)
 
     def refill(self, waiting: Collection[str]) -> bool:
-        """Repeat lines 6-7 until one of the waiting clients is in credit, in closed form.
+        """Repeat lines 6-7 until a waiting client is in credit, computed in closed form.
 
         Every client of the list that is in debt gets quanta. False if nobody waits.
         """
         return self.refill_some(waiting, self.of)
 
     def refill_some(self, waiting: Collection[str], members: Collection[str]) -> bool:
-        """Refill those in debt of some members of the list, of whom some are waiting."""
+        """Refill the members in debt, of whom some are waiting."""
         if not waiting:
             return False
         self.decoded.settle_all()
@@ -103,7 +106,7 @@ class Credits(Account):
         return True
 
     def quantum_of(self, client: str) -> float:
-        """Return the client's quantum, by its weight, in the unit of the charges."""
+        """Return the client's quantum (by its weight) in the unit of the charges."""
         # Not rounded: quanta out of proportion would let clients drift apart without limit.
         quantum = self.quantum * self.setup.weight(client)
         return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
@@ -114,7 +117,7 @@ class Credits(Account):
             self.of[client] = self.rejoin.returns(client)
 
     def let_go(self, client: str) -> None:
-        """Take an idle client off the list, by the rule of ``rejoin``."""
+        """Remove an idle client from the list, by the rule of ``rejoin``."""
         if self.requests[client]:
             return
         self.decoded.settle((client,))

@@ -1,4 +1,4 @@
-"""Tokens of decode steps, booked when a scheduler asks: of those in a batch it asks about few."""
+"""Tokens of decode steps, booked only when a scheduler asks for the account of a client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Decoded:
-    """Adds ``each`` for every token to a client's sum in ``sums``, but only once it has to.
+    """A buffer that adds ``each`` per decoded token to a client's entry in ``sums`` when needed.
 
     For sums of whole numbers, which are the same whenever that is. Otherwise every step would go
     over the whole batch, for the sake of the few clients in it that also wait. ``changed`` are
@@ -35,7 +35,7 @@ class Decoded:
         self._steps += steps
 
     def settle(self, clients: Collection[str]) -> None:
-        """Book what these clients have made by now."""
+        """Book the tokens that these clients have decoded until now."""
         self._book(self._requests.keys() & clients)
 
     def settle_all(self) -> None:

@@ -1,4 +1,4 @@
-"""The choice of clients that a router forgets, so that names do not use memory for ever."""
+"""The choice of clients that a router forgets, so that its memory stays bounded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BATCH = MAX_CLIENTS // 16  # forgotten at once, so that to choose them costs lit
 def to_forget(
     credit: Mapping[str, WorkerCredit], busy: Container[str], batch: int = BATCH
 ) -> list[str]:
-    """Return up to ``batch`` clients to forget, from the half of idle ones unused for longest.
+    """Return up to ``batch`` clients to forget, from the longest unused half of the idle ones.
 
     Clients in ``busy`` are kept. ``credit`` holds each client's credit at each worker, longest
     unused client first. A returning client starts anew without debt. The clients with the most

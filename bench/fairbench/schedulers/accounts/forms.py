@@ -13,13 +13,13 @@ from fairbench.tenants import Tenants
 def credits_of(
     quantum: float, output_weight: int, *, rejoin: Rejoin = "keep", tenants: Tenants | None = None
 ) -> Credits:
-    """Return credits with this quantum, for which idle clients leave by the rule ``rejoin``."""
+    """Return credits with this quantum, whose idle clients leave by the rule ``rejoin``."""
     form = Credits if tenants is None else TreeCredits
     return form(quantum, output_weight, RULES[rejoin]())
 
 
 def turns_of(*, relaxed: bool, tenants: Tenants | None) -> type[Turns]:
-    """Return the rule by which credits give turns in a pass."""
+    """Return the rule by which credits give turns in an admission pass."""
     if tenants is None:
         return RelaxedTurns if relaxed else Turns
     return RelaxedTreeTurns if relaxed else TreeTurns

@@ -1,4 +1,4 @@
-"""Rules by which idle clients leave the client list of [DLPM] Alg. 1, which keeps them for ever."""
+"""Rules by which idle clients leave the client list. [DLPM] Alg. 1 keeps them for ever."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Rejoin = Literal["keep", "min0", "paper_zero"]
 
 @dataclass(slots=True)
 class KeepDebtors:
-    """An idle client leaves once it is in credit: going away erases no debt and saves no credit."""
+    """A rule under which an idle client leaves once it is in credit. Leaving erases no debt."""
 
     bounded = True
 
     def leaves(self, client: str, credit: float) -> bool:
-        """Tell whether an idle client with this credit leaves the list."""
+        """Return whether an idle client with this credit leaves the list."""
         return credit > 0
 
     def returns(self, client: str) -> float:
@@ -26,7 +26,10 @@ class KeepDebtors:
 
 @dataclass(slots=True)
 class RememberDebts(KeepDebtors):
-    """An idle client leaves at once; its credit is forgotten, its debt waits for its return."""
+    """A rule under which an idle client leaves at once.
+
+    Its debt is kept, its credit is forgotten.
+    """
 
     _debts: dict[str, float] = field(default_factory=dict)
 
@@ -41,7 +44,10 @@ class RememberDebts(KeepDebtors):
 
 @dataclass(slots=True)
 class ForgetAll(KeepDebtors):
-    """An idle client leaves at once, and credit and debt are forgotten. No theorem holds."""
+    """A rule under which an idle client leaves at once; credit and debt are forgotten.
+
+    No theorem holds.
+    """
 
     bounded = False
 

@@ -1,4 +1,4 @@
-"""Turns under ``refill=relaxed``: a client whose request did not fit does not hold up a refill."""
+"""Turns under ``refill=relaxed``: a client whose request does not fit does not delay a refill."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from fairbench.schedulers.views import WaitingView
 
 
 class RelaxedTurns(Turns):
-    """Clients that are stuck do not count as waiting, which breaks [DLPM] Theorem 4.1."""
+    """Turns in which clients whose request does not fit do not count as waiting.
+
+    This breaks [DLPM] Theorem 4.1.
+    """
 
     bounded = False
 
@@ -30,4 +33,4 @@ class RelaxedTurns(Turns):
 
 
 class RelaxedTreeTurns(RelaxedTurns, TreeTurns):
-    """The same rule at every level of a tree of tenants."""
+    """Relaxed turns at every level of a tree of tenants."""

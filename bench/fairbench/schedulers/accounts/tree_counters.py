@@ -1,4 +1,4 @@
-"""Virtual counters at every level of a tree of tenants: VTC's rules, among siblings."""
+"""Virtual counters at every level of a tree of tenants, with VTC's rules among siblings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.tenants import ROOT, Tenants, parent_of
 
 
 class TreeCounters(Counters):
-    """The counters of tenants and clients; a tenant's counts all clients in it.
+    """The counters of tenants and clients. A tenant's counter sums all clients below the tenant.
 
     The next client is found from the top: at each level the waiting node with the least counter,
     ties in rotation. A node that comes back is lifted among its siblings as VTC lifts a client: to

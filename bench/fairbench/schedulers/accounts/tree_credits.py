@@ -10,7 +10,7 @@ from fairbench.tenants import parent_of
 
 
 class TreeCredits(Credits):
-    """Credits of tenants and clients: a client may spend if all of its tenants may.
+    """Credits of tenants and clients. A client may spend only if all of its tenants may spend.
 
     What is charged to a client is charged to its tenants as well, and quanta are granted among the
     siblings below one tenant.
@@ -19,7 +19,7 @@ class TreeCredits(Credits):
     no_bound = SIBLINGS
 
     def nodes(self, client: str) -> tuple[str, ...]:
-        """Return the client's tenants, the outermost first, and at last the client itself."""
+        """Return the client's tenants from the outermost to the innermost, then the client."""
         return self.setup.lineage(client)
 
     def enter(self, client: str) -> None:
@@ -57,5 +57,5 @@ class TreeCredits(Credits):
         return {node: left for node, left in self.of.items() if parent_of(node) == tenant}
 
     def refill_below(self, tenant: str, clients: Collection[str]) -> bool:
-        """Refill the nodes below a tenant, of whom those of ``clients`` are waiting."""
+        """Refill the nodes below a tenant; ``clients`` are the waiting clients."""
         return self.refill_some(self.siblings(tenant, clients), self.members(tenant))

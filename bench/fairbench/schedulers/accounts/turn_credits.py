@@ -1,4 +1,4 @@
-"""Credits of deficit round robin: a quantum a turn, for a client that is not in credit."""
+"""Credits of deficit round robin: each turn grants a quantum to a client that is not in credit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUANTUM_ANYWHERE = 10_000  # where the pool is not known, as at a gateway
 
 
 class TurnCredits(Account):
-    """The credits of clients, each granted a quantum when its turn begins.
+    """The credits of clients. A client is granted a quantum when its turn begins.
 
     Args:
         quantum: The quantum of a client of weight 1, in weighted tokens; 0 is a 20th of the pool.
@@ -26,7 +26,7 @@ class TurnCredits(Account):
         self._quantum = quantum
 
     def quantum_of(self, client: str) -> float:
-        """Return the client's quantum, by its weight, in the unit of the charges."""
+        """Return the client's quantum (by its weight) in the unit of the charges."""
         pool = self.setup.pool_tokens
         usual = pool / POOL_SHARES if pool else QUANTUM_ANYWHERE
         quantum = (self._quantum or usual) * self.setup.weight(client)
@@ -44,7 +44,10 @@ class TurnCredits(Account):
         self.of[client] = self.of.get(client, 0) - amount
 
     def refund(self, client: str, amount: float) -> None:
-        """Give back what was charged ahead, up to a quantum: granted quanta do not add up."""
+        """Refund an amount that was charged in advance.
+
+        A refund never lifts a credit above a quantum.
+        """
         credit = self.of[client]
         self.of[client] = min(credit + amount, max(credit, self.quantum_of(client)))
 

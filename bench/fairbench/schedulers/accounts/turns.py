@@ -1,4 +1,4 @@
-"""Turns in one pass over a queue: clients in credit go, until all who wait are in debt."""
+"""Turns in one pass over a queue: clients in credit go until every waiting client is in debt."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Turns:
         self._known: bool | None = None  # whether someone who waits is in credit
 
     def may_go(self, client: str, scan: Scan) -> bool:
-        """Tell whether the client is in credit, perhaps by quanta granted now (lines 20-21).
+        """Return whether the client is in credit, perhaps after a refill now (lines 20-21).
 
         A client that is in debt while others are not is left out of the ``scan``.
         """
@@ -60,29 +60,29 @@ class Turns:
         return True
 
     def take_refilled(self) -> bool:
-        """Tell whether quanta were granted since this was last asked."""
+        """Return whether quanta were granted since the last call."""
         refilled, self._refilled = self._refilled, False
         return refilled
 
     def waiting(self) -> Collection[str]:
-        """Return the clients that wait (line 4)."""
+        """Return the waiting clients (line 4)."""
         return self.view.clients()
 
     def someone_in_credit(self) -> bool:
-        """Tell whether a client that waits is in credit (lines 4-5)."""
+        """Return whether a waiting client is in credit (lines 4-5)."""
         of = self.credits.of
         return any(of[client] > 0 for client in self.waiting())
 
     def refill(self) -> bool:
-        """Grant quanta until a client that waits is in credit; False if none waits."""
+        """Grant quanta until a waiting client is in credit; return False if no client waits."""
         return self.credits.refill(self.waiting())
 
     def no_room(self, client: str) -> bool:
-        """Tell whether the pass goes on after a request that did not fit."""
+        """Return whether the pass goes on after a request that did not fit."""
         return not self.stops
 
     def tried(self, client: str, scan: Scan) -> None:
-        """Offer again, after a client's turn, those passed over, if nobody is in credit now."""
+        """After a client's turn, offer the skipped clients again if no client is in credit now."""
         if not self._still_in_credit(client):
             scan.unskip_all()
 
@@ -92,7 +92,7 @@ class Turns:
         return (waits and self.credits.of[client] > 0) or self.someone_in_credit()
 
     def _pass_over(self, client: str, scan: Scan) -> None:
-        """Leave out the client, and all others in debt, until somebody's credit has changed."""
+        """Skip the client, and all other clients in debt, until some credit has changed."""
         scan.skip(client)
         scan.skip_debtors(self.credits.of)
 

@@ -1,4 +1,4 @@
-"""A client's credit at each worker, and where it has any."""
+"""The credit of a client at each worker, and the workers where the client is in credit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairbench.schedulers.worker_sets import as_bits, members
 
 
 class WorkerCredit(MutableMapping[int, float]):
-    """Live worker -> credit. ``positive`` are the workers where it is above 0, as bits.
+    """A mapping worker -> credit. ``positive`` holds the workers with credit above 0, as bits.
 
     Where a client has never been, its credits are equal: they are one number and a set of workers,
     however many these are. Only those that were set one by one are kept one by one.
@@ -67,7 +67,7 @@ class WorkerCredit(MutableMapping[int, float]):
         return sum(self._apart.values()) + self._level * self._untouched.bit_count()
 
     def refill(self, quantum: float, available: int) -> float:
-        """Grant all workers in debt quanta until an available one has credit.
+        """Grant quanta at all workers in debt until an available worker has credit.
 
         This is [DLPM] Alg. 2 lines 5-6, with all rounds in a single step. Precondition: at least
         one worker is available (bits), and none of those is in credit. Returns how many quanta the

@@ -19,7 +19,7 @@ class Workers(Protocol):
 
 
 class WorkerCredits:
-    """The credits q_{i,w}; a worker is open to a client that is in credit there.
+    """The credits q_{i,w}. A worker is open to a client that has credit at this worker.
 
     A credit never exceeds the quantum, and a debt never exceeds one prompt plus the outputs of the
     requests under way there.
@@ -41,11 +41,11 @@ class WorkerCredits:
         self._workers = workers
 
     def nodes(self, client: str) -> tuple[str, ...]:
-        """Return whose credit a client needs and spends."""
+        """Return the nodes whose credit the client needs and spends."""
         return (client,)
 
     def quantum_of(self, node: str) -> float:
-        """Return the quantum by the node's weight, in the unit of the charges."""
+        """Return the node's quantum (by its weight) in the unit of the charges."""
         quantum = self.quantum * self.setup.weight(node)
         return quantum if self.unit_of_time is None else quantum * self.unit_of_time()
 
@@ -66,7 +66,10 @@ class WorkerCredits:
         return within
 
     def credit_of(self, node: str) -> WorkerCredit:
-        """Return a client's credit, now the last used; others may be forgotten for it."""
+        """Return the credit of a client and mark it as just used.
+
+        May forget other clients to make room.
+        """
         credit = self.of.pop(node, None)
         if credit is None:
             if len(self.of) >= MAX_CLIENTS:
@@ -94,7 +97,7 @@ class WorkerCredits:
             self._spend(self.of[node], node, worker, cost)
 
     def settle_down(self, client: str, worker: int, cost: float) -> None:
-        """Do the same, but give back a cost below 0 up to a quantum only."""
+        """Charge a client as ``settle`` does, but let a refund lift credit to a quantum only."""
         for node in self.nodes(client):
             if cost < 0:
                 self._give_back(self.of[node], node, worker, -cost)
@@ -102,7 +105,7 @@ class WorkerCredits:
                 self._spend(self.of[node], node, worker, cost)
 
     def give_back(self, client: str, worker: int, amount: float) -> None:
-        """Give back what was charged for a dispatch that has failed."""
+        """Refund the charge of a dispatch that has failed."""
         for node in self.nodes(client):
             self._give_back(self.credit_of(node), node, worker, amount)
 
@@ -119,7 +122,10 @@ class WorkerCredits:
             self.shared.spend(node, worker, before - credit[worker])
 
     def join(self, worker: int, *, with_quantum: bool = False) -> None:
-        """Take in a worker: nobody has debt there, and a quantum of credit if so asked."""
+        """Add a worker, at which no client has debt.
+
+        ``with_quantum`` gives each client a quantum there.
+        """
         for node, credit in self.of.items():
             credit[worker] = self.quantum_of(node) if with_quantum else 0.0
 
@@ -129,7 +135,7 @@ class WorkerCredits:
             del credit[worker]
 
     def hear(self, client: str, change: CreditChange) -> None:
-        """Take over what other routers have granted and charged a client."""
+        """Apply the quanta and charges of a client that other routers report."""
         assert self.shared is not None, "join_peers comes first"
         forgotten = self.shared.has_forgotten and client not in self.of
         credit, quantum = self.credit_of(client), self.quantum_of(client)
@@ -142,7 +148,10 @@ class WorkerCredits:
 
 
 class TreeWorkerCredits(WorkerCredits):
-    """Credits of tenants and clients: a worker is open if all of a client's tenants may spend."""
+    """Credits of tenants and clients.
+
+    A worker is open if all tenants of a client may spend there.
+    """
 
     def nodes(self, client: str) -> tuple[str, ...]:
         return self.setup.lineage(client)

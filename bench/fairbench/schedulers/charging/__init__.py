@@ -1,1 +1,1 @@
-"""Charging: what an event of the engine costs a client's account."""
+"""Charging: the cost that each event of the engine adds to a client's account."""

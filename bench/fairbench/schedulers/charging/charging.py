@@ -1,4 +1,4 @@
-"""The interface of charging: events of the engine, as ``LocalScheduler`` hears of them."""
+"""The interface of charging. Its methods are the engine events of ``LocalScheduler``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from fairbench.schedulers.views import Read
 
 
 class Charging:
-    """Turn events into ``account.charge(client, amount)``. By default events cost nothing."""
+    """Turns engine events into ``account.charge(client, amount)``.
+
+    By default, events cost nothing.
+    """
 
     token_ps: Callable[[], float] | None = None
     """The time of one computed token, by which quanta of tokens are times; None charges tokens."""
@@ -30,25 +33,25 @@ class Charging:
         """Charge a request for the part of its prompt that will be computed."""
 
     def tokens(self, client: str, tokens: int) -> None:
-        """Charge output tokens; fewer than none are given back."""
+        """Charge output tokens; a negative number is a refund."""
 
     def request_tokens(self, request: Request, tokens: int) -> None:
-        """Charge output tokens request by request, where the scheduler hears of them so."""
+        """Charge output tokens of a request, for schedulers that count them by request."""
 
     def steps(self, steps: int, running: Mapping[str, int]) -> None:
         """Charge the decode steps of a whole batch."""
 
     def prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
-        """Charge the time of an iteration that went to a prompt."""
+        """Charge the part of an iteration's time that was spent on a prompt."""
 
     def gpu_time(self, client: str, gpu_ps: int) -> None:
         """Charge the time of decode steps."""
 
     def read(self, request: Request, read: Read) -> None:
-        """Charge the difference between the prompt as it was charged and as it was read."""
+        """Charge the difference between the prompt as charged and the prompt as read."""
 
     def retracted(self, request: Request) -> None:
-        """Give back what a request that has lost its memory was charged ahead."""
+        """Refund the amount charged in advance for a request that has lost its memory."""
 
     def finished(self, request: Request) -> None:
-        """Give back what a request that has ended was charged ahead."""
+        """Refund the unused amount charged in advance for a request that has ended."""

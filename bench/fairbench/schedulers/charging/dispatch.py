@@ -1,4 +1,4 @@
-"""Charging at a router: a prompt at dispatch, the output when the request has ended."""
+"""Charging at a router: the prompt is charged at dispatch, the output at the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Charge = Literal["input", "uncached", "split", "owner", "gpu-time"]
 
 
 class DispatchCharging:
-    """Charge tokens: those of the prompt that count at dispatch, and the output at the end.
+    """Charges tokens: the counted tokens of the prompt at dispatch, and the output at the end.
 
     Args:
         extend_weight: The price of a token of a prompt.
@@ -34,7 +34,7 @@ class DispatchCharging:
         """Take the facts of the experiment. Raises UsageError naming the scheduler."""
 
     def dispatched(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
-        """Return who pays how much for a request of which so many tokens count at the worker."""
+        """Return the charge of each client for a request; ``tokens`` of its prompt count."""
         paid = self._paid[request.request_id] = self._prompt(request, tokens, worker)
         return paid
 
@@ -42,23 +42,26 @@ class DispatchCharging:
         return {request.client: self.extend_weight * tokens}
 
     def finished(self, request: Request, output_tokens: int) -> float:
-        """Return what is still to be paid by a request that has ended; below 0 is given back."""
+        """Return the remaining charge of a request that has ended.
+
+        A negative charge is a refund.
+        """
         self._paid.pop(request.request_id, None)
         return self.output_weight * output_tokens
 
     def failed(self, request: Request) -> dict[str, float]:
-        """Return who had paid how much for a dispatch that has failed."""
+        """Return the amounts that clients had paid for a dispatch that has failed."""
         return self._paid.pop(request.request_id, {})
 
     def payers(self) -> set[str]:
-        """Return the clients that have paid for requests under way."""
+        """Return the clients that have paid for unfinished requests."""
         return {payer for payers in self._paid.values() for payer in payers}
 
     def left(self, worker: int) -> None:
         """Note that a worker is gone with its cache."""
 
     def took(self, request: Request, gpu_s: float) -> None:
-        """Note how long a request took of its worker's time."""
+        """Record the GPU time that a request took at its worker."""
 
     def answered(self, client: str, output_tokens: int) -> None:
         """Note the length of an answer."""
@@ -68,7 +71,7 @@ class DispatchCharging:
 
 
 class SharedDispatchCharging(DispatchCharging):
-    """Charge tokens of a prompt to the clients that share its prefix, as in ``SharedCharges``."""
+    """Charges a prompt to the clients that share its prefix, as in ``SharedCharges``."""
 
     def __init__(self, extend_weight: int, output_weight: int, sharing: Sharing) -> None:
         super().__init__(extend_weight, output_weight)
@@ -85,7 +88,7 @@ class SharedDispatchCharging(DispatchCharging):
 
 
 class TimeDispatchCharging(DispatchCharging):
-    """Charge the time that a prompt is expected to take, and at the end what all of it took."""
+    """Charges the expected time of the prompt at dispatch, and corrects it at the end."""
 
     _charges: GPUCharges
 
@@ -114,7 +117,7 @@ class TimeDispatchCharging(DispatchCharging):
 
 
 class OutputsAhead(DispatchCharging):
-    """Charge the mean of a client's answers at dispatch as well, and at the end the difference."""
+    """Charges a client's mean output length at dispatch, and the difference at the end."""
 
     def __init__(self, prompts: DispatchCharging) -> None:
         super().__init__(prompts.extend_weight, prompts.output_weight)
@@ -154,7 +157,7 @@ class OutputsAhead(DispatchCharging):
 def dispatch_charging(
     extend_weight: int, output_weight: int, charge: Charge, *, ahead: bool
 ) -> DispatchCharging:
-    """Return the charging that a router's parameters ask for.
+    """Return the charging that a router's parameters select.
 
     Args:
         extend_weight: The price of a token of a prompt.

@@ -1,4 +1,4 @@
-"""Charging by GPU time: a prompt's is predicted at admission and put right as it is computed."""
+"""Charging by GPU time: the time of a prompt is predicted at admission and corrected afterwards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairbench.schedulers.setup import Setup
 
 
 class TimeCharging(Charging):
-    """Charge picoseconds of the worker's busy time; the charges of all clients add up to it."""
+    """Charges picoseconds of the worker's busy time. The charges of all clients add up to it."""
 
     no_bound = "charges GPU time, which service does not count"
     _charges: GPUCharges

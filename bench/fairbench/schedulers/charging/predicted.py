@@ -1,4 +1,4 @@
-"""Charging outputs ahead, by a prediction of their length ([VTC] §4.4, Alg. 3)."""
+"""Charging outputs in advance, by a prediction of their length ([VTC] §4.4, Alg. 3)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WINDOW = 5  # of the moving average
 
 
 class PredictedCharging(TokenCharging):
-    """Charge the predicted outputs at admission, more only beyond them, and refund the rest.
+    """Charges the predicted output at admission, and corrects the charge as tokens come.
 
     Args:
         account: Whose balances are charged.
@@ -63,7 +63,7 @@ class PredictedCharging(TokenCharging):
         self._charge(request, 0, predicted)
 
     def tokens(self, client: str, tokens: int) -> None:
-        """Note a new step; outputs are charged request by request."""
+        """Note a new step. Outputs are charged request by request instead."""
         self._step_charged = False
 
     def steps(self, steps: int, running: Mapping[str, int]) -> None:
@@ -99,7 +99,7 @@ class PredictedCharging(TokenCharging):
                 self._charge(request, produced - 1, produced)
 
     def _charge(self, request: Request, before: int, after: int) -> None:
-        """Charge the outputs up to ``after`` beyond those up to ``before``."""
+        """Charge the output tokens between the numbers ``before`` and ``after``."""
         if self._cost is None:
             cost: float = self.prices.output_weight * (after - before)
         else:

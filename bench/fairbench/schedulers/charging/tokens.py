@@ -28,7 +28,7 @@ class Prices:
 
 
 class TokenCharging(Charging):
-    """Charge tokens by their prices; a prefix that several clients share by ``sharing``.
+    """Charges tokens by their prices. ``sharing`` divides a prefix among the clients that share it.
 
     Without ``sharing`` the client that computes a prefix pays for it.
     """

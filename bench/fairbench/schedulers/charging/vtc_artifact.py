@@ -1,4 +1,4 @@
-"""Charging as the code behind the VTC paper's figures does it ([VTC-artifact])."""
+"""Charging as in the code behind the figures of the VTC paper ([VTC-artifact])."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Form = Literal["paper", "artifact", "artifact-2023"]
 
 
 class ArtifactCharging(TokenCharging):
-    """The first output token is free, and each step that ends a request costs a token more.
+    """Charging with a free first token, and one more token for each step that ends a request.
 
     The token more is charged for every running request, those that end in the step included. This
     charging replays that code's records: Theorem 4.4 does not hold.
@@ -60,7 +60,7 @@ class ArtifactCharging(TokenCharging):
 
 
 class EarlyArtifactCharging(ArtifactCharging):
-    """The charging of that code before June 2024, without the token more."""
+    """The charging of that code before June 2024, without the additional token."""
 
     charges_at_finish = False
 

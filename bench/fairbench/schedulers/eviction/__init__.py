@@ -1,1 +1,1 @@
-"""Eviction policies of a replica's KV memory, one a file."""
+"""Eviction policies of a replica's KV memory, one in each file."""

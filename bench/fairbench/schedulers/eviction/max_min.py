@@ -1,4 +1,4 @@
-"""Max-min eviction: memory is taken from the client that caches most for its weight."""
+"""Max-min eviction: memory is taken from the client that caches most in relation to its weight."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.schedulers.setup import Setup
 
 
 class MaxMin(ClientEviction):
-    """Evicts from the client above its share with the largest unpinned residency over weight.
+    """A policy that evicts from the client above its share with most unpinned memory over weight.
 
     The share is by weight, C w_i / W. docs/appendix/theory.md proves which clients lose nothing.
     """

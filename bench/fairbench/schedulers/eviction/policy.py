@@ -1,4 +1,4 @@
-"""The interface of an eviction policy: which cached tokens a replica drops when memory is short."""
+"""The interface of an eviction policy, which chooses the tokens that a full replica drops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rank: TypeAlias = tuple[float, Access]
 
 
 class Leaf(NamedTuple):
-    """A cached stretch that nothing cached continues.
+    """A cached stretch of tokens without a cached continuation.
 
     ``access`` orders the last uses, ``uses`` counts the finished requests that ended in or below
     the stretch, and ``keep_s`` is until when the policy wanted to keep it, in seconds. ``awaited``
@@ -42,12 +42,12 @@ class Claimant(NamedTuple):
 
     @property
     def after(self) -> float:
-        """Residency once the client has the memory that its requests are waiting for."""
+        """The residency of the client once it has the memory for its waiting requests."""
         return self.held + self.wanted
 
 
 class EvictionPolicy(ABC):
-    """The order in which cached tokens leave. Subclass this, one policy per file.
+    """The order in which cached tokens are evicted. Subclass this, one policy per file.
 
     A policy is a pure state machine: it reads no clock, and the cache tells it every fact. The
     cache drops the leaf of the least ``rank``. A ``ClientEviction`` chooses a client first.
@@ -59,36 +59,39 @@ class EvictionPolicy(ABC):
     setup: Setup = Setup()
 
     def prepare(self, setup: Setup) -> None:
-        """Learn the clients, their weights and the size of the pool, once, before any request.
+        """Receive clients, weights and the size of the pool, once, before any request.
 
         Raises UsageError if the parameters do not fit, such as a quota of an unknown client.
         """
         self.setup = setup
 
     def rank(self, leaf: Leaf) -> Rank:
-        """Return the leaf's place in the order of eviction; the least goes first.
+        """Return the rank of the leaf in the order of eviction; the lowest rank is evicted first.
 
         A rank must not fall while the leaf is cached.
         """
         return 0, leaf.access
 
     def limit(self, client: str) -> float | None:
-        """Return the most tokens that the client may hold, None for no limit.
+        """Return the limit on the client's tokens, or None for no limit.
 
         The cache ends the client's own claims beyond the limit even where memory is free.
         """
         return None
 
     def on_start(self, request: Request) -> None:
-        """Hear that the request was admitted."""
+        """Handle a request that was admitted."""
 
     def on_finish(self, request: Request, now_s: float) -> float:
-        """Hear that the request finished; return until when its tokens should stay, in seconds."""
+        """Handle a request that finished.
+
+        Return the time until which its tokens should stay, in seconds.
+        """
         return 0.0
 
 
 class ClientEviction(EvictionPolicy):
-    """A policy that takes memory from clients above their entitlement first.
+    """A policy that takes memory first from clients that hold more than they are entitled to.
 
     The cache asks ``choose`` for a client and ends that client's claim on its leaf of the least
     rank. Memory is freed when the last claim on a leaf has ended.
@@ -96,11 +99,11 @@ class ClientEviction(EvictionPolicy):
 
     @abstractmethod
     def entitled(self, client: str) -> float:
-        """Return what the client may hold before others lose a token to it, in tokens."""
+        """Return the tokens that the client may hold before others lose tokens to it."""
 
     @abstractmethod
     def excess(self, claimant: Claimant) -> float:
-        """Return how strongly a client above its entitlement is a victim; the largest is."""
+        """Return the excess of a client above its entitlement; the largest excess is the victim."""
 
     def choose(self, claimants: Iterable[Claimant]) -> str:
         """Return the victim among the clients above their entitlement.

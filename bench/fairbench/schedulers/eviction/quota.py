@@ -1,4 +1,4 @@
-"""Static quotas: each client has a part of the pool of its own."""
+"""Static quotas: each client has its own part of the pool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL = 100  # percent
 
 @dataclass(frozen=True)
 class QuotaParams:
-    """``percent`` is the quota of a client by name, in percent of the pool.
+    """Parameters of quotas. ``percent`` maps a client's name to its quota in percent of the pool.
 
     Clients that are not named divide the rest by weight.
     """
@@ -24,17 +24,19 @@ class QuotaParams:
     percent: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a quota that is no percentage, or for more than 100% together."""
+        """Raise ValueError for a quota outside 0 to 100%, or for a sum above 100%."""
         for client, one in self.percent.items():
             if not (isfinite(one) and 0 <= one <= ALL):
                 raise ValueError(f"percent.{client} = {one:g}: must be from 0 to {ALL}")
         total = sum(self.percent.values())
         if total > ALL:
-            raise ValueError(f"percent: quotas of {total:g}% together, at most {ALL}% are allowed")
+            raise ValueError(
+                f"percent: the quotas add up to {total:g}%, and at most {ALL}% are allowed"
+            )
 
 
 def quotas_in_tokens(owner: str, params: QuotaParams, setup: Setup) -> Mapping[str, float]:
-    """Return each client's quota in tokens. Raises UsageError for a client that is not there."""
+    """Return each client's quota in tokens. Raises UsageError for an unknown client."""
     for client in params.percent:
         if client not in setup.clients:
             raise unknown_name(f"client in {owner}.percent", client, setup.clients)
@@ -42,8 +44,8 @@ def quotas_in_tokens(owner: str, params: QuotaParams, setup: Setup) -> Mapping[s
     rest = ALL - sum(params.percent.values())
     if others and not rest:
         raise UsageError(
-            f"{owner}.percent: leaves nothing for {next(iter(others))}: give it a quota, or less "
-            "to others"
+            f"{owner}.percent: the quotas leave nothing for {next(iter(others))}; give "
+            "this client a quota, or lower the others"
         )
     total = sum(others.values())
     percent = {**params.percent, **{one: rest * of / total for one, of in others.items()}}

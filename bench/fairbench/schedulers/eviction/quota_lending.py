@@ -1,4 +1,4 @@
-"""Quotas whose unused part is lent."""
+"""Quotas that lend their unused part to other clients."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ EVICTIONS = {
 
 
 def eviction_class(name: str) -> type[EvictionPolicy]:
-    """Return the class of a policy. Raises UsageError if there is none of this name."""
+    """Return the class of a policy. Raises UsageError for an unknown name."""
     if name not in EVICTIONS:
         raise unknown_name("eviction", name, EVICTIONS)
     found: type[EvictionPolicy] = imported(EVICTIONS[name])

@@ -25,10 +25,11 @@ class Retention(EvictionPolicy):
 
     @dataclass(frozen=True)
     class Params:
-        """``first_s`` is the expected gap before a client's first was seen, in seconds.
+        """Parameters of retention.
 
-        ``most_s`` is the longest time that anything is kept, ``factor`` multiplies the mean gap,
-        and ``newest`` is the weight of the newest gap in the running mean.
+        ``first_s`` is the gap that is assumed before one was seen, in seconds. ``most_s`` is the
+        longest time that anything is kept, ``factor`` multiplies the mean gap, and ``newest`` is
+        the weight of the newest gap in the running mean.
         """
 
         first_s: Annotated[float, Ge(0)] = 10.0

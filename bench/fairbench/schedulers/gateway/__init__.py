@@ -1,1 +1,1 @@
-"""Queues before the cluster: which request goes next, and when one may go."""
+"""Queues before the cluster: the order of requests, and the time at which each is released."""

@@ -1,4 +1,4 @@
-"""The gateway: bands of priority before the cluster, what they hold at most, and for how long."""
+"""The gateway: bands of priority before the cluster, with limits on their size and waiting time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairbench.schedulers.peers.totals import Heard, Sums, Totals
 
 
 class Gateway:
-    """Strict priority between bands, a queue of its own in each; sheds what is too much or too old.
+    """Strict priority between bands with a queue each; refuses requests beyond its limits.
 
     As in llm-d's flow control (llm-d-router @7c6ba75), by numbers of requests only. ``make_queue``
     makes the queue of a band; all share one detector and one router.
@@ -77,7 +77,10 @@ class Gateway:
         return True
 
     def _take_in(self, request: Request, priority: int, queue: GatewayQueue, now_s: float) -> bool:
-        """Into its band, or in line for it; False if it is refused."""
+        """Put the request into its band or in line for it.
+
+        Return False if the request is refused.
+        """
         if self._limits is None:
             return queue.enter(request, now_s)
         if not self._limits.enters(request, priority):
@@ -147,7 +150,7 @@ class Gateway:
         queue.withdraw(request)
 
     def _give_up(self, request: Request) -> None:
-        """Shed a request that its policy refuses at its turn; the host is told afterwards."""
+        """Shed a request that its policy refuses at its turn; the host is told later."""
         assert self._limits is not None
         self._limits.over(request, 0)
         self._hold_no_more(request)
@@ -161,11 +164,11 @@ class Gateway:
 
     @property
     def shares_counters(self) -> bool:
-        """Return whether the gateway was made as one of several, and its policy can share."""
+        """Return whether this is one of several gateways, and its policy can share counters."""
         return self._make_queue().shared is not None
 
     def join_peers(self) -> None:
-        """Do nothing: the queues were made for sharing."""
+        """Do nothing: the queues support sharing from the start."""
 
     def export_totals(self, since: int = 0) -> Totals:
         """Return the totals of every band."""
@@ -196,7 +199,7 @@ class Gateway:
         return {band: queue.shared for band, queue in queues if queue.shared is not None}
 
     def charged_totals(self) -> Sums:
-        """Return what this gateway has charged, by client and band."""
+        """Return the charges of this gateway by client and band."""
         return self._charged(None)
 
     def _charged(self, clients: Collection[str] | None) -> dict[str, dict[int, float]]:
@@ -214,7 +217,10 @@ class Gateway:
         return self.others.latest
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Add what another router's gateway has charged; its clients that wait count here too."""
+        """Add the charges of another router's gateway.
+
+        Clients waiting there count as waiting here, too.
+        """
         newly = self.others.newer(origin, totals)
         if newly is None:
             return
@@ -226,7 +232,7 @@ class Gateway:
 
     @property
     def ahead(self) -> float:
-        """The most that a client that went was ahead of one that waited at another router."""
+        """The largest lead of a served client over a client that waited at another router."""
         found = [queue.shared.ahead for queue in self._bands.values() if queue.shared is not None]
         return max(found, default=0.0)
 
@@ -242,6 +248,6 @@ class Gateway:
         return next(reversed(self._held_in[lowest])) if lowest < priority else None
 
     def _forget_gone(self) -> None:
-        """Drop the ends of requests that are no longer held from the top of the heap."""
+        """Remove requests that are no longer queued from the top of the heap."""
         while self._ends and self._ends[0][2] not in self._held:
             heappop(self._ends)

@@ -37,7 +37,7 @@ def with_admission(
     setup: Setup,
     matched: Matched = lambda request: 0,
 ) -> AdmissionControl:
-    """Admission control before a queue, or before a ``router`` that has none.
+    """Return admission control before a queue, or before a ``router`` if there is no queue.
 
     A ``rerouting`` router is told where to send what. ``setup`` has the costs and the fleet.
     """
@@ -62,7 +62,7 @@ def build_gateway(
     matched: Matched = lambda request: 0,
     terms: Terms | None = None,
 ) -> Gateway:
-    """Build a gateway before ``router``. ``settings`` are by ``NAME.PARAM``.
+    """Build a gateway before ``router``. ``settings`` maps ``NAME.PARAM`` to values.
 
     ``setup.fleet`` is required. ``matched`` returns how much of a request's prompt is cached at
     some worker; without it, caches are unknown. ``terms`` are given if the gateway is one of
@@ -81,7 +81,10 @@ def build_gateway(
     def queue() -> GatewayQueue:
         scheduler = kind(make_params(policy, kind.Params, settings))
         if scheduler.times_steps:
-            raise UsageError(f"{policy}.charge: a gateway is not told what iterations take")
+            raise UsageError(
+                f"{policy}.charge: GPU time is not supported in a gateway, which does not "
+                "know the time of iterations; leave charge out"
+            )
         scheduler.prepare(setup)
         shared = None
         if terms is not None and shares_counters(scheduler):

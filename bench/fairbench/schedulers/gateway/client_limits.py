@@ -1,4 +1,4 @@
-"""Limits of clients: what one has under way at the workers is at most its share of a good batch.
+"""Limits of clients: each client gets at most its share of an efficient batch at the workers.
 
 A queue that is fair orders those who wait in it. It orders neither what runs already nor what
 stands before it, at an engine's tokenizer: who sends a flood of long prompts has the others wait
@@ -23,7 +23,7 @@ from fairbench.tenants import Tenants
 
 
 class ClientLimits:
-    """Limits that decide which requests enter the queue; others wait by priority and program.
+    """Limits that decide which requests enter the queue; the rest wait by priority and program.
 
     - A worker may hold ``tokens`` of context, counted as in ``batch_cost``, and ``requests``
     requests. ``auto`` is the value of the load cap; None is no limit.
@@ -64,7 +64,10 @@ class ClientLimits:
         self._programs = Programs(count().__next__)  # the numbers of those that have come
 
     def enters(self, request: Request, priority: int = 0) -> bool:
-        """Admit an arriving request if possible, else put it in line; return whether it entered."""
+        """Admit an arriving request if possible, else put it in line.
+
+        Return whether the request entered.
+        """
         owner = self._owner(request)
         program, _ = self._programs.enter(request)
         if owner not in self._lines and self._has_room(owner, request, self._weights(owner)):
@@ -74,7 +77,7 @@ class ClientLimits:
         return False
 
     def freed(self) -> Iterator[Request]:
-        """Admit and yield the requests in line that may enter now."""
+        """Admit and yield the requests in line that can enter now."""
         if not self._lines:
             return
         weights = self._weights()  # the same for all: whoever is in line is there already
@@ -99,7 +102,7 @@ class ClientLimits:
         return True
 
     def over(self, request: Request, output_tokens: int) -> None:
-        """Handle an admitted request that is over or was withdrawn."""
+        """Handle an admitted request that has ended or was withdrawn."""
         owner = self._owner(request)
         self._programs.leave(request)
         self._under_way[owner].finish(request, output_tokens)

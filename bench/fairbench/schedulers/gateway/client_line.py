@@ -1,4 +1,4 @@
-"""A line before the gateway: whose turn it is goes by arrival, which of its requests by program."""
+"""A line before the gateway: turns go by arrival, and a turn takes the client's oldest program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Own: TypeAlias = tuple[int, str]  # the requests of a priority that are of one c
 
 
 class ClientLine:
-    """The requests of an owner that wait until it may have more, of one client or of several.
+    """The requests of an owner (one client or several) that wait until the owner may have more.
 
     Each that comes is a turn of its client: first are those of the highest priority, then in order
     of arrival. In its turn a client sends the request, of that priority, whose program came first,
@@ -31,7 +31,7 @@ class ClientLine:
         return len(self._places)
 
     def add(self, request: Request, priority: int, program: int) -> None:
-        """Add a request; ``program`` numbers its program, the oldest lowest."""
+        """Add a request; ``program`` is the number of its program, lowest for the oldest."""
         number, own = next(self._numbers), (priority, request.client)
         self._turns.setdefault(priority, OrderedDict())[number] = request.client
         heappush(self._heaps.setdefault(own, []), (program, number, request))
@@ -39,7 +39,7 @@ class ClientLine:
         self._places[request] = priority, number
 
     def first(self) -> Request:
-        """Return the next request. Raises ValueError if none waits."""
+        """Return the next request. Raises ValueError if no request waits."""
         priority = max(self._turns)
         heap = self._heaps[priority, next(iter(self._turns[priority].values()))]
         while True:
@@ -56,7 +56,10 @@ class ClientLine:
         return request
 
     def leave(self, request: Request) -> bool:
-        """Remove a waiting request and its turn, or its client's first; False if not waiting."""
+        """Remove a waiting request and its turn, or its client's first turn.
+
+        Return False if not waiting.
+        """
         if request not in self._places:
             return False
         priority, number = self._places[request]

@@ -1,4 +1,4 @@
-"""The queue before the cluster as a scheduler sees it: flows, each in an order of its own."""
+"""The queue before the cluster as a scheduler sees it: a flow for each client, in its own order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairbench.schedulers.queue_view import QueueView
 
 
 class FlowView(QueueView):
-    """A ``QueueView`` in which each client's requests, its flow, are in ``order``.
+    """A ``QueueView`` in which the requests of each client (its flow) are sorted by ``order``.
 
     What is cached is what the best worker has; a scheduler that asks for match order gets that over
     all flows, without the engine's deprioritisation of equal prompts.

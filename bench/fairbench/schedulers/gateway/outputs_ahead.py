@@ -1,4 +1,4 @@
-"""Outputs that are charged when a request goes, since nobody before an engine sees them come."""
+"""Outputs that are charged when a request is sent, because a gateway does not see tokens arrive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fairbench.schedulers.mean_answers import MeanAnswers
 
 
 class OutputsAhead:
-    """Charges a ``scheduler`` what a client's answers were on average, and then the difference.
+    """Charges a ``scheduler`` the mean length of a client's answers, and later the difference.
 
     Else a client's requests go one after the other until the first answer is over, the client has
     nobody left who waits, and what it was owed is gone when its next request comes ([VTC] lines
@@ -28,7 +28,7 @@ class OutputsAhead:
             self._scheduler.on_tokens(request.client, tokens)
 
     def over(self, request: Request, output_tokens: int) -> None:
-        """Handle the end of a request with its output tokens: 0 if no worker served it."""
+        """Handle the end of a request; its output is 0 tokens if no worker served it."""
         more = output_tokens - self._charged.pop(request)
         if more:
             self._scheduler.on_tokens(request.client, more)

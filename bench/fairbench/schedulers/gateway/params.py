@@ -73,19 +73,20 @@ class GatewayParams:
     def __post_init__(self) -> None:
         if self.client_reserve and not self.limits_clients:
             raise ValueError(
-                f"client_reserve = {self.client_reserve:g}: of no client_limit: set "
+                f"client_reserve = {self.client_reserve:g}: needs a limit per client; set "
                 "gateway.client_limit or gateway.client_requests, too"
             )
         if self.tenants is not None and not self.limits_clients:
             raise ValueError(
-                f"tenants = {self.tenants!r}: of no client_limit, which they would share: set "
-                "gateway.client_limit, too (tenants of a policy: POLICY.tenants)"
+                f"tenants = {self.tenants!r}: needs a limit that tenants share; set "
+                "gateway.client_limit, too (for the tenants of a policy, set "
+                "POLICY.tenants)"
             )
 
 
 @dataclass(frozen=True)
 class AdmissionParams:
-    """``policy``: what becomes of a request that would miss a deadline.
+    """Parameters of admission control. ``policy`` says how a request that would be late is treated.
 
     ``ahead`` says who goes before it (``Estimator``): take the one that fits the local scheduler.
     ``margin`` multiplies the estimate: above 1 is stricter. With ``reroute`` a request that would

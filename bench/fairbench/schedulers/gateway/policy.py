@@ -1,4 +1,4 @@
-"""The interface of a fairness policy before the cluster, which names the next flow."""
+"""The interface of a fairness policy before the cluster, which chooses the next client."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairbench.schedulers.base import LocalScheduler, Read, Selection, WaitingVi
 
 
 class FlowPolicy(LocalScheduler):
-    """Names a client; which of its requests goes is the order's to say. One policy a file.
+    """The choice of the next client; an order then chooses among its requests. One policy per file.
 
     A flow is a client in a band of one priority, and each band has a policy of its own. Any other
     ``LocalScheduler`` may stand in its place; this one hears of time when a request is over.
@@ -29,13 +29,13 @@ class FlowPolicy(LocalScheduler):
                 return
 
     def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
-        """Handle the end of a request that went, with its output tokens.
+        """Handle the end of a request that was sent, with its output tokens.
 
         ``read`` is its actual prompt cost: nothing if it was never served.
         """
 
 
 def earliest(view: WaitingView, client: str) -> tuple[float, int]:
-    """Return the tie-breaker, order of arrival: that of the client's next request."""
+    """Return the tie-breaker: the order of arrival of the client's next request."""
     request = view.oldest(client)
     return request.arrival_s, request.request_id

@@ -1,4 +1,4 @@
-"""The price of a request at a gateway, which must be paid before anybody knows its output."""
+"""The price of a request at a gateway, charged before the output length is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.schedulers.base import Read
 
 @dataclass(frozen=True)
 class PriceParams:
-    """``input_weight`` a prompt token and ``output_weight`` an output token.
+    """Prices: ``input_weight`` for a prompt token and ``output_weight`` for an output token.
 
     ``assumed_output_tokens`` are charged when a request goes; with ``corrected`` the difference to
     what it took is charged, or given back, when it is over.
@@ -26,12 +26,12 @@ class PriceParams:
     corrected: bool = True
 
     def of(self, request: Request) -> float:
-        """Return the charge when a request goes."""
+        """Return the charge when a request is sent."""
         outputs = self.output_weight * self.assumed_output_tokens
         return self.input_weight * request.input_tokens + outputs
 
     def correction(self, request: Request, read: Read, output_tokens: int) -> float:
-        """Return the additional charge at a request's end; negative after an overcharge."""
+        """Return the additional charge at a request's end; negative if too much was charged."""
         if not self.corrected:
             return 0.0
         inputs = self.input_weight * (read.input_tokens - request.input_tokens)

@@ -1,4 +1,4 @@
-"""A queue before the cluster: any local scheduler orders it, any router empties it."""
+"""A queue before the cluster: any local scheduler orders the queue, any router empties it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Send: TypeAlias = Callable[[Request, int], None]
 
 
 class InOrder(FCFS):
-    """A policy that offers every queued request, oldest first, whatever became of others."""
+    """A policy that offers every queued request, oldest first, even if others were not admitted."""
 
     name = "in-order"
 
@@ -33,29 +33,29 @@ class InOrder(FCFS):
 
 
 class HoldsRequests(Protocol):
-    """The interface of a queue before the workers. Pure: all events are reported to it.
+    """The interface of a queue before the workers. It is pure: the host reports all events to it.
 
     The host calls ``shed`` and then ``release`` after every change, and at ``wake_s``.
     """
 
     def enter(self, request: Request, now_s: float) -> bool:
-        """Enter an arriving request; return False if it is refused."""
+        """Add an arriving request; return False if the request is refused."""
         ...
 
     def shed(self, now_s: float) -> Collection[Request]:
-        """Return the queued requests that are given up now; the host refuses them."""
+        """Return the queued requests that are given up now; the host then refuses them."""
         ...
 
     def release(self, now_s: float, send: Send) -> None:
-        """Call ``send`` for each request that may go now, one by one, so that loads are current."""
+        """Call ``send`` for each request that can go now, one by one, so that loads are current."""
         ...
 
     def wake_s(self, now_s: float) -> float | None:
-        """Return when to be called again without any event."""
+        """Return the time of the next call without an event."""
         ...
 
     def moved(self, request: Request, worker: int | None) -> None:
-        """Record a sent request's present worker; None means none, though it is not over."""
+        """Record the present worker of a sent request; None if it has none but is not over."""
         ...
 
     def finish(
@@ -82,7 +82,7 @@ class HoldsRequests(Protocol):
 
 
 class GatewayQueue:
-    """Holds requests until the ``detector`` and the router let them go, in its scheduler's order.
+    """A queue that keeps requests until the ``detector`` and the router release them, in order.
 
     A home of a ``LocalScheduler`` like an engine's, but that nothing is known of caches unless the
     ``view`` says: the whole input is charged when a request goes, its outputs when it is over, or

@@ -1,1 +1,1 @@
-"""Local schedulers: the order of one worker's queue, one policy a file."""
+"""Local schedulers: the order of one worker's queue, one policy in each file."""

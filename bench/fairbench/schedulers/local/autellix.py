@@ -1,4 +1,4 @@
-"""Autellix: calls of programs that have had the least service first, in discrete queues."""
+"""Autellix: calls of the programs with the least service go first, in discrete queues."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Autellix(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``beta`` 0 never promotes: long programs may starve."""
+        """Parameters of Autellix. ``beta`` = 0 never promotes, so that long programs may starve."""
 
         policy: Literal["atlas", "plas"] = "atlas"
         queues: Annotated[int, Gt(0)] = 8

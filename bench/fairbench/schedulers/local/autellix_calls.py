@@ -14,7 +14,7 @@ from fairbench.schedulers.local.programs import Programs
 
 @dataclass(slots=True)
 class ProgramTimes:
-    """A row of the process table: its service and its waiting time, of calls that are over."""
+    """A row of the process table: service and waiting time of the program's finished calls."""
 
     service_s: float = 0.0
     waited_s: float = 0.0
@@ -23,7 +23,7 @@ class ProgramTimes:
 
 @dataclass(slots=True)
 class CallTimes:
-    """A call that is not over. ``since_s``: waiting from then on; None while it runs.
+    """A call that is not over. ``since_s`` is the start of its wait; None while the call runs.
 
     ``waited_s`` and ``busy_s`` begin again when it is promoted, the totals do not.
     """
@@ -68,7 +68,7 @@ class Promotions:
         return call.since_s + wanted_s - program.waited_s - call.waited_s
 
     def expect(self, request: Request, call: CallTimes) -> None:
-        """Update the heap entry if it would be too late; earlier entries are corrected later."""
+        """Update the heap entry if it would be too late; an early entry is corrected later."""
         at_s = self.time_s(request, call)
         if at_s < call.promoted_at_s:
             call.promoted_at_s = at_s

@@ -1,4 +1,4 @@
-"""Deficit Longest Prefix Match ([DLPM] Alg. 1), with its gaps closed."""
+"""Deficit Longest Prefix Match ([DLPM] Alg. 1), with rules for the cases the paper leaves open."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class DLPM(FairScheduler):
         return view.match_order(refresh=refresh)
 
     def _may_refill(self, view: WaitingView, tenant: str) -> bool:
-        """Tell whether quanta are granted now that nobody who waits is in credit."""
+        """Return whether to grant quanta now that no waiting client is in credit."""
         return True
 
     def service_bound(self) -> ServiceBound | NoBound:

@@ -1,4 +1,4 @@
-"""Deadlines inside fair shares: DLPM says whose turn it is, EDF which request of that client."""
+"""Deadlines within fair shares: DLPM chooses the client, EDF chooses the client's request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DLPMThenEDF(UrgentDLPM, ReorderedDLPM):
 
     @dataclass(frozen=True)
     class Params(UrgentDLPM.Params):
-        """The parameters of DLPM, and the scope of deadlines; ``aging_s`` as in ``Urgency``.
+        """The parameters of DLPM and the scope of deadlines; ``aging_s`` as in ``Urgency``.
 
         ``within`` is ``client`` as above, or ``credit``, which orders the requests of all clients
         in credit by deadline. Deadlines then decide between clients too, though not about their

@@ -1,4 +1,4 @@
-"""DLPM that leaves room for a client in credit that has nothing waiting at the moment."""
+"""DLPM that keeps room free for a client in credit that has no request waiting right now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DLPM with another order among the requests of clients in credit."""
+"""DLPM with a different order among the requests of clients in credit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.schedulers.local.dlpm import DLPM
 
 
 class ReorderedDLPM(DLPM):
-    """Credits, and so the bound, are DLPM's: its proof is silent about who goes of those in credit.
+    """DLPM's credits and bound, which do not depend on the order among clients in credit.
 
     Subclasses say in which order the requests are offered that DLPM would offer longest cached
     prefix first.
@@ -24,7 +24,7 @@ class ReorderedDLPM(DLPM):
 
     @abstractmethod
     def _reordered(self, scan: Scan, view: WaitingView, now_s: float) -> Iterator[Request]:
-        """Yield all requests of the scan in the desired order."""
+        """Yield all requests of the scan in the subclass's order."""
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         super().on_arrival(request, view, now_s)

@@ -1,4 +1,4 @@
-"""DLPM that serves calls first on which many others of their program wait ([DLPM] §9)."""
+"""DLPM that prefers calls on which many other calls of their program wait ([DLPM] §9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DLPM that knows what is urgent."""
+"""DLPM combined with deadlines."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Urgency:
 
 
 class UrgentDLPM(DLPM):
-    """DLPM, and beside it ``Urgency``, which hears of every request; subclasses join the two."""
+    """DLPM with an ``Urgency`` that sees every request; subclasses combine the two."""
 
     wants_costs = True
     per_request_tokens = True

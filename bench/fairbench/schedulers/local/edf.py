@@ -1,4 +1,4 @@
-"""Earliest deadline first, of those that can still be in time, with preemption."""
+"""Earliest deadline first among requests that can still be in time, with preemption."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class EDF(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``default_s``: the deadline of requests without one; ``aging_s``: the longest wait.
+        """Parameters: ``default_s`` is a deadline for requests without one.
 
-        Nobody ages where that is inf, and whoever would be late is rescued at once where
-        ``rescue_s`` is.
+        ``aging_s`` the longest wait. Nobody ages where that is inf, and whoever would be late is
+        rescued at once where ``rescue_s`` is.
 
         ``preempt``: by recomputing, by swapping (else recomputing, where the host has no room), by
         whichever is quicker, or not at all. ``chunks`` (in engines whose steps mix prompts and
@@ -127,7 +127,7 @@ class EDF(LocalScheduler):
                 return
 
     def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """Return a function for each request's rank in this pass: its group, and the time in it."""
+        """Return a function that gives a request's rank in this pass: its group, then a time."""
         slack = self._slack
         if self.setup.costs is not None:
             slack.look(view.running, self.setup.costs)

@@ -1,4 +1,4 @@
-"""Shares inside deadlines: EDF first, and DLPM where deadlines have nothing to say."""
+"""Fair shares within deadlines: EDF first, then DLPM for requests that deadlines do not rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The textbook's SLO-aware scheduler: earliest deadline first with preemption, as printed."""
+"""The SLO-aware scheduler of a textbook: earliest deadline first with preemption, as printed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TextbookEDF(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``step_s``: a decode step, in which the listing counts."""
+        """Parameters: ``step_s`` is the duration of a decode step, the unit of the listing."""
 
         step_s: Annotated[FiniteFloat, Gt(0)] = 0.03
         default_s: Annotated[FiniteFloat, Gt(0)] = 30.0

@@ -87,7 +87,7 @@ class Victims:
         state.prefill_s = self._back_s(tokens) if swapped else self._slack.prefill_s(tokens)
 
     def forget(self, request: Request) -> None:
-        """Forget a request that is over."""
+        """Forget a request that has ended."""
         self._swapped.discard(request)
 
     def _may_go(self, request: Request, now_s: float) -> bool:
@@ -95,12 +95,15 @@ class Victims:
         return state.produced >= state.spared and now_s - request.arrival_s < self._aging_s
 
     def _spare_s(self, one: Running, now_s: float) -> float:
-        """Return how long a request can be out and still be in time; infinite if it is late."""
+        """Return how long a request can lose its memory and still be in time; inf if it is late."""
         left_s = self._slack.due_s(one.request) - now_s
         return inf if left_s < self._slack.step_s else left_s - self._return_s(one.held_tokens)
 
     def _return_s(self, tokens: int) -> float:
-        """Return the time to restore tokens and make the next; copies count both ways."""
+        """Return the time to restore tokens and make the next one.
+
+        Copies count in both directions.
+        """
         copied_s = self._copied_s(tokens)
         if self._always_swaps and copied_s < inf:
             return copied_s
@@ -111,5 +114,5 @@ class Victims:
         return self._slack.swap_s(tokens) + self._back_s(tokens) if self._swaps else inf
 
     def _back_s(self, tokens: int) -> float:
-        """Return the time from the return of copied tokens until the request continues."""
+        """Return the time from the return of the copied tokens until the request continues."""
         return self._slack.swap_s(tokens) + self._slack.prefill_s(1)

@@ -1,4 +1,4 @@
-"""Equinox: the client with the least of a user's and the operator's counter, both predicted."""
+"""Equinox: the client with the least sum of a user's and the operator's predicted counter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.schedulers.local.least_counter import LeastCounter
 
 
 class _Charge(NamedTuple):
-    """The facts known of a request at its admission."""
+    """The known facts of a request at its admission."""
 
     outputs: int
     extend_tokens: int
@@ -44,7 +44,10 @@ class Equinox(LeastCounter):
 
     @dataclass(frozen=True)
     class Params:
-        """``user_share`` is the weight of the first counter, 1 less it that of the second."""
+        """Parameters: ``user_share`` is the weight of the first counter.
+
+        The second has the rest.
+        """
 
         user_share: Annotated[float, Ge(0), Le(1)] = 0.7
         output_weight: Annotated[FiniteFloat, Ge(0)] = 2.0

@@ -1,4 +1,4 @@
-"""Fair schedulers by composition: an order, an account and a charging.
+"""Fair schedulers by composition of an order, an account and a charging.
 
 The *account* knows what each client was given, the *charging* what an event costs. A policy decides
 which client's request goes next, and nothing else.
@@ -43,7 +43,7 @@ class FairParams:
 
 
 class FairScheduler(LocalScheduler):
-    """A scheduler that charges by its parts; subclasses give them to ``_compose``."""
+    """A scheduler that charges through its parts, which subclasses pass to ``_compose``."""
 
     account: Account
     charging: Charging
@@ -52,7 +52,7 @@ class FairScheduler(LocalScheduler):
     def _compose(
         self, account: Account, charging: Charging, weights: Mapping[str, float] | None = None
     ) -> None:
-        """Take both parts; ``weights`` of clients are laid over those of the experiment."""
+        """Set both parts; ``weights`` override the clients' weights in the experiment."""
         self.account, self.charging, self._weights = account, charging, weights or {}
         self.refunds_tokens = charging.refunds
         self.account.prepare(self.setup.weighted("weights", weights))
@@ -60,7 +60,7 @@ class FairScheduler(LocalScheduler):
             self.times_steps = self.wants_costs = True
 
     def compose(self, account: Account, params: FairParams) -> None:
-        """Take an account, and the charging that the parameters ask for."""
+        """Set an account and the charging that the parameters select."""
         prices = Prices(params.input_weight, params.output_weight)
         by_time = params.charge == GPU_TIME
         charging = charging_of(self.name, account, prices, params.sharing, by_time=by_time)
@@ -104,7 +104,7 @@ class FairScheduler(LocalScheduler):
     def _bound(
         self, view: Literal["actual", "client"], quantum: int, theorem: str, prices: Prices
     ) -> ServiceBound | NoBound:
-        """Return the bound of a theorem, unless it is not about what the parts count or charge."""
+        """Return a theorem's bound, or none if it does not hold for these parts."""
         if reason := self.charging.no_bound or self.account.no_bound:
             return NoBound(f"{self.name} {reason}")
         if any(self.setup.weight(client) != weight for client, weight in self._weights.items()):
@@ -125,7 +125,7 @@ def charging_of(
     by_time: bool,
     tokens: type[TokenCharging] = TokenCharging,
 ) -> Charging:
-    """Return the charging that a scheduler's parameters ask for.
+    """Return the charging that a scheduler's parameters select.
 
     Args:
         name: The scheduler's name, for the message.
@@ -141,5 +141,5 @@ def charging_of(
     if not by_time:
         return tokens(account, prices, sharing)
     if sharing is not None:
-        raise UsageError(f"{name}.charge = {GPU_TIME!r}: not with sharing")
+        raise UsageError(f"{name}.charge = {GPU_TIME!r}: cannot be combined with {name}.sharing")
     return TimeCharging(account)

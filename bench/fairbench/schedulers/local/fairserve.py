@@ -1,4 +1,4 @@
-"""FairServe: counters normalised by application, and a throttle for overload only."""
+"""FairServe: counters normalised by application, and a throttle that acts only under overload."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ WINDOW_S = 60.0
 
 @dataclass(slots=True)
 class _Application:
-    """The total cost of an application's requests, started with the first one's largest cost."""
+    """The total cost of an application's requests.
+
+    It starts with the first request's largest cost.
+    """
 
     service: float
     requests: int = 1
@@ -48,7 +51,10 @@ class FairServe(LeastCounter):
 
     @dataclass(frozen=True)
     class Params:
-        """``applications``: client -> application. Limits are requests in 60 s; 0 is none."""
+        """Parameters: ``applications`` maps clients to applications.
+
+        Limits are requests in 60 s, 0 is none.
+        """
 
         applications: dict[str, str] = field(default_factory=dict)
         user_rpm: Annotated[int, Ge(0)] = 600

@@ -1,4 +1,4 @@
-"""Justitia: programs one by one, in the order in which fair sharing would end them."""
+"""Justitia: programs one by one, in the order in which they would end under fair sharing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKNOWN_POOL_TOKENS = 100_000
 
 
 class FluidShares:
-    """Virtual time of a server that all its programs share by weight at every instant.
+    """The virtual time of a server whose programs share it by weight at every instant.
 
     Virtual time passes at ``rate`` over the weight of those that such a server has not ended.
     """
@@ -30,7 +30,7 @@ class FluidShares:
         self._ends: list[tuple[float, float]] = []  # virtual end and weight
 
     def advance(self, now_s: float, rate: float) -> None:
-        """Bring virtual time up to now, past each program that ends meanwhile."""
+        """Advance virtual time until now, past each program that ends in between."""
         left_s = now_s - self._last_s
         self._last_s = now_s
         while self._ends and left_s > 0:
@@ -53,7 +53,7 @@ class FluidShares:
 
 @dataclass(slots=True)
 class _Program:
-    """A program's end under fair sharing, and the cost of its calls."""
+    """The end of a program under fair sharing, and the cost of its calls."""
 
     end: float = 0.0
     cost: float = 0.0
@@ -79,7 +79,7 @@ class Justitia(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``cost=tokens`` is input + 2 output in place of KV token-time, for comparison."""
+        """Parameters: ``cost=tokens`` counts input + 2 x output instead of KV token-time."""
 
         cost: Literal["kv", "tokens"] = "kv"
         predictor: Literal["oracle", "average"] = "oracle"

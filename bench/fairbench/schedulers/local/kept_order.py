@@ -1,4 +1,4 @@
-"""Waiting requests by a key that stays while they wait, kept in order from pass to pass."""
+"""Waiting requests sorted by a key that does not change while they wait."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.core import Request
 
 
 class KeptOrder:
-    """Least key first, equal keys in order of entry; O(log n) a change or a candidate.
+    """Least key first, equal keys by entry. A change or a candidate takes O(log n).
 
     For long queues of which a pass reaches little: ``least_first`` looks at all of it each time.
     """
@@ -23,7 +23,7 @@ class KeptOrder:
         self._numbers = count()
 
     def enter(self, request: Request, key: Any) -> None:
-        """Insert a request, or move it under a new key, behind its equals."""
+        """Insert a request, or move it to a new key, behind requests with an equal key."""
         self.leave(request)
         entry = key, next(self._numbers), request
         self._entries[request] = entry
@@ -36,7 +36,7 @@ class KeptOrder:
             self._sorted.remove(entry)
 
     def within(self, view: Container[Request]) -> Iterator[Request]:
-        """Yield the present requests that are still in the view at their turn; skip newcomers.
+        """Yield the present requests that are in the view at their turn; skip later arrivals.
 
         A host may show only part of the waiting requests: vLLM skips those whose grammar is not
         ready.

@@ -1,4 +1,4 @@
-"""Least counter first: VTC without the lift ([VTC] §5.1)."""
+"""Least counter first: VTC without lifting the counters of returning clients ([VTC] §5.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client with the least counter first: what rivals of VTC have in common with it."""
+"""The client with the least counter first: the common base of VTC's rivals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 
 
 class LeastCounter(LocalScheduler):
-    """Requests of a client in order, ties in rotation; stops at the first that does not fit."""
+    """Requests of each client in order, ties in rotation; stops at the first that does not fit."""
 
     def __init__(self) -> None:
         self._turn: dict[str, int] = {}  # when a client was last picked

@@ -1,4 +1,4 @@
-"""Waiting requests by a key, least first, without sorting those that are never reached."""
+"""Waiting requests by a key, least first, without sorting requests that are never reached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.schedulers.views import WaitingView
 
 
 def least_first(view: WaitingView, key: Callable[[Request], Any]) -> Iterator[Request]:
-    """Yield the requests that wait at the call by key, equal keys in queue order."""
+    """Yield the currently waiting requests by key; equal keys go in queue order."""
     waiting = [(key(request), at, request) for at, request in enumerate(view.queue_order())]
     heapify(waiting)
     while waiting:

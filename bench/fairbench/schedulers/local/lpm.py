@@ -18,7 +18,7 @@ class LPM(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``queue_limit``: above so many waiting requests nothing is matched or sorted.
+        """Parameters: with more than ``queue_limit`` waiting requests, LPM does not match or sort.
 
         SGLang's own limit is 128 (since PR #1896), which makes LPM near FCFS under load. 0 means no
         limit, which is the LPM of the papers.

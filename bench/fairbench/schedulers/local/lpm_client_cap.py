@@ -1,4 +1,4 @@
-"""LPM with a limit on a client's running requests: the simplest way to keep room for others."""
+"""LPM with a limit on each client's running requests, the simplest way to keep room for others."""
 
 from __future__ import annotations
 

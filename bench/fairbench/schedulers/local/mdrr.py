@@ -1,4 +1,4 @@
-"""Deficit round robin on credit: [VTC] §3 says why DRR itself cannot be, its code what can."""
+"""Deficit round robin on credit, because DRR itself needs output lengths in advance ([VTC] §3)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MDRR(FairScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``quantum`` in tokens of service, of a client of weight 1; 0 is a 20th of the KV pool.
+        """Parameters: ``quantum`` is in tokens of service for weight 1; 0 is a 20th of the KV pool.
 
         ``charge`` as in VTC: ``extend`` charges uncached input tokens, ``input`` the whole input,
         ``gpu-time`` the time of iterations. ``sharing`` and ``weights`` as in VTC.

@@ -1,4 +1,4 @@
-"""Niyama: deadlines mixed with remaining work, and relegation of whoever would be late."""
+"""Niyama: deadlines combined with remaining work; requests that would be late are relegated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairbench.schedulers.local.slack import MAX_CLIENTS, Slack
 
 
 class Niyama(LocalScheduler):
-    """The earliest of first token due + ``alpha_s`` x prompt tokens; the relegated go last.
+    """The earliest first-token deadline + ``alpha_s`` x prompt tokens; relegated requests last.
 
     Niyama (arXiv 2503.22562, later QoServe): of the paper its abstract was read, the rules are
     those of its code (microsoft/sarathi-serve @72339db, branch niyama_asplos2026,
@@ -48,7 +48,7 @@ class Niyama(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """Seconds a token of prompt, of an output, and of waiting without deadline; see above."""
+        """Parameters: seconds per prompt token, output token, and wait without a deadline."""
 
         alpha_s: Annotated[FiniteFloat, Ge(0)] = 0.008
         step_s: Annotated[FiniteFloat, Gt(0)] = 0.05
@@ -117,7 +117,7 @@ class Niyama(LocalScheduler):
         return self._due_s[request] + self.params.alpha_s * request.input_tokens
 
     def _is_late(self, request: Request, now_s: float) -> bool:
-        """Return whether to relegate a request: it never ran and its first token would be late."""
+        """Return whether to relegate a request: it never ran, and its first token would be late."""
         if not self.params.relegate or request in self._made:
             return False
         return now_s + self._prefill_s(request) > self._due_s[request]

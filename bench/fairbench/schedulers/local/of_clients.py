@@ -1,4 +1,4 @@
-"""Settings of clients by name in a scheduler's parameters, above all priorities."""
+"""Settings by client name in a scheduler's parameters, mainly priorities."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.schedulers.setup import Setup
 
 
 def check_clients(owner: str, of: Iterable[str], setup: Setup) -> None:
-    """Raise UsageError for a client that is not there, where all are known beforehand."""
+    """Raise UsageError for an unknown client, if all clients are known in advance."""
     for client in of:
         if setup.clients and client not in setup.clients:
             raise unknown_name(f"client in {owner}", client, setup.clients)

@@ -1,4 +1,4 @@
-"""Preble's priority groups ([Preble] §3.3, the form of the paper)."""
+"""Preble's priority groups in the form of the paper ([Preble] §3.3)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 
 
 class PrebleGroups(LocalScheduler):
-    """Groups requests by cached share of the prompt; a batch takes from all, in proportion.
+    """Groups requests by cached share of the prompt; a batch takes from all groups in proportion.
 
     With P = 10 a request with 63 of 100 tokens cached is in group 6 ([Preble] §3.3). Group g may
     send g + 1 requests each round, so that a hit of 0 is not starved; inside a group the order is
@@ -25,7 +25,10 @@ class PrebleGroups(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``groups`` is P. ``no_room``: ``stop`` as SGLang does, ``skip`` as Preble's code does."""
+        """Parameters: ``groups`` is P.
+
+        ``no_room`` is ``stop`` as in SGLang or ``skip`` as in Preble's code.
+        """
 
         groups: Annotated[int, Gt(0)] = 10
         no_room: Literal["stop", "skip"] = "stop"

@@ -1,4 +1,4 @@
-"""Preble's priority groups as its code has them ([Preble code]): one group a pass."""
+"""Preble's priority groups in the form of its code ([Preble code]): one group per pass."""
 
 from __future__ import annotations
 

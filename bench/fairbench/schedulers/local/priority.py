@@ -24,7 +24,7 @@ class Priority(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``of``: client -> its number, in place of the one that comes with the request (or 0)."""
+        """Parameters: ``of`` maps a client to its number, in place of the request's own (or 0)."""
 
         of: dict[str, int] = field(default_factory=dict)
 

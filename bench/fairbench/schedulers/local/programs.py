@@ -1,4 +1,4 @@
-"""Programs as a scheduler knows them: a state for each, kept while it may have more calls."""
+"""Programs as a scheduler knows them: a state for each program that may have more calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Programs(Generic[T]):
-    """Calls of one program share a state. A request without a program is one by itself."""
+    """Program states. Calls of a program share one; a request without a program has its own."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -59,7 +59,7 @@ class Programs(Generic[T]):
 
 
 def _name(request: Request) -> tuple[str, int]:
-    """Return a program's name; hosts without programs use 0 or -1 and no ``calls_left``."""
+    """Return a program's name. Hosts without programs use 0 or -1 and no ``calls_left``."""
     if request.program_id > 0 or request.calls_left is not None:
         return request.client, request.program_id
     return "", request.request_id

@@ -1,4 +1,4 @@
-"""Requests-per-minute limits, the practice VTC is compared with ([VTC] §5.1)."""
+"""Requests-per-minute limits, the common practice with which VTC is compared ([VTC] §5.1)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class RPM(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``limit`` is requests per client and minute; ``window`` and ``over`` as above."""
+        """Parameters: ``limit`` is requests per client and minute.
+
+        ``window`` and ``over`` as above.
+        """
 
         limit: Annotated[int, Gt(0)] = 20
         window: Literal["sliding", "fixed"] = "sliding"
@@ -57,7 +60,7 @@ class RPM(LocalScheduler):
         return True
 
     def _first_room_s(self, past: deque[float], now_s: float) -> float:
-        """Return when the next request may go, behind all that wait already."""
+        """Return when the next request may go, behind all requests that wait already."""
         if len(past) < self._limit:
             return max(now_s, past[-1] if past else now_s)
         oldest_s = past[0] if self.params.window == "sliding" else _minute_s(past[0])
@@ -81,7 +84,10 @@ class RPM(LocalScheduler):
         return min(later, default=None)
 
     def balances(self) -> Mapping[str, float]:
-        """Return each client's number of delayed requests; clients without any are left out."""
+        """Return each client's number of delayed requests.
+
+        Clients without delayed ones are left out.
+        """
         held: dict[str, float] = {}
         for request in self._from_s:
             held[request.client] = held.get(request.client, 0) + 1

@@ -1,4 +1,4 @@
-"""Slack: how long a request can do without memory and still be in time, by the timing profile."""
+"""Slack: how long a request can wait without memory and still be in time, by the profile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_CLIENTS = 10_000
 
 
 class Lengths:
-    """The expected output lengths: a client's mean so far, before that the allowed maximum."""
+    """Expected output lengths: the mean of a client, or the limit before any request has ended."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, int]] = {}  # client -> requests, tokens
@@ -46,7 +46,7 @@ class State:
 
 
 class Slack:
-    """Deadlines of requests against the time that they still need, at the pace of a batch.
+    """Deadlines of requests compared with the time that they still need at the batch's pace.
 
     Decoding requests go side by side, so what one takes from another is its prefill, its memory
     and, a little, its part in a step. Without costs (at servers that nobody has measured) times are
@@ -61,7 +61,7 @@ class Slack:
         self._setup = Setup()
 
     def prepare(self, setup: Setup) -> None:
-        """Set the setup whose costs count."""
+        """Set the setup whose costs apply."""
         self._setup = setup
 
     def prefill_s(self, tokens: int) -> float:
@@ -79,7 +79,7 @@ class Slack:
         self.states[request] = State(self.prefill_s(request.input_tokens))
 
     def admit(self, request: Request, extend_tokens: int, now_s: float) -> None:
-        """Estimate the first-token time of a request that starts to run about now."""
+        """Estimate the first-token time of a request that starts to run now."""
         state = self.states[request]
         if state.first_s is None:
             state.first_s = now_s + self.prefill_s(extend_tokens)
@@ -96,7 +96,7 @@ class Slack:
         self.step_s = costs.decode_step_s(len(running) + 1, held)
 
     def due_s(self, request: Request) -> float:
-        """Return when the request's next token is due to keep all promises; inf if never."""
+        """Return when the request's next token is due to meet all targets; inf without targets."""
         state = self.states[request]
         total = self.lengths.expected(request, state.produced)
         due_s = self._end_s(request, state, total) - self.step_s * (total - state.produced - 1)

@@ -97,7 +97,10 @@ class VTC(FairScheduler):
 
     @property
     def counters(self) -> dict[str, float]:
-        """The service of each client over its weight; peers put their own mapping here."""
+        """The service of each client over its weight.
+
+        Peers replace this mapping by a shared one.
+        """
         return self.account.balances()
 
     @counters.setter
@@ -120,8 +123,10 @@ class VTC(FairScheduler):
 
 
 def check_form(name: str, params: VTC.Params) -> None:
-    """Raise UsageError for an artifact's form with what that code does not have."""
+    """Raise UsageError for a form together with a setting that the artifact's code lacks."""
     if params.form != "paper" and params.tenants is not None:
-        raise UsageError(f"{name}.tenants: not with form = {params.form!r}")
+        raise UsageError(f"{name}.tenants: cannot be combined with form = {params.form!r}")
     if params.charge == GPU_TIME and (params.form != "paper" or params.sharing is not None):
-        raise UsageError(f"{name}.charge = {GPU_TIME!r}: not with a form or sharing")
+        raise UsageError(
+            f"{name}.charge = {GPU_TIME!r}: cannot be combined with {name}.form or {name}.sharing"
+        )

@@ -45,7 +45,10 @@ class PredictiveVTC(VTC):
     def _charging(self) -> PredictedCharging:
         params = self.params
         if params.charge == GPU_TIME:
-            raise UsageError(f"{self.name}.charge = {GPU_TIME!r}: it charges by its cost")
+            raise UsageError(
+                f"{self.name}.charge = {GPU_TIME!r}: not supported, because this scheduler "
+                "charges by its cost function"
+            )
         return PredictedCharging(
             self.account,
             self.prices,

@@ -1,1 +1,1 @@
-"""Routers in number: what they tell each other, so that together they are as fair as one."""
+"""Several routers: what they tell each other, so that together they are as fair as one router."""

@@ -1,4 +1,4 @@
-"""Changes: which clients' sums changed after which version, so that only these need be told."""
+"""Changes: which clients changed after which version, so that only these are reported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ MOST = 100_000  # clients that are remembered to have changed
 
 
 class Changes:
-    """Versions of what one origin exports. Clients are noted in the order of their last change."""
+    """Versions of an origin's export. Clients are kept in the order of their last change."""
 
     def __init__(self, most: int = MOST) -> None:
         self.version = 0  # of what was exported last
@@ -15,14 +15,14 @@ class Changes:
         self._forgotten = 0  # the latest version of what is noted no more
 
     def note(self, client: str) -> None:
-        """Something of the client has changed since the last export, or it is forgotten."""
+        """Record that something of the client has changed since the last export."""
         self._noted.pop(client, None)
         self._noted[client] = self.version + 1
         if len(self._noted) > self._most:
             self._forgotten = self._noted.pop(next(iter(self._noted)))
 
     def exported(self, since: int) -> list[str] | None:
-        """Start a new version; return the clients changed after ``since``, the latest last.
+        """Start a new version; return the clients changed after ``since``, the latest change last.
 
         Returns None if all clients have to be exported. O(clients returned).
         """

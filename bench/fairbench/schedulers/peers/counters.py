@@ -1,4 +1,4 @@
-"""Counters that the gateways of several routers share: the least goes first, wherever it waits."""
+"""Counters shared by the gateways of several routers: the least goes first, wherever it waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairbench.schedulers.peers.totals import Sums
 
 
 class CountsService(Protocol):
-    """A policy whose waiting client of the least counter goes first; it says so.
+    """A policy under which the waiting client with the least counter goes first.
 
     What it charges, it adds there; what it adds when a request arrives is a lift. Who comes when
     nobody waits is lifted to whoever left the queue last.
@@ -26,7 +26,7 @@ def shares_counters(policy: object) -> TypeGuard[CountsService]:
 
 
 class Terms(NamedTuple):
-    """The lead that a gateway grants a client on old news of other gateways.
+    """The lead that a gateway grants a client while news of other gateways is old.
 
     The lead is over a client that waits elsewhere. The lead may be ``ahead_tok_s`` (tokens over
     weight) for each second since the last news of the other client. Between two exchanges no
@@ -39,7 +39,7 @@ class Terms(NamedTuple):
 
 
 class NotedCounters(dict[str, float]):
-    """Counters, and whose were written since this was last asked, but for others' charges."""
+    """Counters that record which clients this router changed since the last question."""
 
     def __init__(self, counters: Mapping[str, float]) -> None:
         super().__init__(counters)
@@ -56,12 +56,12 @@ class NotedCounters(dict[str, float]):
         return self[client]
 
     def hear(self, client: str, counter: float) -> None:
-        """Set the client's counter from other routers' charges, without noting a change."""
+        """Set the client's counter from charges of other routers, without recording a change."""
         super().__setitem__(client, counter)
 
 
 class SharedCounters:
-    """The ``counters`` of one policy, to which those of other routers are added as they are heard.
+    """The ``counters`` of one policy, to which the reported counters of other routers are added.
 
     counter = what clients were lifted by, the highest of all routers + what each has charged. So
     what this one has charged is the rest, whichever way its policy did so.
@@ -77,12 +77,12 @@ class SharedCounters:
         self.ahead = 0.0  # the most that a client was ahead of one that waited elsewhere, going
 
     def charged(self, client: str) -> float:
-        """Return what this router has charged the client."""
+        """Return the amount that this router has charged the client."""
         others = self.raised.get(client, 0.0) + self._heard.get(client, 0.0)
         return self.counter(client) - others
 
     def counter(self, client: str) -> float:
-        """Return the client's known charges and lifts of all routers; 0 for an unknown client."""
+        """Return the client's known charges and lifts at all routers; 0 for an unknown client."""
         return self._counters.get(client, 0.0)
 
     def changed(self) -> Collection[str]:
@@ -131,7 +131,7 @@ class SharedCounters:
         return found
 
     def may_go_s(self, client: str, now_s: float) -> float | None:
-        """Return when this client may precede clients that wait elsewhere; None means now.
+        """Return when this client may go before clients that wait elsewhere; None means now.
 
         The time follows from what is known now; later news may change it.
         """
@@ -148,7 +148,7 @@ class SharedCounters:
         return None
 
     def _granted_s(self, behind: float, heard_s: float) -> float:
-        """Return when the lead is granted or the news is too old; a rate of 0 grants none."""
+        """Return when the lead is granted or the news is too old. A rate of 0 grants no lead."""
         rate = self._terms.ahead_tok_s
         waits_s = min(behind / rate if rate else self._terms.forget_s, self._terms.forget_s)
         return heard_s + waits_s

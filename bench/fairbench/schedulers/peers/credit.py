@@ -1,4 +1,4 @@
-"""Credits that several D2LPM routers share: what each has charged, and the rounds of quanta."""
+"""Credits that several D2LPM routers share: the charges of each router, and granted quanta."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CreditChange(NamedTuple):
 
 
 class SharedCredit:
-    """A credit is rounds x quantum - charges, of which every router knows its own at once.
+    """A credit (rounds x quantum - charges) of which each router knows its own part at once.
 
     Rounds are a level: two routers that grant the same round at the same time have granted it once.
     """
@@ -43,7 +43,7 @@ class SharedCredit:
         self._changes.note(client)
 
     def forget(self, client: str) -> None:
-        """Forget the client, so that the client starts anew."""
+        """Forget the credit of a client, so that the client starts anew."""
         self.has_forgotten = True
         self.charged.pop(client, None)
         self._rounds.pop(client, None)

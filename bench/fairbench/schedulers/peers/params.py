@@ -1,4 +1,4 @@
-"""Parameters of routers in number: who gets which request, and what they hear of each other."""
+"""Parameters of several routers: how requests are divided, and what routers tell each other."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class RoutersParams:
 
     @property
     def shares_sums(self) -> bool:
-        """True if the routers hear of each other."""
+        """True if the routers exchange their sums."""
         return self.form in ("exchange", "ledger")
 
     def terms(self, workers: int) -> Terms:
-        """Return the lead that a gateway grants on old news of the others, for ``workers``."""
+        """Return the lead that a gateway of a fleet of ``workers`` grants on old news."""
         forget_s = self.forget_s or max(1.0, 6 * (self.every_s + self.delay_s))
         return Terms(self.ahead_tok_s * workers, forget_s)
 

@@ -1,4 +1,4 @@
-"""Totals: what one router tells the others, so that late, lost and repeated news do no harm."""
+"""Totals that one router tells the others, so that late, lost and repeated messages do no harm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Sums = Mapping[str, Mapping[int, float]]
 
 
 class Totals(NamedTuple):
-    """The charges that an origin has ever made, so that any later message is complete.
+    """All charges that an origin has ever made, so that each later message is complete.
 
     Only the origin itself writes its totals, and a higher ``version`` replaces a lower version.
     ``raised`` are levels to which clients were lifted, such as a VTC's lift or the rounds of a
@@ -35,10 +35,10 @@ NOTHING = Totals(0, {}, {})
 
 @runtime_checkable
 class Exchanges(Protocol):
-    """A router or a gateway that can be one of several. Its home carries the messages."""
+    """A router or a gateway that can be one of several. Its host carries the messages."""
 
     def join_peers(self) -> None:
-        """Told once, before the first request, that there are others."""
+        """Note, once, before the first request, that there are other routers."""
         ...
 
     def export_totals(self, since: int = 0) -> Totals:
@@ -62,7 +62,7 @@ class Exchanges(Protocol):
 
 
 class Heard:
-    """The latest totals of each origin, whole."""
+    """The latest complete totals of each origin."""
 
     def __init__(self) -> None:
         self.latest: dict[str, Totals] = {}
@@ -73,7 +73,7 @@ class Heard:
         return self._places.get(origin, ())
 
     def newer(self, origin: str, totals: Totals) -> dict[str, dict[int, float]] | None:
-        """Return the origin's charges since its last news, for clients with a change.
+        """Return the origin's charges since its last message, for clients with a change.
 
         Returns None if nothing is new, or if an earlier version is missing.
         """

@@ -1,4 +1,4 @@
-"""A waiting queue as a policy sees it that is one of several: clients wait elsewhere, too."""
+"""A waiting queue that also lists the clients that wait at other routers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairbench.schedulers.views import RunningView, Scan, WaitingView
 
 
 class WithElsewhere:
-    """A ``WaitingView`` in which clients that wait at other routers wait, without requests.
+    """A ``WaitingView`` with clients that wait at other routers, without their requests.
 
     For ``on_arrival`` only: whoever waits somewhere is not lifted, nor above who waits elsewhere.
     """

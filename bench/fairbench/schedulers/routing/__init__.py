@@ -1,1 +1,1 @@
-"""Routers: which worker a request goes to, one policy a file."""
+"""Routers: the choice of a worker for each request, one policy in each file."""

@@ -1,4 +1,4 @@
-"""The active tree: cached prefixes of each worker, and which of them running requests share."""
+"""The active tree: the prefixes cached at each worker, and those that running requests share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.schedulers.prefix_tree import Edge
 
 
 class ActiveNode(LocationNode):
-    """``active``: worker -> requests in flight there whose prompt goes through here."""
+    """A node with ``active``: worker -> requests in flight there whose prompt passes this node."""
 
     __slots__ = ("active",)
 
@@ -20,7 +20,7 @@ class ActiveNode(LocationNode):
 
 
 class ActiveTree(LocationTree[ActiveNode]):
-    """``active_tokens``: worker -> prompt tokens in use there, those that are shared once."""
+    """A tree with ``active_tokens``: worker -> prompt tokens in use, shared tokens counted once."""
 
     def __init__(self) -> None:
         super().__init__(ActiveNode)
@@ -34,7 +34,7 @@ class ActiveTree(LocationTree[ActiveNode]):
             node.active[worker] = node.active.get(worker, 0) + 1
 
     def stop(self, end: ActiveNode, worker: int) -> None:
-        """Remove the request that ``start`` counted, now that the request is over."""
+        """Remove a request that ``start`` counted, because the request has ended."""
         for node in self.upward(end):
             node.active[worker] -= 1
             if not node.active[worker]:
@@ -43,7 +43,7 @@ class ActiveTree(LocationTree[ActiveNode]):
         self.prune(end)
 
     def shared_tokens(self, node: ActiveNode, worker: int) -> int:
-        """Return how many tokens of a walk that ended at ``node`` are in use at the worker."""
+        """Return how many tokens up to ``node`` are in use at the worker."""
         return next((at.depth for at in self.upward(node) if worker in at.active), 0)
 
     def vacant(self, node: ActiveNode) -> bool:

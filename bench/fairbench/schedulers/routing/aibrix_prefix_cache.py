@@ -18,7 +18,7 @@ KEEP = 0.95  # of the index, once it is full
 
 
 class AibrixPrefixCache(CountingRouter):
-    """Highest matched percent of the prompt with at most mean + deviation requests in flight.
+    """The highest matched percentage, among workers with at most mean + deviation in flight.
 
     vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/prefix_cache.go. If requests in
     flight differ by more than ``imbalance``, only the workers with the fewest are matched. Equal
@@ -35,7 +35,7 @@ class AibrixPrefixCache(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """``deviations`` of requests in flight above the mean that a match may have."""
+        """Parameters: ``deviations`` above the mean of requests in flight that a match may have."""
 
         imbalance: Annotated[int, Ge(0)] = 8
         deviations: Annotated[FiniteFloat, Ge(0)] = 1.0

@@ -1,4 +1,4 @@
-"""A worker's backlog: the work that each client has under way there, and how it would be shared."""
+"""A worker's backlog: the unfinished work of each client, and how fair sharing divides it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class _Sums(NamedTuple):
-    """Clients by their work over their weight, ascending, and sums over the first so many."""
+    """Clients sorted by work over weight, with prefix sums."""
 
     levels: list[float]
     work: list[int]
@@ -17,7 +17,7 @@ class _Sums(NamedTuple):
 
 
 class Backlog:
-    """Work under way at one worker. ``weight(client)`` is what a client is entitled to."""
+    """Unfinished work at one worker. ``weight(client)`` is the client's entitlement."""
 
     def __init__(self, weight: Callable[[str], float]) -> None:
         self._weight = weight
@@ -26,11 +26,11 @@ class Backlog:
         self._sums: _Sums | None = None  # None: something has changed
 
     def work(self, client: str) -> int:
-        """Return the client's work under way."""
+        """Return the client's unfinished work."""
         return self._of_client.get(client, 0)
 
     def clients(self) -> Collection[str]:
-        """Return the clients with work under way."""
+        """Return the clients with unfinished work."""
         return self._of_client.keys()
 
     def add(self, request_id: int, client: str, work: int) -> None:
@@ -52,7 +52,7 @@ class Backlog:
         self._sums = None
 
     def finish(self, client: str, work: int) -> float:
-        """Return when ``work`` more of a client would be done under fair sharing from now on.
+        """Return when ``work`` more of a client would end under fair sharing from now on.
 
         The client has x = its backlog + ``work`` to complete. Meanwhile each other client j gets
         the share that its weight entitles it to, or all of its backlog: x + sum of min(backlog_j, x
@@ -62,7 +62,7 @@ class Backlog:
         return self.until(client, self.work(client) + work)
 
     def until(self, client: str, done: float) -> float:
-        """Return the total work done when fair sharing has done ``done`` of the client's work."""
+        """Return the total work done when fair sharing has done ``done`` for the client."""
         mine, weight = self.work(client), self._weight(client)
         level = done / weight
         sums = self._sums = self._sums or self._summed()

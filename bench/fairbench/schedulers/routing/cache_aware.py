@@ -1,4 +1,4 @@
-"""SGLang's cache-aware routing: the old sgl-router's rules and those of smg, its successor."""
+"""SGLang's cache-aware routing: the rules of the old sgl-router and of its successor smg."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHARS_PER_TOKEN = 4
 
 
 class CacheAware(CountingRouter):
-    """Follows the longest prefix sent before while requests in flight are balanced.
+    """Follows the longest prefix that was sent before, while requests in flight are balanced.
 
     Imbalanced (most - least > ``balance_abs`` and most > ``balance_rel`` x least): to the worker
     with least in flight. Else to the holder of the longest prefix, if it is more than
@@ -44,7 +44,7 @@ class CacheAware(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Defaults are those of the command line; the Rust structs have 0.5, 32, 1.1, 30 s, 10,000.
+        """Parameters with the defaults of the command line, not of the Rust structs.
 
         ``max_tree_size`` is in characters a worker. ``kv_events``: with KV events smg goes by what
         caches hold: longest overlap, then least in flight, then the smallest tree.
@@ -111,7 +111,7 @@ class CacheAware(CountingRouter):
     def _by_history(
         self, request: Request, found: Found[HistoryNode], loads: dict[int, int]
     ) -> int | None:
-        """Return the worker by history; None if the prefix last went to a worker that is gone."""
+        """Return the worker by history; None if the worker that got the prefix last is gone."""
         node = next((at for at in self._tree.upward(found.node) if at.used), None)
         if node is not None and node.depth > self.params.cache_threshold * request.input_tokens:
             worker = self._tree.latest(node, node.used)

@@ -1,4 +1,7 @@
-"""Round-robin of each client's own requests; bounds unfairness with VTC ([DLPM] Theorem A.6)."""
+"""Round robin of each client's own requests, which bounds unfairness with VTC.
+
+The bound is [DLPM] Theorem A.6.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from fairbench.schedulers.routing.fleet import Fleet
 
 
 class ClientRoundRobin(Router):
-    """A round-robin router per client; the n-th client (from 0) starts at worker n mod D.
+    """A round-robin router for each client; the n-th client (from 0) starts at worker n mod D.
 
     With a common start, the first request of every client would go to worker 0.
     """

@@ -1,4 +1,4 @@
-"""The base class of production routers, which count the requests that they have sent."""
+"""The base class of production routers, which count the requests that they sent themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.schedulers.views import WorkerLoad
 
 
 class CountingRouter(Router):
-    """Counts requests in flight itself, and hears of the rest from ``setup.fleet`` if there is one.
+    """A router that counts requests in flight, and reads other loads from ``setup.fleet``.
 
     A simulated fleet knows at once what real routers scrape every 50 ms to 5 s.
     """
@@ -19,7 +19,7 @@ class CountingRouter(Router):
         self._fleet = Fleet(workers)
 
     def in_flight(self) -> dict[int, int]:
-        """Live worker -> requests sent there that are not over."""
+        """The live workers with the number of unfinished requests sent to each."""
         return {worker: self._fleet.in_flight(worker) for worker in self._fleet.workers}
 
     def reported(self, worker: int) -> WorkerLoad:
@@ -52,7 +52,7 @@ class CountingRouter(Router):
 
 
 def any_of(workers: list[int], request: Request) -> int:
-    """Return a random worker of ``workers`` for the request, the same in every run."""
+    """Return a pseudo-random worker of ``workers`` for the request, equal in every run."""
     return workers[int(draw(request.request_id) * len(workers))]
 
 

@@ -12,7 +12,7 @@ from fairbench.schedulers.peers.totals import Sums, Totals
 
 
 class CreditExchange:
-    """Credit = rounds x quantum - what all routers have charged, as far as it is heard."""
+    """Credit as rounds x quantum - the charges of all routers, as far as they are reported."""
 
     name: ClassVar[str]
     credits: WorkerCredits
@@ -28,22 +28,24 @@ class CreditExchange:
         Raises UsageError with tenants, whose rounds differ by worker.
         """
         if isinstance(self.credits, TreeWorkerCredits):
-            raise UsageError(f"{self.name}.tenants: not where routers share sums")
+            raise UsageError(
+                f"{self.name}.tenants: cannot be combined with routers that share counters"
+            )
         self.credits.shared = SharedCredit()
 
     def export_totals(self, since: int = 0) -> Totals:
-        """Return the rounds of quanta that clients were granted, and what this router charged."""
+        """Return the quanta granted to clients and the charges of this router."""
         return self._shared.export(since)
 
     def charged_totals(self) -> Sums:
-        """Return what this router has charged, by client and worker."""
+        """Return the charges of this router, by client and worker."""
         return self._shared.charged
 
     def heard_totals(self) -> Mapping[str, Totals]:
-        """Return the latest that was heard of each other router."""
+        """Return the latest totals reported by each other router."""
         return self._shared.others.latest
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Take over what another router has charged and granted since it was heard last."""
+        """Apply another router's charges and granted quanta since its last report."""
         for client, change in self._shared.hear(origin, totals).items():
             self.credits.hear(client, change)

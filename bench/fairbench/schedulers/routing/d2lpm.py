@@ -24,7 +24,7 @@ from fairbench.tenants import Tenants
 
 
 class D2LPM(CreditExchange, Router):
-    """A router that follows the longest prefix while the client's credit there lasts.
+    """A router that follows the longest prefix while the client has credit at that worker.
 
     Each client has a credit at each worker. Among the workers where the client is in credit, the
     router prefers those that hold the longest match. Then the shortest queue wins, with ties in
@@ -82,13 +82,15 @@ class D2LPM(CreditExchange, Router):
 
     @property
     def credit(self) -> dict[str, WorkerCredit]:
-        """q_{i,w}: client (or tenant) -> live worker -> credit."""
+        """The credits q_{i,w}: client (or tenant) -> live worker -> credit."""
         return self.credits.of
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup.weighted(f"{self.name}.weights", self.params.weights))
         if self.wants_gpu_time and self.params.outputs is not None:
-            raise UsageError(f"{self.name}.outputs = 'ahead': not with charge = {GPU_TIME!r}")
+            raise UsageError(
+                f"{self.name}.outputs = 'ahead': cannot be combined with charge = {GPU_TIME!r}"
+            )
         self.credits.setup = self.setup
         self._charging.prepare(self.name, setup)
         self.credits.unit_of_time = self._charging.token_ps
@@ -105,17 +107,17 @@ class D2LPM(CreditExchange, Router):
         return worker
 
     def _select(self, available: int, preferred: int) -> int:
-        """Run SELECTWORKER (lines 7-8), then fill a worker that idles, if that is on."""
+        """Run SELECTWORKER (lines 7-8), then fill an idle worker, if filling is on."""
         worker = self._fleet.least_loaded(available & preferred or available)
         return worker if self._filling is None else self._filling.instead_of(worker, available)
 
     def _preferred(self, node: RecentNode) -> int:
-        """Return G of line 13 as bits: the workers with the longest match."""
+        """Return the set G of line 13 as bits: the workers with the longest match."""
         tokens, workers = self._tree.holders(node)
         return workers if tokens >= self.params.min_match_tokens else 0
 
     def _charged_tokens(self, request: Request, node: RecentNode, worker: int) -> int:
-        """Return the prompt's tokens that count; the engine computes at least one."""
+        """Return the charged tokens of the prompt; the engine computes at least one token."""
         if self.params.charge == "input":
             return request.input_tokens
         return max(1, request.input_tokens - self._tree.cached_tokens(node).get(worker, 0))

@@ -1,4 +1,4 @@
-"""NVIDIA Dynamo's KV router: the cost of a worker is what it would have to compute and hold."""
+"""NVIDIA Dynamo's KV router: a worker's cost is the tokens that it would compute and hold."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fairbench.schedulers.routing.counting import CountingRouter, any_of, lowest
 
 
 class Dynamo(CountingRouter):
-    """Least cost in KV blocks, ties by chance; prefixes are known from KV events.
+    """The least cost in KV blocks, ties at random; KV events tell the cached prefixes.
 
     Generation 2 (ai-dynamo/dynamo @07a6c9c, lib/kv-router/src/scheduling/selector/default.rs):
     ``prefill_scale`` x (blocks still to be prefilled at the worker, this request's included, less
@@ -34,7 +34,7 @@ class Dynamo(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """``temperature`` above 0 draws by softmax of costs over their range (generation 2)."""
+        """Parameters: ``temperature`` above 0 draws by softmax over normalised costs."""
 
         generation: Literal[1, 2] = 2
         overlap_credit: Annotated[float, Ge(0), Le(1)] = 1.0

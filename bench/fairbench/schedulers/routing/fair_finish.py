@@ -25,7 +25,7 @@ NOBODY = Holders(0, 0)
 
 
 class FairFinish(Router):
-    """Estimates for every worker when the request would be done if clients shared it fairly.
+    """A router that estimates when each worker would end the request if clients shared fairly.
 
     That is after its client's own backlog there, its own work, and of every other client's backlog
     the part that fair sharing lets through meanwhile (``Backlog.finish``): a flood of one client
@@ -43,7 +43,7 @@ class FairFinish(Router):
 
     @dataclass(frozen=True)
     class Params:
-        """``slack``: times what computing the matched prefix takes, by which others may be sooner.
+        """Parameters: ``slack`` is the lead that another worker needs, in prefix prefill times.
 
         With 0 the least estimate always wins, with inf the longest match. ``tenants``: with
         ``tree`` fair sharing is between siblings at every level of ``org/team/user``.
@@ -101,13 +101,13 @@ class FairFinish(Router):
         return [*(cost(*level) for level in levels), *([cost(0, others)] if others else [])]
 
     def _slack(self, matched_tokens: int) -> float:
-        """Return by how many tokens of prefill another worker must be better."""
+        """Return the lead that another worker needs, in tokens of prefill."""
         if not matched_tokens:
             return 0.0  # an infinite slack too
         return self.params.slack * self._work.tokens(0, matched_tokens, 0)
 
     def _choose(self, client: str, costs: list[Costs], holders: Holders) -> int:
-        """Return the chosen worker; others are examined only if one may beat the best holder."""
+        """Return the chosen worker; examines others only if one may beat the best holder."""
         backlogs = self._backlogs
         finishes = Finishes(client, costs, backlogs, self._fleet.idle, backlogs.bounds())
         if not holders.workers:

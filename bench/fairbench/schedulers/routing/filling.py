@@ -1,4 +1,4 @@
-"""Workers with hardly any work while others queue, such as one that has just joined."""
+"""Workers with almost no work while others queue, such as a worker that has just joined."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ QUEUES_FROM = 4  # times as many requests as the limit: the chosen worker is tak
 
 
 class Filling:
-    """A rule that gives the next request to a worker that idles while the chosen one queues.
+    """A rule that gives a request to an idle worker if the chosen worker queues.
 
     Algorithm 2 of [DLPM] follows the prefix for as long as the client is in credit there. A worker
     that joins holds no prefix, so it idles until every client's credit elsewhere is used up:
@@ -27,7 +27,7 @@ class Filling:
         self._below = below
 
     def instead_of(self, worker: int, available: int) -> int:
-        """Return the worker to take in place of the chosen one, or the chosen one.
+        """Return the worker that replaces the chosen worker, or the chosen worker itself.
 
         Args:
             worker: The worker that Algorithm 2 chose.

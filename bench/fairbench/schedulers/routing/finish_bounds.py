@@ -1,4 +1,4 @@
-"""Finish bounds: from when on a request could be done at each worker, of all workers at once."""
+"""Finish bounds: the earliest end of a request at each worker, for all workers at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUNDING = 1e-6  # of a bound: far more than sums of floats are off
 
 
 class FinishBounds:
-    """Lower bounds of ``Backlog.finish`` at every worker, in a few passes over arrays.
+    """Lower bounds of ``Backlog.finish`` for every worker, computed with a few array operations.
 
     A request of a client with backlog m there, of work s, is done at s + G((m + s) / weight), where
     G(level) = sum of min(backlog_j, level weight_j) over all clients there. G is concave and grows,
@@ -27,7 +27,7 @@ class FinishBounds:
     """
 
     def __init__(self, weight: Callable[[str], float], workers: int) -> None:
-        """Create empty bounds. ``workers`` is one more than the highest worker number."""
+        """Create empty bounds. ``workers`` is the highest worker number plus one."""
         self.workers = workers
         self._weight = weight
         self._got = np.zeros((workers, len(LEVELS)), np.int64)
@@ -38,7 +38,7 @@ class FinishBounds:
         self._caps: dict[str, Integers] = {}
 
     def set(self, worker: int, client: str, work: int) -> None:
-        """Set the client's work under way at the worker."""
+        """Set the client's unfinished work at the worker."""
         at = self._of_client.setdefault(client, {})
         if client not in self._caps:
             self._caps[client] = self._let_through(self._weight(client))

@@ -1,4 +1,4 @@
-"""Finishes: when one request would be done at each worker, worked out for as few as will do."""
+"""Finishes: the end of a request at each worker, computed for as few workers as needed."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FEW = 16  # workers, that are looked at one by one
 
 
 class Costs(NamedTuple):
-    """The ``work`` of a request at ``workers`` (bits) that hold equally much of its prompt."""
+    """The ``work`` of a request at ``workers`` (bits) that hold the same part of its prompt."""
 
     work: int
     workers: int
 
 
 class Least:
-    """The least finish of those that were seen, and the workers that have it, as bits."""
+    """The least finish seen so far, and the workers that have it, as bits."""
 
     __slots__ = ("finish", "workers")
 
@@ -80,7 +80,7 @@ class Finishes:
         return least
 
     def _of_few(self, among: int, bounds: FinishBounds) -> Least:
-        """Idle ones once for each cost, of the others that of the least bound while it is below."""
+        """Compute idle workers once for each cost, and of the others those with the least bound."""
         least = Least()
         for work, workers in self._costs:
             if alike := workers & among & self._idle:

@@ -1,4 +1,4 @@
-"""The workers a router can choose from, what is in flight there, and a fair choice among equals."""
+"""The workers of a router, their requests in flight, and a fair choice among equal workers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Fleet:
 
     @property
     def idle(self) -> int:
-        """The workers with nothing in flight, as bits."""
+        """The workers without requests in flight, as bits."""
         return self._with.get(0, 0)
 
     def below(self, requests: int) -> int:
@@ -46,7 +46,7 @@ class Fleet:
         return found
 
     def join(self, worker: int) -> None:
-        """Add a worker with nothing in flight. One that never left is taken to have restarted."""
+        """Add a worker without requests in flight. A worker that never left counts as restarted."""
         self.leave(worker)
         self.workers = sorted([*self.workers, worker])
         self.everyone |= 1 << worker
@@ -54,7 +54,7 @@ class Fleet:
         self._with[0] = self.idle | 1 << worker
 
     def leave(self, worker: int) -> None:
-        """Take a worker out and forget its requests. Harmless for one that is not there."""
+        """Remove a worker and forget its requests; harmless for an unknown worker."""
         if worker in self:
             in_flight = self._in_flight.pop(worker)
             self._with[in_flight] ^= 1 << worker
@@ -70,7 +70,7 @@ class Fleet:
         self._recount(worker, 1)
 
     def finish(self, request: Request, worker: int) -> bool:
-        """Count one request less in flight. Returns False, unchanged, for an unknown request."""
+        """Count one request less in flight. Returns False for an unknown request."""
         if self._places.get(request.request_id) != worker:
             return False
         del self._places[request.request_id]
@@ -86,7 +86,7 @@ class Fleet:
         for number in sorted(self._with):
             if tied := self._with[number] & candidates:
                 return self.in_turn(tied)
-        raise RunFailed("no worker of these is live")
+        raise RunFailed("the router has no available worker")
 
     def cheapest(self, costs: Mapping[int, float]) -> int:
         """Return the worker of lowest cost; ``costs`` lists workers in ascending order.

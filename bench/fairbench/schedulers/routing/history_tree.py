@@ -1,4 +1,4 @@
-"""The history tree: what was sent where, for routers whom no engine tells of its cache."""
+"""The history tree: which prompts were sent where, for routers without news of the caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fairbench.schedulers.prefix_tree import Edge, Place
 
 
 class HistoryNode(LocationNode):
-    """``used``: worker -> number of the last prompt that was sent there through this node."""
+    """A node with ``used``: worker -> number of the last prompt sent there through this node."""
 
     __slots__ = ("used",)
 
@@ -24,7 +24,7 @@ class HistoryNode(LocationNode):
 
 
 class HistoryTree(LocationTree[HistoryNode]):
-    """A location tree that forgets by itself: least recently sent first, whole leaves at a time.
+    """A location tree that forgets the least recently sent leaves by itself.
 
     ``tokens``: worker -> tokens that are remembered of it; ``stored``: tokens of all nodes.
     """
@@ -63,7 +63,10 @@ class HistoryTree(LocationTree[HistoryNode]):
         return super().remove(leaf)
 
     def shrink(self, worker: int, limit: int) -> None:
-        """Forget of this worker until at most ``limit`` tokens are left. Visits every node."""
+        """Forget leaves of this worker until at most ``limit`` tokens are left.
+
+        Visits every node.
+        """
         if self.tokens[worker] > limit:
             self._forget(
                 stamp=lambda node: node.used.get(worker),
@@ -91,7 +94,7 @@ class HistoryTree(LocationTree[HistoryNode]):
         drop: Callable[[HistoryNode], None],
         enough: Callable[[], bool],
     ) -> None:
-        """Drop leaves, the oldest ``stamp`` first; None is of a node that is none of these."""
+        """Drop leaves, the oldest ``stamp`` first; nodes with the stamp None are kept."""
 
         def is_leaf(node: HistoryNode) -> bool:
             return all(stamp(child) is None for child in node.children.values())
@@ -109,5 +112,5 @@ class HistoryTree(LocationTree[HistoryNode]):
             self.prune(node)
 
     def latest(self, node: HistoryNode, workers: Iterable[int]) -> int:
-        """Return the worker to which the node was sent last; ``workers`` all hold the node."""
+        """Return the worker, among the holders ``workers``, to which the node was sent last."""
         return max(workers, key=lambda worker: node.used[worker])

@@ -10,7 +10,10 @@ from fairbench.schedulers.routing.fleet import Fleet
 
 
 class LeastLoaded(Router):
-    """Argmin of the requests in flight, ties in rotation; sees neither clients nor prefixes."""
+    """The worker with the fewest requests in flight, ties in rotation.
+
+    Ignores clients and prefixes.
+    """
 
     name = "least-loaded"
 

@@ -1,4 +1,4 @@
-"""llm-d's inference scheduler: a weighted sum of scores, highest wins."""
+"""llm-d's inference scheduler: the worker with the highest weighted sum of scores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SWEEP_AT = 1.05  # an index this full is cut down to its size
 
 
 class LlmD(CountingRouter):
-    """Cached part of the prompt and load, each from 0 to 1 and weighted; ties by chance.
+    """Scores from 0 to 1 for the cached part of the prompt and for load; ties at random.
 
     llm-d/llm-d-inference-scheduler @520af47, deploy/config/epp-estimate-prefix-cache-config.yaml: a
     prefix scorer (matched blocks of all blocks of the prompt, by what was sent where: the index is
@@ -35,9 +35,10 @@ class LlmD(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Weights of the scores, and the index: ``lru_blocks`` 0 is the size of a worker's pool.
+        """Parameters: weights of the scores, and the index.
 
-        A pool that nobody knows counts as 31,250 blocks, llm-d's own default.
+        ``lru_blocks`` = 0 is the worker's pool size. A pool that nobody knows counts as 31,250
+        blocks, llm-d's own default.
         """
 
         prefix_weight: Annotated[FiniteFloat, Ge(0)] = 1.0

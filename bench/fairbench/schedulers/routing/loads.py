@@ -12,7 +12,7 @@ FEW = 16  # workers, that are looked at one by one
 
 
 class Loads:
-    """L by worker, and which workers have how much of it. Sets of workers are bits."""
+    """The load L by worker, and the workers by load. Sets of workers are bits."""
 
     def __init__(self) -> None:
         self._of: dict[int, int] = {}
@@ -55,7 +55,7 @@ class Loads:
         return most
 
     def ascending(self, among: int) -> Iterator[tuple[int, int]]:
-        """Yield the loads of a set of workers, the least first, with the workers of each load."""
+        """Yield the loads of a set of workers, least first, with the workers of each load."""
         if among.bit_count() <= FEW:
             found: dict[int, int] = {}
             for worker in members(among):

@@ -1,4 +1,4 @@
-"""The longest cached prefix, whatever the load: MemServe's policy as [Preble] §E describes it."""
+"""The longest cached prefix regardless of load: MemServe's policy as in [Preble] §E."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.schedulers.routing.fleet import Fleet
 
 
 class MemServe(Router):
-    """Argmax of the matched prefix; ties, and prompts that match nothing, to the least loaded.
+    """The longest matched prefix; ties and prompts without a match go to the least loaded worker.
 
     [Preble] says no more than "longest-prefix-match regardless of the existing load". Load is
     requests in flight, and ties of those rotate.

@@ -14,7 +14,7 @@ from fairbench.schedulers.prefix_tree import truncate
 
 
 class Oracle(Router):
-    """Prompts that go on alike at one layer of the prefix tree go to one GPU, and stay there.
+    """Prompts with the same prefix group go to one GPU, and stay there.
 
     [Preble] §H looks at all requests of a workload offline, chooses the layer of its key portions
     by hand and splits it evenly; its code sends each new group to the next GPU in turn, which is
@@ -25,7 +25,7 @@ class Oracle(Router):
 
     @dataclass(frozen=True)
     class Params:
-        """``by``: groups are prompts alike in their first ``layer_tokens``, or clients.
+        """Parameters: ``by`` groups prompts by their first ``layer_tokens``, or by client.
 
         With 0 the layer begins where the prompts seen so far first differ, such as after a system
         prompt. ``groups`` are remembered at most, the latest.

@@ -1,4 +1,4 @@
-"""Power of two choices: the less loaded of two workers drawn by chance."""
+"""Power of two choices: the less loaded of two random workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PowerOfTwo(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """``load``: ``usage`` as above, ``in_flight`` never looks at KV pools."""
+        """Parameters: ``load`` is ``usage`` as above, or ``in_flight``, which ignores KV pools."""
 
         load: Literal["usage", "in_flight"] = "usage"
 
@@ -46,7 +46,7 @@ class PowerOfTwo(CountingRouter):
 
 
 def two_of(workers: list[int], request: Request) -> tuple[int, int]:
-    """Return two different random workers; the only worker twice if there is just one."""
+    """Return two different random workers, or the only worker twice."""
     count = len(workers)
     first = int(draw(request.request_id) * count)
     step = 1 + int(draw(request.request_id, 1) * (count - 1)) if count > 1 else 0

@@ -1,4 +1,4 @@
-"""Preble's E2 as its code has it ([Preble code]), where that differs from the paper."""
+"""Preble's E2 in the form of its code ([Preble code]), where it differs from the paper."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairbench.schedulers.routing.preble_waits import Waits
 
 
 class _Sent(NamedTuple):
-    """A request under way: the end of its prompt, its GPU, and when it went there."""
+    """An unfinished request: the end of its prompt, its GPU, and the time of dispatch."""
 
     end: PrebleNode
     worker: int
@@ -29,7 +29,7 @@ class _Sent(NamedTuple):
 
 
 class PrebleE2Code(Router):
-    """E2 of the published code: GPUs are *allocated* to nodes, and load belongs to key nodes.
+    """E2 of the published code: GPUs are *allocated* to nodes, and load is counted at key nodes.
 
     A request whose own leaf is shorter than what is above it goes to the GPUs allocated to the
     deepest node above; any other to the GPU of the highest hit ratio if that is high enough, else
@@ -47,7 +47,7 @@ class PrebleE2Code(Router):
 
     @dataclass(frozen=True)
     class Params:
-        """Values of the code. Rebalancing, autoscaling and the hit ratio can be turned off by inf.
+        """Parameters with the code's values; inf turns a part off.
 
         ``rebalance_after``: not before so many requests a GPU; ``rebalance_min_hits``: only nodes
         with so many requests in the window; ``rebalance_max_chain``: not for a request whose leaf

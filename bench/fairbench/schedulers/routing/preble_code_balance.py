@@ -11,7 +11,7 @@ from fairbench.schedulers.routing.preble_tree import PrebleNode
 
 
 class BalanceParams(Protocol):
-    """The router parameters that rebalancing and autoscaling use."""
+    """The router parameters for rebalancing and autoscaling."""
 
     @property
     def rebalance_threshold(self) -> float: ...
@@ -26,7 +26,7 @@ class BalanceParams(Protocol):
 
 
 class CodeBalance:
-    """Moves key nodes from heavy GPUs to the lightest, cheapest first.
+    """Moves key nodes from heavily loaded GPUs to the lightest GPU, the cheapest nodes first.
 
     Where a GPU has only one, it gets the lightest as its second GPU, once it waits twice as long.
     """
@@ -36,7 +36,7 @@ class CodeBalance:
         self._load = load
 
     def rebalance(self, end: PrebleNode, requests: int, now_s: float) -> None:
-        """Even out the heaviest GPU and the lightest, then the second heaviest and so on.
+        """Balance the heaviest and the lightest GPU, then the second heaviest and so on.
 
         ``end`` is that of the request just dispatched, the last of so many ``requests``.
         """
@@ -54,7 +54,7 @@ class CodeBalance:
             self._even_out(heavy, lightest, loads, now_s)
 
     def _even_out(self, heavy: int, light: int, loads: dict[int, float], now_s: float) -> None:
-        """Move key nodes, or double the only one; ``loads`` are brought up to date."""
+        """Move key nodes, or replicate the only key node; ``loads`` are updated."""
         costs = {
             key.node: self._load.key_s(key, heavy)
             for key in self._load.tree.keys.values()

@@ -15,7 +15,7 @@ TPOTS = 200  # times per output token of which the median is taken
 
 
 class CodeGpu:
-    """The record of one GPU: requests of the window, times per output token, cache hits."""
+    """The record of one GPU: requests in the window, times per output token, cache hits."""
 
     def __init__(
         self, window_s: float, hit_window_s: float, first_tpot_s: float, times: TimeModel
@@ -29,7 +29,7 @@ class CodeGpu:
 
     @property
     def hit_ratio(self) -> float:
-        """Cached tokens over prompt tokens, of the last seconds; 0 if there were none."""
+        """Cached tokens over prompt tokens in the last seconds; 0 without prompts."""
         return self._cached / self._tokens if self._tokens else 0.0
 
     def hit(self, now_s: float, cached: int, tokens: int) -> None:
@@ -52,7 +52,7 @@ class CodeGpu:
 
 
 class CodeLoad:
-    """Load of key nodes: the prefill of what missed, and what is being decoded."""
+    """The load of key nodes: the prefill of missing tokens, and current decoding."""
 
     def __init__(self, tree: CodeTree, times: TimeModel, gpus: Mapping[int, CodeGpu]) -> None:
         self.tree = tree
@@ -80,7 +80,7 @@ class CodeLoad:
         return key.miss_rate * key.requests * prefill_s / gpus + decode_s
 
     def eviction_s(self, worker: int, tokens: int) -> float:
-        """Return the seconds that evicting ``tokens`` costs; key nodes only, on a full GPU."""
+        """Return the seconds lost by evicting ``tokens``; counts key nodes on a full GPU only."""
         cost_s = 0.0
         victims = self.tree.victims(worker, tokens, keep=self.tree.under_way[worker])
         for node, _ in islice(victims, EVICTION_SCAN_NODES):

@@ -1,4 +1,4 @@
-"""The prefix state of Preble's code: allocations, requests under way, key-node counts."""
+"""The prefix state of Preble's code: allocations, unfinished requests, key-node counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.schedulers.routing.preble_tree import PrebleNode, PrebleTree
 
 @dataclass(slots=True, eq=False)
 class KeyCount:
-    """Requests of the window whose key node is ``node``, and tokens of their prompts.
+    """Requests of the window whose key node is ``node``, and the tokens of their prompts.
 
     ``context_tokens`` are those above a request's own leaf; ``output_tokens`` is what the last of
     them allowed.
@@ -25,7 +25,7 @@ class KeyCount:
 
     @property
     def miss_rate(self) -> float:
-        """The share of these prompts that their own leaves are."""
+        """The share of these prompts that is in their own leaves."""
         return 1 - self.context_tokens / self.prompt_tokens
 
 
@@ -60,12 +60,12 @@ class CodeTree(PrebleTree):
             below.extend(at.children.values())
 
     def begin(self, end: PrebleNode, worker: int) -> None:
-        """Record that a request is under way."""
+        """Record that a request has started."""
         for at in self.upward(end):
             self.under_way[worker][at] += 1
 
     def over(self, end: PrebleNode, worker: int) -> None:
-        """Record that a request is no longer under way."""
+        """Record that a request has ended."""
         counts = self.under_way[worker]
         for at in self.upward(end):
             if counts[at] > 1:
@@ -84,7 +84,7 @@ class CodeTree(PrebleTree):
         self._window.append((now_s, key, context, prompt))
 
     def expire(self, start_s: float) -> None:
-        """Drop what came at ``start_s`` or before; a key node of no request loses its GPUs."""
+        """Drop requests from ``start_s`` or before; a key node without requests loses its GPUs."""
         while self._window and self._window[0][0] <= start_s:
             _, key, context, prompt = self._window.popleft()
             key.requests -= 1

@@ -62,7 +62,7 @@ class LoadCost:
         return tied
 
     def _offers(self, among: int, missed: Missed) -> Iterator[tuple[int, int, int]]:
-        """L + P of those who miss so many tokens, the least first: it, the tokens, the workers."""
+        """Yield L + P of workers that miss equally many tokens, least first."""
         prefill_us = self._times.prefill_us(missed.tokens)
         for load_us, workers in self._windows.loads.ascending(missed.workers & among):
             yield load_us + prefill_us, missed.tokens, workers

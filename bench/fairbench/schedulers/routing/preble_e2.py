@@ -1,4 +1,7 @@
-"""Preble's E2: exploit a cached prefix that is most of the prompt, else explore ([Preble] §3.2)."""
+"""Preble's E2: exploit a cached prefix if it is most of the prompt, else explore.
+
+See [Preble] §3.2.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from fairbench.schedulers.routing.preble_windows import Windows
 
 
 class PrebleE2(Router):
-    """E2 in the form of the paper ([Preble] Alg. 1 and 2, §3.2); that of its code is another file.
+    """E2 in the form of the paper ([Preble] Alg. 1 and 2, §3.2).
 
     With more tokens cached than missed, the request exploits: it goes to the GPU of lowest cost
     among those that hold its longest match. Otherwise it explores: to the GPU that mostly decodes,
@@ -109,7 +112,7 @@ class PrebleE2(Router):
         return worker
 
     def _missed(self, request: Request, node: PrebleNode) -> list[Missed]:
-        """Return how many tokens of a prompt are missed at which workers, the fewest first."""
+        """Return how many tokens of a prompt each worker misses, the fewest first."""
         rest, missed = self._fleet.everyone, []
         for depth, workers in self._tree.levels(node):
             missed.append(Missed(request.input_tokens - depth, workers))
@@ -119,7 +122,7 @@ class PrebleE2(Router):
     def _choose(
         self, request: Request, node: PrebleNode, missed: list[Missed], now_s: float
     ) -> int:
-        """Algorithm 1, then the post-assignment adjustment ([Preble] §3.2)."""
+        """Run Algorithm 1, then the post-assignment adjustment ([Preble] §3.2)."""
         loads, everyone = self._windows.loads, self._fleet.everyone
         longest, holders = self._tree.holders(node)
         if not self.params.exploit or request.input_tokens - longest >= longest:
@@ -135,7 +138,7 @@ class PrebleE2(Router):
         return chosen
 
     def _replicate(self, key: PrebleNode, worker: int) -> int:
-        """Return the lightest GPU without the prefix, as its second GPU; else ``worker``."""
+        """Return the lightest GPU without the prefix as its second GPU, else ``worker``."""
         without = self._fleet.everyone & ~key.workers
         if not without:
             return worker

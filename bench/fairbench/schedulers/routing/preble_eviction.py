@@ -1,4 +1,4 @@
-"""Preble's eviction cost M: what making room for a request would have to compute again (§3.2)."""
+"""Preble's eviction cost M: the work that must be repeated if room is made (§3.2)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVICTION_SCAN_NODES = 128
 
 
 class EvictionCost:
-    """Prefill time of each node evicted, times its share of the GPU's requests ([gaps] D1).
+    """The prefill time of each evicted node times its share of the GPU's requests ([gaps] D1).
 
     ``capacity_tokens`` is a worker's pool; 0 means that it is unknown, and nothing has a price.
     """

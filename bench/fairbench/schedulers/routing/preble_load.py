@@ -14,7 +14,7 @@ TINY_PREFILL_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class TimeModel:
-    """Regressions from token counts to GPU time. Times are whole microseconds.
+    """Regressions from token counts to GPU time in whole microseconds.
 
     Whole, because running sums of floats drift, and idle GPUs would no longer tie.
     """
@@ -34,7 +34,7 @@ class TimeModel:
         return cls(**prefill, decode_ms_per_token=decode_ms_per_token)
 
     def prefill_us(self, tokens: int) -> int:
-        """Time to compute so many prompt tokens; at least one always is."""
+        """Return the time to compute prompt tokens, of which at least one is computed."""
         if tokens >= self.prefill_linear_from_tokens:
             return round(1000 * (self.prefill_ms_per_token * tokens + self.prefill_base_ms))
         if tokens >= TINY_PREFILL_TOKENS:
@@ -42,7 +42,7 @@ class TimeModel:
         return round(1000 * self.prefill_tiny_ms)
 
     def decode_us(self, tokens: float) -> int:
-        """Time to generate so many output tokens."""
+        """Return the time to generate output tokens."""
         return round(1000 * self.decode_ms_per_token * tokens)
 
 
@@ -71,7 +71,7 @@ class GpuWindow:
 
     @property
     def load_us(self) -> int:
-        """L: prefill times, plus for each request the time of an average output seen here."""
+        """The load L: prefill times, plus the time of an average output for each request."""
         return self._prefill_us + len(self._assigned) * self._decode_us
 
     @property
@@ -111,7 +111,7 @@ class GpuWindow:
         self._price_outputs()
 
     def expire(self, now_s: float) -> list[PrebleNode]:
-        """Drop what is ``window_s`` old or older; returns the ends of the requests dropped."""
+        """Drop requests that are ``window_s`` old or older; return the ends of their prompts."""
         start_s = now_s - self._window_s
         while self._finished and self._finished[0][0] <= start_s:
             self._output_tokens -= self._finished.popleft()[1]

@@ -1,4 +1,4 @@
-"""Preble's prefix autoscaling: a prefix whose queueing time doubles gets one more GPU."""
+"""Preble's prefix autoscaling: a prefix whose queueing time doubles gets another GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.schedulers.routing.preble_waits import Waits
 
 
 class Sent(NamedTuple):
-    """A request under way, and when it could have its first token at best."""
+    """An unfinished request, and the earliest possible time of its first token."""
 
     end: PrebleNode
     worker: int
@@ -19,7 +19,7 @@ class Sent(NamedTuple):
 
 
 class Autoscaler:
-    """Watches the queueing time of each prefix on each GPU that serves it ([Preble] §3.2).
+    """Watches the queueing time of each prefix at each of its GPUs ([Preble] §3.2).
 
     A prefix is a key portion: the deepest node of a path that is longer than all above it ([Preble]
     §A). It is overloaded on a GPU when the mean queueing time of its requests in the newer half of
@@ -49,7 +49,7 @@ class Autoscaler:
             waits.add(at_s, max(0.0, at_s - sent.soonest_s))
 
     def finished(self, request: Request) -> None:
-        """Forget a request that is over."""
+        """Forget a request that has ended."""
         self._sent.pop(request.request_id, None)
 
     def overloaded(self, key: PrebleNode, worker: int, now_s: float) -> bool:
@@ -75,7 +75,7 @@ def key_portion(end: PrebleNode) -> PrebleNode:
 
 
 def split_subtree(key: PrebleNode, window: GpuWindow, to: int, tree: PrebleTree) -> None:
-    """Send half of what hangs below ``key`` to the GPU ``to`` from now on, by load.
+    """Send half of the load below ``key`` to the GPU ``to`` from now on.
 
     The load of a child is that of its requests in the window ([Preble] Alg. 2). Children of one
     request are left alone: nothing more may come there. What comes for the prefix itself finds both

@@ -1,4 +1,7 @@
-"""Preble's global prefix tree: holders, hits in the window, GPUs' LRU order ([Preble] §3.2)."""
+"""Preble's global prefix tree: holders, hits in the window, LRU order of GPUs.
+
+See [Preble] §3.2.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ NOWHERE = -1
 
 
 class PrebleNode(LocationNode):
-    """``hits``: worker -> its requests of the window that share this node.
+    """A node with ``hits``: worker -> its requests of the window that share this node.
 
     ``touched``: worker -> number of the last dispatch through here; its keys are the holders.
     ``waits``: worker -> queueing times there, if this is a key portion. ``home``: the worker to
@@ -48,7 +51,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         self._dispatches = 0
 
     def add(self, found: Found[PrebleNode], prompt: Prompt, worker: int) -> PrebleNode:
-        """Mark the prompt, count one hit along it; the caller must ``forget`` the hit one day."""
+        """Mark the prompt and count one hit along it; the caller must ``forget`` the hit later."""
         self._dispatches += 1
         end = super().add(found, prompt, worker)
         if end is not self.root:
@@ -79,7 +82,7 @@ class PrebleTree(LocationTree[PrebleNode]):
     def victims(
         self, worker: int, tokens: int, keep: Collection[PrebleNode]
     ) -> Iterator[tuple[PrebleNode, int]]:
-        """Yield the nodes that the worker would evict to free ``tokens``, with tokens of each.
+        """Yield the nodes that the worker would evict to free ``tokens``, each with its tokens.
 
         The order is least recently used first, leaves before their parents; the last node counts
         only in part. Nodes in ``keep``, the path of the new request closed upwards, stay. The
@@ -98,7 +101,7 @@ class PrebleTree(LocationTree[PrebleNode]):
                     return
 
     def purge(self, worker: int) -> None:
-        """Forget the worker: its marks, its hits and its order."""
+        """Forget the worker with its marks, its hits and its order."""
         for node in self.nodes():
             node.hits.pop(worker, None)
             node.waits.pop(worker, None)

@@ -1,4 +1,4 @@
-"""The windows of all GPUs, kept so that no decision has to look at each of a thousand."""
+"""The windows of all GPUs, kept so that no decision has to look at every GPU."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Windows:
         self._ratios.pop(worker, None)
 
     def assign(self, worker: int, now_s: float, prefill_us: int, end: PrebleNode) -> None:
-        """Record a request that goes to the worker."""
+        """Record a request that is sent to the worker."""
         self._of[worker].assign(now_s, prefill_us, end)
         self._due.append((now_s, worker))
         self._changed(worker)
@@ -57,7 +57,7 @@ class Windows:
         self._changed(worker)
 
     def expire(self, now_s: float) -> Iterator[tuple[int, PrebleNode]]:
-        """Drop what is a window old or older; the workers and ends of the requests dropped."""
+        """Drop requests that are a window old or older; return their workers and prompt ends."""
         start_s = now_s - self._window_s
         due = set()
         while self._due and self._due[0][0] <= start_s:
@@ -68,7 +68,7 @@ class Windows:
             self._changed(worker)
 
     def decode_heavy(self, imbalance_ratio: float) -> int:
-        """Return the GPUs (bits) with the most decoding per prefill, if unusually much, else 0.
+        """Return the GPUs (bits) with unusually much decoding per prefill, else 0.
 
         A GPU qualifies if its decoding time over its prefill time, relative to the ratio of all
         GPUs together, is the highest and above ``imbalance_ratio``. Tied GPUs are all returned. A

@@ -17,7 +17,7 @@ CHARS_PER_TOKEN = 4
 
 
 class RayPrefix(CountingRouter):
-    """Longest prefix sent before while queues are balanced, else the power of two choices.
+    """The longest prefix sent before while queues are balanced, else power of two choices.
 
     ray-project/ray @1eec25d, ray/llm/_internal/serve/request_router/prefix_aware. Balanced:
     requests in flight differ by at most ``imbalanced_threshold``. Then the workers to which the
@@ -32,7 +32,7 @@ class RayPrefix(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Names and defaults are Ray's; lengths are in characters.
+        """Parameters with Ray's names and defaults; lengths are in characters.
 
         With ``imbalanced_threshold`` inf no load counts as out of balance.
         """

@@ -1,4 +1,4 @@
-"""Round-robin over the workers, whoever sends."""
+"""Round robin over the workers, regardless of the client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's backlog in a tree of tenants: how it would be shared between siblings, upwards."""
+"""A worker's backlog in a tree of tenants, shared among siblings at every level."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairbench.tenants import lineage, parent_of
 
 
 class TenantBacklog:
-    """A ``Backlog`` in which each node shares with its siblings what their tenant gets."""
+    """A ``Backlog`` in which each node shares its tenant's part with its siblings."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class TenantBacklog:
             backlog.reweigh()
 
     def finish(self, client: str, work: int) -> float:
-        """Return when ``work`` more of a client would be done under fair sharing from now on.
+        """Return when ``work`` more of a client would end under fair sharing from now on.
 
         The work of a tenant's clients done by then is the work that the tenant needs until then.
         """

@@ -33,7 +33,10 @@ class VllmRouter(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """``chunk_tokens`` of 32 are 128 characters; ``window_s`` is that of requests a second."""
+        """Parameters: ``chunk_tokens`` = 32 are 128 characters.
+
+        ``window_s`` is for requests per second.
+        """
 
         min_match_tokens: Annotated[int, Ge(0)] = 0
         chunk_tokens: Annotated[int, Gt(0)] = 32

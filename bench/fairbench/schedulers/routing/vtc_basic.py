@@ -1,4 +1,4 @@
-"""AIBrix's ``vtc-basic``, which is not VTC: it picks a worker, and lets nobody wait for another."""
+"""AIBrix's ``vtc-basic``, which shares only its name with VTC: it picks a worker, never a turn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairbench.schedulers.routing.counting import CountingRouter
 
 
 class VtcBasic(CountingRouter):
-    """Heavier users to higher-numbered workers; with VTC it shares a counter, and nothing else.
+    """Heavier users go to higher-numbered workers; only the counter is VTC's.
 
     vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/vtc/vtc_basic.go. Least score wins:
     |worker's position - min(user's tokens / bucket, workers - 1)| + min(running / 100, 1) + a draw
@@ -34,7 +34,7 @@ class VtcBasic(CountingRouter):
 
     @dataclass(frozen=True)
     class Params:
-        """Weights of the two scores and of tokens, and the window in seconds."""
+        """Parameters: weights of the two scores and of tokens, and the window in seconds."""
 
         fairness_weight: Annotated[FiniteFloat, Ge(0)] = 1.0
         utilization_weight: Annotated[FiniteFloat, Ge(0)] = 1.0

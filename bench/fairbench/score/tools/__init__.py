@@ -1,4 +1,4 @@
-"""Exports of other benchmarks, whose records hold what is needed in depths of their own.
+"""Exports of other benchmarks, whose records are nested.
 
 One tool a file. To add one: write its file with a ``Tool``, and add it to ``TOOLS``.
 """

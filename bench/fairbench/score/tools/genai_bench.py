@@ -1,4 +1,4 @@
-"""genai-bench's file of a run: totals, and requests without starts.
+"""The result file of genai-bench: totals, and requests without start times.
 
 Fields as ``RequestLevelMetrics`` has them (metrics/metrics.py of sgl-project/genai-bench at
 025cf1c), times in seconds. Requests are taken as sent by as many users as the run has.

@@ -1,4 +1,4 @@
-"""genai-perf's ``profile_export.json``, which Perf Analyzer writes: moments in nanoseconds.
+"""The ``profile_export.json`` of genai-perf or Perf Analyzer, in nanoseconds.
 
 Each of the ``experiments`` is a run. Its requests have the moments of their responses and, if they
 were kept, what was sent and answered; counts of tokens are those that the server said in its
@@ -59,7 +59,7 @@ def _request(row: Object) -> Object:
 
 
 def _parsed(output: Any) -> Any:
-    """Return an answer as an object: OpenAI's chunk, be it one of a stream, or Triton's."""
+    """Return an answer as an object: OpenAI's chunk, perhaps of a stream, or Triton's."""
     text = inner(output, "response")
     if not isinstance(text, str):
         return output
@@ -84,7 +84,7 @@ def _text(answer: Any) -> bool:
 
 
 def _prompt(inputs: Any) -> str:
-    """Return the text that was sent, empty if it was not kept."""
+    """Return the prompt text; empty if it was not stored."""
     payload = inner(inputs, "payload")
     found = _json(payload) if isinstance(payload, str) else inputs
     for name in ("messages", "prompt", "text_input"):

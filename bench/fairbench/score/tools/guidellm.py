@@ -1,4 +1,4 @@
-"""GuideLLM's ``benchmarks.json``: runs with their requests, by how they ended.
+"""GuideLLM's ``benchmarks.json``: runs with their requests, grouped by outcome.
 
 Fields as ``GenerativeRequestStats`` has them (schemas/request_stats.py of vllm-project/guidellm at
 06cef29), and before 0.4 with ``start_time``, ``end_time`` and ``first_token_time``. What was cut

@@ -1,4 +1,4 @@
-"""LLMPerf's ``*_individual_responses.json``: a list of requests, most versions without starts.
+"""LLMPerf's ``*_individual_responses.json``: a list of requests, often without starts.
 
 Fields as common_metrics.py of ray-project/llmperf (at 1eac866) names them, times in seconds.
 """

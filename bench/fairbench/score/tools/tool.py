@@ -1,4 +1,4 @@
-"""The export of a benchmark: what every file of ``tools`` provides, and what they share."""
+"""The interface of a benchmark's export, with common helpers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPTIONAL = ("cached_tokens", "status", "error", "gaps", "id")
 
 
 class Run(NamedTuple):
-    """The requests of one run, as ``request`` makes them.
+    """The requests of one run, in the form of ``request``.
 
     ``completed`` is how many succeeded by the tool's own account, None if it does not say;
     ``remarks`` say what of the requests the export does not have.
@@ -49,7 +49,7 @@ def request(
     output_tokens: Any,
     **optional: Any,
 ) -> Object:
-    """Return a request by our names, times in seconds, beside the plain values of its record.
+    """Return a request by fairbench's names, with times in seconds.
 
     An answer that was not streamed, so without a time to its first token, has all tokens at once.
     """
@@ -67,42 +67,42 @@ def request(
 
 
 def inner(value: Any, *keys: str) -> Any:
-    """Return what is under keys in each other, None where there is nothing."""
+    """Return the value under nested keys, or None."""
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
 
 
 def first_of(value: Any, *keys: str) -> Any:
-    """Return what is under the first key that has something."""
+    """Return the value under the first key that has one."""
     return next((value[key] for key in keys if inner(value, key) is not None), None)
 
 
 def objects_in(value: Any) -> list[Object]:
-    """Return the objects of a list; none where there is no list."""
+    """Return the objects of a list; empty if the value is not a list."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def numbers_in(value: Any) -> list[float]:
-    """Return the numbers of a list; none where there is no list."""
+    """Return the numbers of a list; empty if the value is not a list."""
     found = map(number_of, value) if isinstance(value, list) else ()
     return [float(one) for one in found if one is not None]
 
 
 def difference(later: Any, earlier: Any) -> Any:
-    """Return a length of time, None if one of both moments is not known."""
+    """Return a duration, or None if one of both moments is unknown."""
     one, other = number_of(later), number_of(earlier)
     return None if one is None or other is None else one - other
 
 
 def scaled(value: Any, factor: float) -> Any:
-    """Return a number in another unit; anything else as it is, for a later complaint."""
+    """Return a number in another unit; other values stay, for a later error."""
     number = number_of(value)
     return value if number is None else number * factor
 
 
 def closed_loop(latencies_s: Iterable[Any], users: int) -> list[float]:
-    """Return starts of requests of which only the order is known.
+    """Return start times of requests of which only the order is known.
 
     Each user sends its next request when the one before has been answered; whoever is free first
     sends the next of the file. What took no known time takes none.
@@ -116,7 +116,7 @@ def closed_loop(latencies_s: Iterable[Any], users: int) -> list[float]:
 
 
 def placed(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
-    """Give requests without starts those of a closed loop, and return the remark on that."""
+    """Give requests without starts those of a closed loop, and return a remark."""
     if any(one["start"] is not None for one in requests):
         return ()
     starts = closed_loop((one["latency"] for one in requests), users)

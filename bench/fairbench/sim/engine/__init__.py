@@ -1,1 +1,1 @@
-"""Simulated engines: one contract a file or folder, and what they share."""
+"""Simulated engines: one contract per file or folder, and their common parts."""

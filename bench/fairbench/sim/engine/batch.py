@@ -1,4 +1,4 @@
-"""The running (decode) batch of a worker, with sums that need no walk over it."""
+"""The running (decode) batch of a worker, with sums that are always up to date."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens a 
 
 
 class RunningBatch:
-    """Sequences that decode together. One decode step gives each of them one token.
+    """Sequences that decode together. A decode step gives each sequence one token.
 
     ``steps`` counts decode steps; what a sequence has produced is its ``produced`` at joining plus
     the steps since. Sums over the batch are kept as (sum at step 0, size) pairs. ``index`` numbers
@@ -74,11 +74,11 @@ class RunningBatch:
         return total
 
     def produced(self, sequence: Sequence) -> int:
-        """Output tokens of a running sequence so far."""
+        """Return the output tokens of a running sequence so far."""
         return sequence.produced + self.steps - sequence.joined_step
 
     def private(self, sequence: Sequence) -> int:
-        """KV tokens it has decoded since it joined (not in the tree)."""
+        """Return the KV tokens that a sequence decoded since it joined (not in the tree)."""
         return self.steps - sequence.joined_step
 
     def step(self, steps: int, took_ps: int, fixed_ps: int) -> None:
@@ -89,7 +89,7 @@ class RunningBatch:
         self.steps += steps
 
     def report(self, steps: int, scheduler: LocalScheduler) -> None:
-        """Tell the scheduler of ``steps`` decode steps, one token per sequence and step."""
+        """Report ``steps`` decode steps to the scheduler, one token per sequence and step."""
         scheduler.on_steps(steps, self.per_client)
         if scheduler.per_request_tokens:
             self.report_requests(steps, scheduler)
@@ -100,7 +100,7 @@ class RunningBatch:
             scheduler.on_request_tokens(sequence.request, steps)
 
     def report_time(self, stretch: Stretch, scheduler: LocalScheduler) -> None:
-        """Tell the scheduler whose the time of the stretch was, as far as it has not been told.
+        """Report the time of the stretch by client to the scheduler, as far as unreported.
 
         Only one with ``times_steps`` wants to hear it.
         """
@@ -127,7 +127,7 @@ class RunningBatch:
         heappush(self.due, (sequence.due, request.request_id, sequence))
 
     def leave(self, sequence: Sequence) -> int:
-        """Take a sequence out and settle ``produced``; returns its private tokens."""
+        """Remove a sequence and settle ``produced``; return its private tokens."""
         request = sequence.request
         joined, private = sequence.joined_step, self.steps - sequence.joined_step
         base = request.input_tokens + sequence.produced - joined
@@ -145,13 +145,13 @@ class RunningBatch:
         return private
 
     def cut(self, sequence: Sequence, steps: int) -> None:
-        """Let a running sequence end so many steps from now, which is before its own end."""
+        """Let a running sequence end ``steps`` steps from now, before its own end."""
         sequence.output = Segment(sequence.output.key, self.produced(sequence) + steps)
         sequence.due = self.steps + steps
         heappush(self.due, (sequence.due, sequence.request.request_id, sequence))
 
     def steps_to_finish(self) -> int:
-        """Decode steps until the first sequence is done. Precondition: not empty."""
+        """Return the decode steps until the first sequence ends. Precondition: not empty."""
         due = self.due
         while due[0][0] != due[0][2].due:  # one that was retracted leaves an entry behind
             heappop(due)
@@ -182,7 +182,7 @@ class RunningBatch:
         )
 
     def rearrange(self, order: list[Sequence]) -> None:
-        """Put the batch, which consists of ``order``, into that order."""
+        """Sort the batch into ``order``, which has the same sequences."""
         assert len(order) == len(self.sequences)
         self.sequences = {sequence: place for place, sequence in enumerate(order, start=1)}
         self._joined = len(order)

@@ -1,4 +1,4 @@
-"""A KV cache that knows which clients hold what, and evicts by a policy.
+"""A KV cache that knows the clients of each token, and evicts by a policy.
 
 Each client *claims* the paths that its requests have used. A client's claims form a tree of their
 own, since a claim on a node is also one on what is above it. A ``ClientEviction`` ends
@@ -30,7 +30,7 @@ EVERYONE = ""  # the one queue of a policy that does not tell clients apart
 
 
 class ClaimedNode(KVNode):
-    """A cached stretch with its claims.
+    """A cached stretch with the clients that claim it.
 
     ``claimed_below`` counts for each client the children that it claims. ``uses`` and ``keep_s``
     are of the requests that ended here, or in what has since been dropped below.
@@ -48,7 +48,7 @@ class ClaimedNode(KVNode):
 
 
 class ClientCache(KVCache):
-    """KV memory of ``capacity`` tokens that ``policy`` evicts from."""
+    """KV memory of ``capacity`` tokens, from which ``policy`` evicts."""
 
     knows_clients = True
 
@@ -102,7 +102,7 @@ class ClientCache(KVCache):
         end.keep_s = max(end.keep_s, keep_s)
 
     def _claim(self, node: ClaimedNode, client: str) -> None:
-        """Claim the path to ``node``. What nobody claims yet was private, and has just been stored.
+        """Claim the path to ``node``; unclaimed tokens were private and have just been stored.
 
         What the client claims already it claims up to the root.
         """
@@ -171,7 +171,7 @@ class ClientCache(KVCache):
         return self.by_client.choose(claimants) if claimants else None
 
     def _keep_within_limit(self, client: str, tokens: int) -> None:
-        """End claims of the client beyond the policy's limit, with ``tokens`` more to come."""
+        """End claims of the client above the policy's limit; ``tokens`` more will be added."""
         limit = self.policy.limit(client)
         if limit is None:
             return
@@ -179,7 +179,7 @@ class ClientCache(KVCache):
             self._end_claim(leaf, client, client)
 
     def _first(self, queue: str) -> ClaimedNode | None:
-        """Return the open leaf of lowest rank and correct entries listed too early."""
+        """Return the open leaf of lowest rank, and correct entries that were listed too early."""
         entries = self._queues[queue]
         while entries:
             listed, number, node = entries[0]
@@ -234,7 +234,7 @@ class ClientCache(KVCache):
             entries.clear()
 
     def detach(self, waiter: Waiter) -> None:
-        """Forget a waiting request. A rank that it had raised falls, so the node is listed anew."""
+        """Forget a waiting request; its node may then rank lower, and is listed again."""
         node = cast(ClaimedNode, waiter.node)
         super().detach(waiter)
         for queue in node.listed_for:

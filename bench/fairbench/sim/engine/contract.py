@@ -1,4 +1,4 @@
-"""The engine contract: what a run asks of the engine that its workers are."""
+"""The engine contract: the interface of an engine whose workers a run simulates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class EngineContract(Protocol):
 
     @property
     def chunk_tokens(self) -> int:
-        """The most prompt tokens that an iteration computes of one request."""
+        """The largest number of prompt tokens of a request in one iteration."""
         ...
 
     @property

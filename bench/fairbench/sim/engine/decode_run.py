@@ -1,4 +1,4 @@
-"""A run of decode steps of one unchanged batch, in closed form."""
+"""A run of decode steps of an unchanged batch, computed in closed form."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import sqrt
 
 
 class DecodeRun:
-    """``steps`` steps from ``start_ps``, the first of ``first_ps``, each ``growth_ps`` longer."""
+    """``steps`` steps from ``start_ps``: the first takes ``first_ps``, each ``growth_ps`` more."""
 
     __slots__ = ("first_ps", "growth_ps", "start_ps", "steps")
 
@@ -41,7 +41,7 @@ class DecodeRun:
         return done, end_ps
 
     def advance(self, steps: int, end_ps: int) -> None:
-        """Drop the first ``steps`` steps, which are done, as ``end_ps`` says of them."""
+        """Drop the first ``steps`` steps, which ended at ``end_ps``."""
         self.start_ps = end_ps
         self.first_ps += steps * self.growth_ps
         self.steps -= steps

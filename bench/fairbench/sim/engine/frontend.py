@@ -12,7 +12,7 @@ from fairbench.sim.sequence import Sequence
 
 
 class FrontendQueue:
-    """Passes requests on in the order they come, each after its turn and the way in and out.
+    """A queue that passes requests on in order of arrival, each after its processing time.
 
     The process is one: while it works on a request the next waits, and so does an answer's first
     token. What an answer takes on its way out otherwise is counted on the way in, where it delays
@@ -56,7 +56,7 @@ class FrontendQueue:
         return now_ps if now_ps > self._free_ps else self._free_ps
 
     def withdraw(self, sequence: Sequence) -> bool:
-        """Nobody wants it any more; False if it is not here."""
+        """Withdraw a request; return False if it is not here."""
         return self._held.pop(sequence, sequence) is None
 
     def _leave(self, sequence: Sequence) -> None:

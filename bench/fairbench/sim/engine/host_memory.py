@@ -1,4 +1,4 @@
-"""KV of preempted requests in the host's memory.
+"""KV of preempted requests in host memory.
 
 Copies are blocking: nothing runs on the worker while they are made. vLLM's V0 engine put them
 before the step as well; what overlaps them with computation waits for less.
@@ -10,7 +10,7 @@ from fairbench.sim.sequence import Sequence
 
 
 class HostMemory:
-    """Room for so many tokens, each of which takes ``token_ps`` on its way there, or back."""
+    """Room for a number of tokens, each of which takes ``token_ps`` to copy in either direction."""
 
     def __init__(self, tokens: int, token_ps: int) -> None:
         self.capacity = tokens if token_ps else 0
@@ -23,7 +23,7 @@ class HostMemory:
         return self.used + tokens <= self.capacity
 
     def store(self, sequence: Sequence, tokens: int) -> None:
-        """Copy the first ``tokens`` of a request there, for which there must be room."""
+        """Copy the first ``tokens`` of a request to the host, which must have room."""
         sequence.host_tokens = tokens
         sequence.swapped_tokens += tokens
         self.used += tokens
@@ -35,7 +35,7 @@ class HostMemory:
         return behind if behind > 0 else 0
 
     def load(self, sequence: Sequence, cached: int) -> None:
-        """Copy what follows the ``cached`` tokens back; the room is free again."""
+        """Copy the tokens after the ``cached`` ones back, and free the room."""
         tokens = self.behind(sequence, cached)
         sequence.swapped_tokens += tokens
         self.copied += tokens

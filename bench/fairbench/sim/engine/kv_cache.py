@@ -1,4 +1,4 @@
-"""A worker's KV memory: a radix tree with locks and LRU eviction, and the tokens outside it.
+"""A worker's KV memory: a radix tree with locks and LRU eviction, and private tokens.
 
 Accounting: capacity = free + tree (evictable + locked) + private. Private tokens belong to a
 running request and are not in the tree yet: a prefill under way, and decoded tokens.
@@ -19,7 +19,7 @@ from fairbench.sim.kv_node import Access, KVNode, Waiter, Waiters, next_key
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class KVCache(PrefixTree[KVNode]):
-    """KV memory of ``capacity`` tokens. ``on_evict(prefix, tokens)`` hears of every eviction."""
+    """KV memory of ``capacity`` tokens. ``on_evict(prefix, tokens)`` is called on eviction."""
 
     knows_clients = False  # whether ``claim`` and ``retain`` do anything, and so need be called
 
@@ -48,7 +48,7 @@ class KVCache(PrefixTree[KVNode]):
     # Memory.
 
     def allocate(self, tokens: int) -> None:
-        """Take ``tokens`` for a request, evicting what is short. They must be there to free."""
+        """Take ``tokens`` for a request, evicting if needed. Enough tokens must be evictable."""
         if tokens > self.free:
             self.evict(tokens - self.free)
         assert tokens <= self.free, "allocation beyond free + evictable"
@@ -61,18 +61,18 @@ class KVCache(PrefixTree[KVNode]):
     # The same for clients by name. ``client_cache`` keeps account of them; here they do not matter.
 
     def allocate_for(self, client: str, tokens: int) -> None:
-        """Take ``tokens`` for a request of the client: ``allocate``, without the call."""
+        """Take ``tokens`` for a request of the client; an inlined ``allocate``."""
         if tokens > self.free:
             self.evict(tokens - self.free)
         assert tokens <= self.free, "allocation beyond free + evictable"
         self.free -= tokens
 
     def release_of(self, client: str, tokens: int) -> None:
-        """Give private tokens of the client back."""
+        """Free private tokens of the client."""
         self.release(tokens)
 
     def grow(self, steps: int, requests: Mapping[str, int], size: int) -> None:
-        """Take a token a step for each of ``size`` requests, so many of each client."""
+        """Take a token per step for each of ``size`` requests; ``requests`` counts by client."""
         tokens = steps * size
         if tokens > self.free:
             self.evict(tokens - self.free)
@@ -80,13 +80,13 @@ class KVCache(PrefixTree[KVNode]):
         self.free -= tokens
 
     def claim(self, node: KVNode, request: Request) -> None:
-        """Note that the request uses the path to ``node`` from now on."""
+        """Record that the request uses the path to ``node`` from now on."""
 
     def retain(self, node: KVNode, request: Request) -> None:
-        """Note that the request has finished, and that its path ends at ``node``."""
+        """Record that the request has finished, and that its path ends at ``node``."""
 
     def evict(self, tokens: int, requests: Mapping[str, int] | None = None) -> None:
-        """Drop least recently used unlocked leaves, whole ones, until ``tokens`` are freed.
+        """Drop whole unlocked leaves, least recently used first, until ``tokens`` are freed.
 
         ``requests`` says for how many requests of each client the memory is wanted.
         """
@@ -107,7 +107,7 @@ class KVCache(PrefixTree[KVNode]):
         return None
 
     def _access_of(self, leaf: KVNode) -> Access:
-        """Last access, counting the touch that every waiting request gives its prefix."""
+        """Return the last access, including the touch of each waiting request on its prefix."""
         if not leaf.waiters or leaf.last_access[0] > self.refresh_stamp:
             return leaf.last_access
         waiters = (waiter for group in leaf.waiters.values() for waiter in group)
@@ -139,7 +139,7 @@ class KVCache(PrefixTree[KVNode]):
         self._list_if_leaf(parent)
 
     def abandon(self) -> None:
-        """Drop every node, at the end: those that know their parents are slow to collect."""
+        """Drop every node at the end, because linked nodes are slow to collect."""
         for node in self.nodes():
             node.parent = node.waiters = None
         self.root.children.clear()
@@ -153,7 +153,7 @@ class KVCache(PrefixTree[KVNode]):
         return self._stamp
 
     def touch(self, node: KVNode) -> None:
-        """Mark the whole path to ``node`` as used now. Whoever matches does, which may cut an edge.
+        """Mark the whole path to ``node`` as used now.
 
         Else what is above the cut would count as used together with what is below.
         """
@@ -161,7 +161,7 @@ class KVCache(PrefixTree[KVNode]):
         node.last_access = self._stamp, 0, 0
 
     def lock(self, node: KVNode) -> None:
-        """Keep the path to ``node`` from eviction (counted)."""
+        """Protect the path to ``node`` from eviction (counted)."""
         while (parent := node.parent) is not None:
             node.locks += 1
             if node.locks > 1:
@@ -183,7 +183,7 @@ class KVCache(PrefixTree[KVNode]):
             node = parent
 
     def locked_by(self, ends: Iterable[KVNode]) -> int:
-        """Return the tokens that only these locks keep from eviction, a ``lock`` per end."""
+        """Return the tokens that only these locks protect, with a ``lock`` per end."""
         tokens, gone = 0, Counter[KVNode]()
         for node in ends:
             while (parent := node.parent) is not None:
@@ -199,7 +199,7 @@ class KVCache(PrefixTree[KVNode]):
     def insert(
         self, node: KVNode, prompt: Prompt, place: Place, depth: int, *, lock: bool = False
     ) -> tuple[KVNode, int]:
-        """Store a prompt up to ``depth``, from ``node`` on, which ends at ``place``.
+        """Store a prompt from ``node``, which ends at ``place``, to depth ``depth``.
 
         The caller owns private tokens for the stretch below ``node``; the new part becomes the
         tree's. Returns the end node and how many of those tokens were cached already (the caller
@@ -243,7 +243,7 @@ class KVCache(PrefixTree[KVNode]):
     # Waiting requests, attached where their match ended.
 
     def attach(self, waiter: Waiter) -> None:
-        """Match a waiting request at a refresh, from where its last match ended, if it had one.
+        """Match a waiting request at a refresh, from the end of its last match if any.
 
         ``on_moved`` tells when that is due again. Its touch counts from the last refresh.
         """

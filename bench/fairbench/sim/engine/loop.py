@@ -89,7 +89,7 @@ class EngineLoop(ABC, Generic[N]):
 
     @abstractmethod
     def fits(self, request: Request) -> bool:
-        """Return whether the request could run here if it were alone."""
+        """Return whether the request could run alone on this worker."""
 
     @property
     @abstractmethod
@@ -98,7 +98,7 @@ class EngineLoop(ABC, Generic[N]):
 
     @abstractmethod
     def _start(self) -> bool:
-        """Begin an iteration; False if there is nothing to do."""
+        """Begin an iteration; return False if there is nothing to do."""
 
     @abstractmethod
     def _running(self) -> list[Sequence]:
@@ -118,7 +118,7 @@ class EngineLoop(ABC, Generic[N]):
 
     @abstractmethod
     def _provide(self, steps: int) -> None:
-        """Memory for so many steps of the run under way, which are over."""
+        """Provide memory for the finished steps of the current run."""
 
     # Arrivals.
 
@@ -165,7 +165,7 @@ class EngineLoop(ABC, Generic[N]):
 
     @property
     def queued_count(self) -> int:
-        """Requests that have come and do not run."""
+        """The number of requests that have arrived and do not run."""
         return len(self.frontend) + len(self._inbox) + len(self.waiting)
 
     @property
@@ -174,7 +174,7 @@ class EngineLoop(ABC, Generic[N]):
         return len(self.waiting) > 0 and not self._may_admit
 
     def in_flight(self) -> list[Sequence]:
-        """Everything that is waiting, prefilling or running, in order of arrival."""
+        """All waiting, prefilling and running requests, in order of arrival."""
         waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]
         return [*self._running(), *waiting, *self._inbox, *self.frontend]
 
@@ -187,7 +187,7 @@ class EngineLoop(ABC, Generic[N]):
             self.on_pass()
 
     def _rest(self) -> None:
-        """Mark the engine idle; its scheduler chose to leave the waiting requests queued."""
+        """Mark the engine idle, because its scheduler leaves the waiting requests queued."""
         self._idle = True
         if len(self.waiting):
             self._wake_up.rest(self.scheduler, self.waiting)
@@ -244,7 +244,7 @@ class EngineLoop(ABC, Generic[N]):
         self._clock.at(self._end_ps, END, self.index, self._end_decode)
 
     def _stop_run(self, run: DecodeRun) -> None:
-        """End the run at the first boundary from now on, which may be now."""
+        """End the run at the next step boundary, which may be now."""
         self.sync()
         steps = self._next_boundary(run)
         if steps < run.steps:
@@ -264,7 +264,7 @@ class EngineLoop(ABC, Generic[N]):
         self._end_iteration()
 
     def sync(self) -> None:
-        """Bring counters up to the last boundary that step by step would have been booked by now.
+        """Update counters to the last boundary that a step-by-step run would have booked.
 
         One at this very instant has, if its event came before the one that runs.
         """
@@ -281,7 +281,7 @@ class EngineLoop(ABC, Generic[N]):
         self._end_stretch()
 
     def _book_decode(self, run: DecodeRun, steps: int, end_ps: int) -> None:
-        """Book ``steps`` steps of the run as done at ``end_ps``."""
+        """Book ``steps`` steps of the run, which ended at ``end_ps``."""
         if not steps:
             return
         batch, stretch = self.batch, self._stretch

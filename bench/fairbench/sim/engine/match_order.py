@@ -1,4 +1,4 @@
-"""Waiting requests by match, of each client apart, and whose first comes first."""
+"""Waiting requests sorted by match, for each client and over the clients' first requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairbench.sim.engine.waiting_entry import Order
 
 
 class MatchOrder:
-    """The clients' sorted lists, and of them the heads, sorted.
+    """The sorted lists of the clients, and the sorted list of their heads.
 
     So nobody has to look at a thousand clients to find the first few requests of all. The lists are
     plain: moving what is behind a place is one copy in C, at ten thousand waiting 2 us, and cheaper
@@ -56,7 +56,7 @@ class MatchOrder:
         return iter(self._lists[client])
 
     def beyond(self, client: str, at: Order | None) -> Iterator[Order]:
-        """Return a client's requests behind ``at`` in order, or all if ``at`` is None."""
+        """Return a client's requests after ``at`` in order, or all if ``at`` is None."""
         mine = self._lists[client]
         first = 0 if at is None else bisect_right(mine, at)
         return map(mine.__getitem__, range(first, len(mine)))

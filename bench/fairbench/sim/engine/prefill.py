@@ -1,4 +1,4 @@
-"""Parts of prefill work in one engine iteration."""
+"""The parts of prefill work in an iteration of the engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairbench.sim.sequence import Sequence
 
 
 class Prefill(NamedTuple):
-    """A sequence's part of an iteration. ``last``: the prompt is complete afterwards.
+    """A sequence's part of an iteration; with ``last`` the prompt is complete afterwards.
 
     The ``tokens`` are computed behind ``cached`` tokens. The last ``loaded`` of the cached tokens
     come from the host's memory.
@@ -30,7 +30,7 @@ class Prefill(NamedTuple):
 
 
 def report_prompts(prefills: list[Prefill], gpu_ps: list[int], scheduler: LocalScheduler) -> None:
-    """Book what each took of an iteration's time, and tell the scheduler."""
+    """Book the time of each prompt in an iteration, and report it to the scheduler."""
     for prefill, took_ps in zip(prefills, gpu_ps, strict=True):
         prefill.sequence.gpu_ps += took_ps
         if scheduler.times_steps:

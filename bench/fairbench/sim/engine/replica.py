@@ -1,4 +1,4 @@
-"""The replica: what a cluster asks of its workers, whatever engine contract they keep."""
+"""The replica: the interface of a worker for the cluster, for every engine contract."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class KVMemory(Protocol):
 
     @property
     def free(self) -> int:
-        """The number of tokens of memory that hold nothing."""
+        """The number of empty tokens of memory."""
         ...
 
     @property
@@ -38,12 +38,12 @@ class KVMemory(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Drop what is cached, at the end: nodes that refer to each other are slow to collect."""
+        """Drop the cache at the end, because linked nodes are slow to collect."""
         ...
 
 
 class Replica(Protocol):
-    """A worker. ``submit`` requests; each request's ``on_done`` is called at its end.
+    """A worker. ``submit`` requests; the ``on_done`` of each is called at its end.
 
     ``on_pass`` is called after every decision about what to run next.
     """
@@ -57,7 +57,7 @@ class Replica(Protocol):
 
     @property
     def queued_count(self) -> int:
-        """Requests that have come and do not run."""
+        """The number of requests that have arrived and do not run."""
         ...
 
     @property
@@ -77,15 +77,15 @@ class Replica(Protocol):
         """Bring counters up to now."""
 
     def settle(self) -> None:
-        """Call ``sync`` for the last time and write what is not yet written."""
+        """Call ``sync`` for the last time, and write the remaining records."""
 
     def in_flight(self) -> list[Sequence]:
-        """Everything that is waiting, prefilling or running, in order of arrival."""
+        """All waiting, prefilling and running requests, in order of arrival."""
         ...
 
 
 class ManagedMemory(NamedTuple):
-    """The eviction policy of one worker's KV memory, and the log of what clients hold of it."""
+    """The eviction policy of one worker's KV memory, and the log of clients' tokens."""
 
     policy: EvictionPolicy
     log: WorkerMemoryLog
@@ -93,7 +93,7 @@ class ManagedMemory(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkerParts:
-    """The parts of a worker. ``on_evict`` is for a router that listens to evictions.
+    """The parts of a worker. ``on_evict`` is for a router that uses eviction news.
 
     ``memory`` is None for the engine's own eviction order without a log.
     """

@@ -1,4 +1,4 @@
-"""Residency: how many tokens of one KV pool each client holds, in exact counts."""
+"""Residency: exact counts of the tokens of a KV pool that each client holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairbench.sim.records.memory_log import WorkerMemoryLog
 
 
 class Residency:
-    """Tokens by client and by the number of clients that hold them.
+    """Tokens by client, and by the number of clients that hold them.
 
     A token held by k clients counts 1/k for each, so tokens are kept by k, as integers: sums of
     fractions would drift. ``log`` hears of every change.
@@ -35,7 +35,7 @@ class Residency:
         return _sum(self._unpinned[client])
 
     def add_private(self, client: str, tokens: int) -> None:
-        """Count tokens of a running request that are not in the tree; below 0 they are fewer."""
+        """Add tokens of a running request that are not in the tree; negative to remove."""
         self._private[client] += tokens
         self._log.change(client, 1, tokens)
 
@@ -51,18 +51,18 @@ class Residency:
         self._add(client, len(everyone), tokens, pinned=pinned)
 
     def give_up(self, holders: Iterable[str], client: str, tokens: int, by: str | None) -> None:
-        """Count unpinned tokens of ``holders`` without one of them, ``client``."""
+        """Remove ``client`` from the holders of unpinned tokens."""
         others = [one for one in holders if one != client]
         self._add(client, len(others) + 1, -tokens, by, pinned=False)
         self._move(others, len(others) + 1, len(others), tokens, pinned=False)
 
     def drop(self, holders: Mapping[str, None], tokens: int, by: str | None) -> None:
-        """Count unpinned tokens for none of their holders any more."""
+        """Remove unpinned tokens from all of their holders."""
         for client in holders:
             self._add(client, len(holders), -tokens, by, pinned=False)
 
     def pin(self, holders: Mapping[str, None], tokens: int) -> None:
-        """Note that a running request uses the tokens; with fewer than 0, that none does."""
+        """Record that a running request uses the tokens; negative if none does any more."""
         for client in holders:
             self._unpinned[client][len(holders)] -= tokens
 

@@ -1,4 +1,4 @@
-"""Orders over a waiting queue, frozen for one admission pass, with clients that can be skipped."""
+"""Orders over a waiting queue, frozen for one admission pass; clients can be skipped."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class QueueScan:
 
 
 class MatchScan:
-    """Waiting requests in match order: the clients' lists, merged as far as anybody looks."""
+    """Waiting requests in match order: the clients' lists, merged only as far as needed."""
 
     def __init__(self, ordered: MatchOrder) -> None:
         self._ordered = ordered

@@ -1,4 +1,4 @@
-"""A worker's waiting queue, kept so that no pass has to walk it.
+"""A worker's waiting queue, kept sorted so that no pass has to walk it.
 
 Gives what ``list_view.ListView`` gives (and is tested equal to it), at a cost that follows what
 changed: match lengths change only where the tree changes, and SGLang's stable in-place sort only
@@ -88,7 +88,7 @@ class WaitingQueue(Generic[N]):
     # The home's side.
 
     def enter(self, sequence: Sequence, *, first: bool = False) -> None:
-        """Take in an arrival or a retracted request: at the tail, or ``first``, at the head."""
+        """Add an arrival or a retracted request at the tail, or at the head with ``first``."""
         if first:
             self._front -= 1
         else:
@@ -129,12 +129,12 @@ class WaitingQueue(Generic[N]):
         return request in self.entries
 
     def withdraw(self, request: Request) -> None:
-        """Take a request out that will not run. Not within a pass."""
+        """Remove a request that will not run. Do not call this within a pass."""
         self.admit(request)
         self.end_pass()
 
     def pass_unmatched(self) -> None:
-        """Touch the queue's head in some passes; call in every pass without matching."""
+        """Touch the queue's head in some passes. Call this in every pass without matching."""
         if self.entries:
             if self._unmatched_passes % TOUCH_EVERY == 0:
                 self.touch_head(TOUCH_COUNT)
@@ -161,7 +161,7 @@ class WaitingQueue(Generic[N]):
         self._leaving.append(entry)
 
     def end_pass(self) -> None:
-        """Drop what was admitted. No scan may be used afterwards."""
+        """Remove admitted requests. No scan may be used afterwards."""
         for entry in self._leaving:
             del self._queue[entry.number]
             if not self._cache_aware:
@@ -196,7 +196,7 @@ class WaitingQueue(Generic[N]):
             self._dirty.append(waiter)
 
     def _refresh(self) -> None:
-        """Do what SGLang's matching and stable sort would do to the list."""
+        """Apply SGLang's matching and stable sort to the list."""
         cache = self._cache
         cache.refresh_stamp = cache.next_stamp()
         changed: dict[Entry[N], None] = {}
@@ -213,7 +213,7 @@ class WaitingQueue(Generic[N]):
         self._fresh.clear()  # all of them have moved
 
     def _regroup(self, entry: Entry[N]) -> None:
-        """Put a request into the group of its first 32 tokens if it is cold, out if it is warm."""
+        """Put a cold request into the group of its first 32 tokens; remove a warm one."""
         assert entry.node is not None
         cold = self._in_batch and entry.node.depth <= IN_BATCH_TOKENS
         if cold == (entry.head is not None):
@@ -239,7 +239,7 @@ class WaitingQueue(Generic[N]):
             self._joined.setdefault(head, [])
 
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
-        """Elect the first of each group, which is matched normally; the others come last."""
+        """Choose the first request of each group, which is matched normally; others go last."""
         for head, joined in self._joined.items():
             if not (group := self._cold.get(head)):
                 continue
@@ -254,7 +254,7 @@ class WaitingQueue(Generic[N]):
         self._joined.clear()
 
     def _move(self, changed: dict[Entry[N], None], refresh: int) -> None:
-        """Give changed requests the places that a stable sort of the old list would give them."""
+        """Give changed requests the positions that a stable sort of the old list gives them."""
         moves: list[tuple[int, int, int, Entry[N]]] = []  # no two have key and rank in common
         for entry in changed:
             last = entry.head is not None and self._leader[entry.head] is not entry

@@ -1,4 +1,4 @@
-"""A request in a worker's waiting queue, and its place in the order of matches."""
+"""A request in a worker's waiting queue, and its position in match order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Order = tuple[int, int, "Entry[Any]"]  # (sort key, rank among equal keys, uniqu
 
 
 class Entry(Generic[N]):
-    """A waiting request. ``key, rank`` is its place in the list that SGLang would sort."""
+    """A waiting request. ``key, rank`` is its position in the list that SGLang would sort."""
 
     __slots__ = (
         "admitted",
@@ -50,17 +50,17 @@ class Entry(Generic[N]):
 
     @property
     def order(self) -> Order:
-        """The place in the sorted list, built on demand: a stored tuple would be a cycle."""
+        """The position in the sorted list, built on demand: a stored tuple would be a cycle."""
         return self.key, self.rank, self
 
     def touched_at(self, refresh: int) -> tuple[int, int]:
-        """Return the entry's place in the list that the last refresh found."""
+        """Return the position of the entry in the list of the last refresh."""
         moved_at, key, rank = self.before
         return (key, rank) if moved_at == refresh else (self.key, self.rank)
 
     @property
     def matched(self) -> int:
-        """Cached tokens as LPM sorts by them. Precondition: attached."""
+        """Return the cached tokens by which LPM sorts. Precondition: attached."""
         assert self.node is not None
         depth, most = self.node.depth, self.total - 1
         return depth if depth < most else most

@@ -1,4 +1,4 @@
-"""A timer by which an idle worker asks its scheduler again without a new event."""
+"""A timer that lets an idle worker call its scheduler again without an event."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.sim.clock import DECIDE, Clock
 
 
 class WakeUp:
-    """Calls ``awake`` when a scheduler that leaves room unused wants to be asked again."""
+    """Calls ``awake`` at the time for which a scheduler that leaves room unused asks."""
 
     def __init__(self, clock: Clock, index: int, awake: Callable[[], None]) -> None:
         self._clock = clock

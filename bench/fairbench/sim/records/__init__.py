@@ -1,1 +1,1 @@
-"""Records of a simulation: logs in memory or on disk, and the tables made of them."""
+"""Records of a simulation: logs in memory or on disk, and tables made from them."""

@@ -15,10 +15,10 @@ ROWS_PER_BLOCK = 8_192
 
 
 class Blocks(Protocol):
-    """The storage of a table's rows, by blocks. Columns are numbered from 0."""
+    """The storage of a table's rows in blocks. Columns are numbered from 0."""
 
     def add(self, rows: NDArray[np.int64]) -> None:
-        """Append a block: an array of rows, perhaps of none."""
+        """Append a block: an array of rows, which may be empty."""
         ...
 
     def column(self, number: int) -> NDArray[np.int64]:
@@ -26,12 +26,12 @@ class Blocks(Protocol):
         ...
 
     def release(self) -> None:
-        """Free their memory. They cannot be read afterwards."""
+        """Free the memory of the blocks, which cannot be read afterwards."""
         ...
 
 
 class MemoryBlocks:
-    """Blocks column by column, in the narrowest integers that hold them: half the memory."""
+    """Blocks by column in the narrowest integers that fit, which halves the memory."""
 
     def __init__(self, columns: int) -> None:
         self.parts: list[list[NDArray[Any]]] = [[] for _ in range(columns)]
@@ -71,11 +71,11 @@ class Columns:
         return self._filed + (len(self._block) + self._bytes_apart) // self._row_bytes
 
     def append(self, *row: int) -> None:
-        """Add one row, values in column order."""
+        """Add one row, with values in column order."""
         self.extend(self.pack(*row))
 
     def extend(self, packed: bytes) -> None:
-        """Add rows that ``pack`` has made, one after the other."""
+        """Add consecutive rows that ``pack`` has made."""
         self._block += packed
         if len(self._block) + self._bytes_apart >= self._block_bytes:
             (self.on_full or self.file_block)()
@@ -87,12 +87,12 @@ class Columns:
         return self.blocks.column(self.names.index(name))
 
     def file_block(self) -> None:
-        """Move the rows that have gathered, maybe none, into a block."""
+        """Move the collected rows into a block."""
         self.add_block(self._rows())
         self._block, self._bytes_apart = bytearray(), 0
 
     def _rows(self) -> NDArray[np.int64]:
-        """Return the rows gathered since the last block."""
+        """Return the rows collected since the last block."""
         return np.frombuffer(self._block, np.int64).reshape(-1, len(self.names))
 
     def add_block(self, rows: NDArray[np.int64]) -> None:
@@ -101,7 +101,7 @@ class Columns:
         self._filed += len(rows)
 
     def release(self) -> None:
-        """Free the memory of the rows. They cannot be read afterwards."""
+        """Free the memory of the rows, which cannot be read afterwards."""
         self.blocks.release()
 
 

@@ -1,4 +1,4 @@
-"""A long service log in order of time, in files: a few blocks of it are in memory, never all."""
+"""A long service log in files, in order of time, of which only a few blocks are in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AT_ONCE = 16  # blocks
 
 
 def filed_service(log: Columns, blocks: FileBlocks) -> FiledService:
-    """Return the rows by start and worker, stored beside the file of their ``blocks``.
+    """Return the rows sorted by start and worker, stored beside the file of their ``blocks``.
 
     Rows are filed when a stretch is over, so no row begins long before the rows filed earlier. Rows
     that begin before all rows still to come are written; the others are kept.
@@ -45,7 +45,7 @@ def filed_service(log: Columns, blocks: FileBlocks) -> FiledService:
 
 
 def _column(rows: NDArray[np.int64], names: tuple[str, ...], name: str) -> NDArray[np.generic]:
-    """Return a column of ``Service``; its seconds are picoseconds in ``rows``."""
+    """Return a column of ``Service``, with seconds computed from picoseconds."""
     if name in names:
         return rows[:, names.index(name)]
     return seconds(rows[:, names.index(name.removesuffix("_s") + "_ps")])

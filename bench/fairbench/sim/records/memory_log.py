@@ -1,4 +1,4 @@
-"""The memory log: every change of what a client holds of a replica's KV memory."""
+"""The memory log: every change in a client's share of a replica's KV memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MEMORY_COLUMNS = ("at_ps", "worker", "client", "holders", "change", "by")
 
 
 class MemoryLog(Columns):
-    """A log of changes, one row each: ``client`` holds ``change`` more tokens jointly.
+    """A log with a row per change: ``client`` holds ``change`` more tokens.
 
     ``holders`` is the number of clients that hold each of these tokens, the client included. ``by``
     is the client for whose requests the tokens were evicted, or -1 without an eviction.
@@ -22,7 +22,7 @@ class MemoryLog(Columns):
 
 
 class WorkerMemoryLog:
-    """The memory log as one replica writes it."""
+    """The memory log that one replica writes."""
 
     def __init__(self, log: MemoryLog, clock: Clock, worker: int) -> None:
         self._log = log
@@ -35,7 +35,7 @@ class WorkerMemoryLog:
         return self._clock.now_ps
 
     def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
-        """Write that the client holds ``change`` more tokens, each with ``holders`` - 1 others."""
+        """Record that the client holds ``change`` more tokens with ``holders`` - 1 others."""
         index = self._log.index
         caused = NOBODY if by is None else index[by]
         self._log.append(self._clock.now_ps, self._worker, index[client], holders, change, caused)

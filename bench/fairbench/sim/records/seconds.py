@@ -1,4 +1,4 @@
-"""Picoseconds in seconds."""
+"""Conversion of picoseconds to seconds."""
 
 from __future__ import annotations
 

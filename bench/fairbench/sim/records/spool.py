@@ -69,18 +69,20 @@ def _rows(batch: pa.RecordBatch, log: Columns, where: str, clients: int) -> NDAr
     import pyarrow as pa
 
     if not batch.schema.equals(_schema(log.names)):
-        raise DataError(f"{where}: damaged: other columns than the log has")
+        raise DataError(f"{where}: the file is damaged: its columns differ from those of the log")
     try:
         batch.validate(full=True)
     except pa.ArrowException:
-        raise DataError(f"{where}: damaged: columns of different lengths") from None
+        raise DataError(
+            f"{where}: the file is damaged: its columns have different lengths"
+        ) from None
     if any(column.null_count or column.buffers()[1].size % 8 for column in batch.columns):
-        raise DataError(f"{where}: damaged: a value is missing")
+        raise DataError(f"{where}: the file is damaged: a value is missing")
     rows = np.column_stack([to_numpy(column) for column in batch.columns])
     for name, values in zip(log.names, rows.T, strict=True):
         least, most = _range(name, clients)
         if len(values) and not (least <= values.min() and values.max() <= most):
-            raise DataError(f"{where}: damaged: {name} is out of range")
+            raise DataError(f"{where}: the file is damaged: {name} is out of range")
     return rows
 
 
@@ -212,4 +214,4 @@ def _lacks_head(data: mmap.mmap) -> bool:
 
 def _damaged(path: Path, error: BaseException) -> DataError:
     reason = (str(error) or type(error).__name__).splitlines()[0]
-    return DataError(f"{path}: damaged: {reason}")
+    return DataError(f"{path}: the file is damaged: {reason}")

@@ -63,7 +63,7 @@ class RouterIngresses:
         self.ingresses[self._router.owners[sequence.request]].enter(sequence)
 
     def finished(self, sequence: Sequence) -> None:
-        """Record that a request is over: finished, refused or aborted."""
+        """Record that a request has ended: finished, refused or aborted."""
         owners = self._router.owners
         self.ingresses[owners[sequence.request]].finished(sequence)
         if sequence.worker < 0:  # its router was never asked, and hears nothing

@@ -29,7 +29,9 @@ def share(
     Raises UsageError if neither router nor gateway has anything to tell, or with admission control.
     """
     if admission_params(spec.settings).is_on:
-        raise UsageError(f"routers.form = {params.form!r}: not with admission.policy")
+        raise UsageError(
+            f"routers.form = {params.form!r}: cannot be combined with admission.policy"
+        )
     peers = [
         Peer(_parts(spec, params, front), ingress.soon)
         for front, ingress in zip(fronts, routers.ingresses, strict=True)
@@ -51,10 +53,10 @@ def _parts(spec: ExperimentSpec, params: RoutersParams, front: Front) -> list[Ex
     if isinstance(queue, Gateway) and queue.shares_counters:
         found.append(queue)
     if not found:
-        before = f" nor the gateway {spec.gateway}" if spec.gateway else ""
+        before = f" or the gateway {spec.gateway}" if spec.gateway else ""
         raise UsageError(
-            f"routers.form = {params.form!r}: neither the router {spec.router}{before} has sums to "
-            "share: choose independent or sticky, the router d2lpm, or the gateway vtc, without "
-            "tenants"
+            f"routers.form = {params.form!r}: the router {spec.router}{before} has no "
+            "counters to share; choose the form independent or sticky, the router d2lpm, "
+            "or the gateway vtc without tenants"
         )
     return found

@@ -1,4 +1,4 @@
-"""The program kinds, by the name a workload file uses. A new kind is one file and one line here."""
+"""The program kinds, by their names in workload files. A new kind is one file and one line here."""
 
 from __future__ import annotations
 

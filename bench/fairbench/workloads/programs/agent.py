@@ -1,4 +1,4 @@
-"""An agent in an environment: it acts, sees what came of it, acts again ([Preble] §A.2)."""
+"""An agent in an environment, which acts and observes repeatedly ([Preble] §A.2)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, s
 
 
 class Step(NamedTuple):
-    """The environment's observation before a call, its duration (s), and the call's output."""
+    """The observation before a call, the time that it takes (s), and the call's output."""
 
     wait_s: float
     observation_tokens: int
@@ -30,7 +30,7 @@ class Step(NamedTuple):
 
 
 class Agent(Program):
-    """A loop of calls whose length nobody knows; each prompt is the one before and what followed.
+    """A loop of calls of unknown length; each prompt extends the previous one.
 
     Before the first call there is no observation.
     """
@@ -83,7 +83,7 @@ class Agent(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item gives instruction, observations and outputs."""
+        """Build a program; a real item provides instruction, observations and outputs."""
         if item is None:
             instruction = sample_input(rng, params.instruction_tokens, params.instruction_sigma)
             count = rng.randint(params.steps_min, params.steps_max)

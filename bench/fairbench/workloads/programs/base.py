@@ -1,4 +1,4 @@
-"""Program kinds: what each provides, and the real input that it may be built from."""
+"""Program kinds: their interface, and the real input that they may use."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Job(ABC):
 
     @abstractmethod
     async def run(self, llm: LLM) -> None:
-        """Make all the calls. Raises ProgramFailed when one of them is refused."""
+        """Make all the calls. Raises ProgramFailed if a call is refused."""
 
 
 class Program(Job):
-    """A job of one of the kinds that a workload file names.
+    """A job of a kind that workload files can name.
 
     Subclass this, one kind per file: define ``kind``, a frozen dataclass ``Params`` without
     defaults (the keys of ``[params]`` in a workload file), ``build`` and ``run``, and add the class
@@ -47,7 +47,7 @@ class Program(Job):
     def build(
         cls, params: Any, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Sample one program; lengths that ``item`` has are used in place of sampled ones."""
+        """Sample one program; the lengths of ``item``, if given, replace sampled lengths."""
 
     @classmethod
     def pick(cls, params: Any, rng: random.Random, number: int) -> int:
@@ -59,22 +59,22 @@ class Program(Job):
 
     @classmethod
     def pauses(cls, params: Any) -> bool:
-        """Return whether time passes between the program's calls, as for a user who thinks."""
+        """Return whether time passes between the program's calls, as for a thinking user."""
         return False
 
 
 def content_key(program_id: int, item: Item | None) -> str:
-    """Return the key under which a program's own input is stored: fresh, or the real item's."""
+    """Return the key of a program's own input: a fresh key, or the key of the real item."""
     return str(program_id) if item is None else item.key
 
 
 def prompt_of(*segments: Segment) -> Prompt:
-    """Return a prompt of these segments, without the empty ones."""
+    """Return a prompt of these segments, without empty ones."""
     return tuple(filter(LENGTH, segments))
 
 
 def growing_demand(prompt_tokens: int, exchanges: Iterable[tuple[int, int]]) -> Demand:
-    """Return the demand of calls whose prompts extend one another, starting at ``prompt_tokens``.
+    """Return the demand of calls whose prompts extend each other from ``prompt_tokens``.
 
     Each exchange is (tokens, output tokens): the prompt grows by the tokens and then by the output.
     """

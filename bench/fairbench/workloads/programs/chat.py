@@ -1,4 +1,4 @@
-"""A conversation: each prompt is the history and a new user message ([DLPM] §6.1)."""
+"""A conversation: each prompt is the history with a new user message ([DLPM] §6.1)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Turn(NamedTuple):
 
 
 class Chat(Program):
-    """Several turns; the user reads and thinks between an answer and the next message."""
+    """Several turns with the user's reading and thinking time between them."""
 
     kind = "chat"
 
@@ -69,7 +69,7 @@ class Chat(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item gives messages and replies, cut at ``max_new_tokens``."""
+        """Build a program; a real item provides messages and replies, cut at ``max_new_tokens``."""
         if item is None:
             count = rng.randint(params.turns_min, params.turns_max)
             lengths = [_sample_lengths(rng, params) for _ in range(count)]

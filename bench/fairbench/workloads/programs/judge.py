@@ -1,4 +1,4 @@
-"""LLM as a judge: branch, solve, merge ([SGLang bench], cited by [DLPM] §6.1)."""
+"""LLM as a judge: branch, solve, merge ([SGLang bench], cited in [DLPM] §6.1)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairbench.workloads.sampling import check_allowed, sample_input
 
 
 class Judge(Program):
-    """A judge: one article, parallel judgements of each dimension, then a merge and a score.
+    """A judge: one article, parallel judgements of its dimensions, a merge and a score.
 
     A program makes ``dimensions`` + 2 requests, as in the authors' logs.
     """

@@ -1,4 +1,4 @@
-"""Types of program parameters, with the limits that a workload file is checked against."""
+"""Types of program parameters, with the limits for workload files."""
 
 from __future__ import annotations
 

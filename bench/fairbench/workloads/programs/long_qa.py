@@ -1,4 +1,4 @@
-"""Questions about one long document, one by one ([LooGLE]; [DLPM] §6.1, [Preble] Table 1)."""
+"""Questions about one long document ([LooGLE]; [DLPM] §6.1, [Preble] Table 1)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Question(NamedTuple):
 
 
 class LongQA(Program):
-    """Questions on one fresh document; a question does not wait for the previous answer."""
+    """Questions about one fresh document; a question does not wait for the last answer."""
 
     kind = "long-qa"
 
@@ -81,7 +81,7 @@ class LongQA(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item gives the document, questions and answers."""
+        """Build a program; a real item provides the document, questions and answers."""
         if item is None:
             document = sample_input(rng, params.document_tokens, params.document_sigma)
             lengths = [_sample_lengths(rng, params) for _ in range(params.questions)]
@@ -122,7 +122,7 @@ class LongQA(Program):
 
 
 def _sample_lengths(rng: random.Random, params: LongQA.Params) -> tuple[int, int]:
-    """Question and answer of a synthetic document."""
+    """Draw the lengths of a question and its answer for a synthetic document."""
     return (
         sample_input(rng, params.question_tokens, params.question_sigma),
         sample_length(rng, params.answer_tokens, params.answer_sigma, params.max_new_tokens),

@@ -1,4 +1,4 @@
-"""The calls of a recorded trace, one or several: prompts, lengths and pauses as they were."""
+"""The calls of a recorded trace with their recorded prompts, lengths and pauses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.workloads.recorded_calls import Call, Recorded, all_calls
 
 
 class Calls(Program):
-    """Recorded calls, one after the other, each once the one before has been answered."""
+    """Recorded calls in sequence: each starts once the previous call has been answered."""
 
     def __init__(self, program_id: int, client: str, calls: tuple[Call, ...]) -> None:
         self._calls = calls
@@ -38,7 +38,7 @@ class Replay(Calls):
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """``pauses``: whether the latency of a program includes pauses between its calls."""
+        """``pauses``: the latency of a program includes the pauses between its calls."""
 
         pauses: bool
 
@@ -48,7 +48,7 @@ class Replay(Calls):
     ) -> Self:
         """Build a program from its recording. Raises UsageError without a recording."""
         if not isinstance(item, Recorded):
-            raise UsageError("program replay: needs arrivals of kind replay, which name a trace")
+            raise UsageError("program replay: needs arrivals of kind replay, which name the trace")
         return cls(program_id, client, item.calls)
 
     @classmethod
@@ -57,7 +57,7 @@ class Replay(Calls):
 
 
 class _Strand:
-    """Calls that follow each other: a program's own, or those of a sub-agent.
+    """A sequence of calls: a program's own, or a sub-agent's.
 
     ``name`` begins the names of their outputs, ``depth`` is that of the first.
     """
@@ -69,7 +69,7 @@ class _Strand:
         self._depth = depth
 
     async def run(self, first: int, after: int) -> None:
-        """Make the calls from ``first`` up to ``after``, with their pauses and sub-agents."""
+        """Make the calls from ``first`` up to ``after``, with pauses and sub-agents."""
         at = first
         while at < after:
             call = self._calls[at]
@@ -106,12 +106,12 @@ class _Strand:
             yield strand.after(branch.delay_s)
 
     async def after(self, delay_s: float) -> None:
-        """Make all the calls, ``delay_s`` seconds from now."""
+        """Make all the calls after ``delay_s`` seconds."""
         await self._wait(delay_s)
         await self.run(0, len(self._calls))
 
     async def _beside(self, at: int, until: int) -> None:
-        """Go on with the calls that do not wait for the sub-agents of call ``at``."""
+        """Make the calls that do not wait for the sub-agents of call ``at``."""
         await self._wait(self._calls[at].think_s)
         await self.run(at + 1, until)
 

@@ -1,4 +1,4 @@
-"""Several programs written side by side for one problem, after examples ([Preble] §A.3)."""
+"""Several samples of one program, requested at once with the same examples ([Preble] §A.3)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fairbench.workloads.sampling import check_mean, sample_input, sample_length
 
 
 class Samples(Program):
-    """The same prompt as often as there are samples, all at once; outputs differ in length."""
+    """The same prompt for each sample, all at once; outputs differ in length."""
 
     kind = "samples"
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """Lengths in tokens. ``examples_tokens`` are the same in all programs."""
+        """Lengths in tokens. ``examples_tokens`` are shared by all programs."""
 
         samples: Annotated[int, Ge(1), Le(1000)]
         examples_tokens: PartTokens
@@ -53,7 +53,7 @@ class Samples(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item gives the problem. Outputs are always drawn."""
+        """Build a program; a real item provides the problem. Outputs are always drawn."""
         if item is None:
             problem = sample_input(rng, params.problem_tokens, params.problem_sigma)
         else:

@@ -1,4 +1,4 @@
-"""Sessions of a recorded file, drawn again and again: the same calls, with content of their own."""
+"""Sessions of a recorded file, drawn at random: the same calls with different content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_TOKENS = 10**7
 
 
 class Session(Calls):
-    """A session drawn from a trace. Only what sessions share is the same in two of them."""
+    """A session drawn from a trace. Two draws share only the parts that sessions share."""
 
     kind = "session"
 
@@ -55,7 +55,7 @@ class Session(Calls):
 
 
 class _Copy:
-    """The calls of a session under other names, but for what sessions share."""
+    """The calls of a session with renamed content, except the parts that sessions share."""
 
     def __init__(self, name: str, think_scale: float) -> None:
         self._name = name
@@ -97,7 +97,7 @@ def _sessions(file: str, least_tokens: int, most_tokens: int) -> tuple[Recorded,
     found = tuple(one for one in programs if least_tokens <= _longest(one) <= most_tokens)
     if not found:
         raise UsageError(
-            f"session.file = {file!r}: no session whose longest prompt has from "
+            f"session.file = {file!r}: must hold a session whose longest prompt has from "
             f"{least_tokens:,} (least_tokens) to {most_tokens:,} tokens (most_tokens)"
         )
     return found

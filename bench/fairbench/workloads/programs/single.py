@@ -1,4 +1,4 @@
-"""A single request, of fixed or uniform lengths ([VTC] §5.1), or of those of a recorded trace."""
+"""A single request with fixed or uniform lengths ([VTC] §5.1), or with a trace's lengths."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ InputTokens = Annotated[int, Ge(1), Le(10**7)]
 
 
 class Single(Program):
-    """A request with a prompt of its own; the output reserve is its true length."""
+    """A request with its own prompt; the output reserve is its true length."""
 
     kind = "single"
 
     @dataclass(frozen=True, slots=True)
     class Params:
-        """Lengths in tokens, uniform from ``_min`` to ``_max``, both included."""
+        """Lengths in tokens, uniform from ``_min`` to ``_max`` (inclusive)."""
 
         input_min: InputTokens
         input_max: InputTokens
@@ -45,7 +45,7 @@ class Single(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item's text is the prompt and its single answer the output."""
+        """Build a program; a real item provides the prompt and its single answer."""
         if item is None:
             prompt = rng.randint(params.input_min, params.input_max)
             output = rng.randint(params.output_min, params.output_max)

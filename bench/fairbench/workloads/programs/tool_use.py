@@ -1,4 +1,4 @@
-"""A question after the description of a tool, some tools being popular ([Preble] §A.1)."""
+"""A question after the description of a tool; some tools are popular ([Preble] §A.1)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Tools(NamedTuple):
 
 
 class ToolUse(Program):
-    """A call: a system prompt for all, the description of one tool, and a question.
+    """A call: the common system prompt, the description of one tool, and a question.
 
     The tools are the same for all seeds, and for all clients unless ``private``. Zipf's law gives
     the tool that a program uses.
@@ -77,7 +77,7 @@ class ToolUse(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item gives its tools' description and one question about it."""
+        """Build a program; a real item provides a tool's description and a question about it."""
         if item is None:
             rank = cls.pick(params, rng, 0)
             name, length = f"tool-use/tool-{rank}", _tools(params).lengths[rank]
@@ -108,7 +108,7 @@ class ToolUse(Program):
 
 @lru_cache(maxsize=32)
 def _tools(params: ToolUse.Params) -> _Tools:
-    """Return the tools of a workload: lognormal lengths at quantiles that depend on no seed."""
+    """Return the tools of a workload, with lognormal lengths that do not depend on a seed."""
     weights = [(rank + 1) ** -params.popularity for rank in range(params.tools)]
     total = sum(weights)
     shares = [weight / total for weight in weights]

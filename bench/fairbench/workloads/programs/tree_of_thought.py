@@ -1,4 +1,4 @@
-"""Tree of thoughts, four levels deep: [SGLang bench], cited by [DLPM] §6.1."""
+"""Tree of thoughts, four levels deep ([SGLang bench], cited in [DLPM] §6.1)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEVELS = ("plan", "execute", "reflect", "answer")
 
 
 class TreeOfThought(Program):
-    """Plan, execute, reflect, answer; after each user turn the conversation forks.
+    """Plan, execute, reflect, answer; the conversation forks after each user turn.
 
     Siblings send the identical prompt: what makes them differ is sampling temperature.
     """

@@ -1,4 +1,4 @@
-"""Kinds of programs in files of the user's: ``FAIRBENCH_PROGRAMS=mine.py``, several with ``:``.
+"""Program kinds in a user's files: ``FAIRBENCH_PROGRAMS=mine.py``; ``:`` separates files.
 
 A variable of the environment and no flag, so that every process of a run knows them.
 """
@@ -33,7 +33,9 @@ def user_kinds(bundled: Mapping[str, type[Program]]) -> dict[str, type[Program]]
     for path in program_files():
         for program in _programs_in(path):
             if program.kind in bundled or program.kind in found:
-                raise UsageError(f"{path}: there is another program kind {program.kind!r}")
+                raise UsageError(
+                    f"{path}: the program kind {program.kind!r} exists already; choose another name"
+                )
             found[program.kind] = program
     return found
 
@@ -55,7 +57,7 @@ def _named(program: type[Program]) -> bool:
 
 
 def _lacks(program: type[Program]) -> str:
-    """Return the reason why a class is no program kind, "" if the class is complete."""
+    """Return what a class lacks to be a program kind, or "" if it is complete."""
     if not (_named(program) and fullmatch(r"[\w-]+", program.kind)):
         return 'a kind of letters, digits and -, such as kind = "mine"'
     if isabstract(program):

@@ -1,4 +1,4 @@
-"""Prompts of blocks as segments: blocks that always follow each other are one."""
+"""Prompts of blocks as segments: blocks that always follow each other are one segment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.workloads.traces.table import Ints, Table
 
 
 class Runs(NamedTuple):
-    """Runs of blocks that no prompt of the trace tells apart but by where it ends.
+    """Runs of blocks that the prompts of the trace never separate, except at their ends.
 
     Request i has the runs from ``first[i]`` to ``first[i + 1]``: ``key`` is what a run is called,
     ``blocks`` how many blocks of it the prompt has.
@@ -49,7 +49,7 @@ def runs_of(table: Table) -> Runs:
 
 
 def _only(code: Ints, value: Ints, count: int) -> Ints:
-    """Return the value that always accompanies each code, -1 if there are several or none."""
+    """Return the value that always accompanies each code; -1 for several values or none."""
     least, most = np.full(count, 2**62), np.full(count, -1)
     np.minimum.at(least, code, value)
     np.maximum.at(most, code, value)
@@ -57,7 +57,7 @@ def _only(code: Ints, value: Ints, count: int) -> Ints:
 
 
 def prompt_of_row(table: Table, runs: Runs, row: int, own: str) -> Prompt:
-    """Return a row's prompt: its blocks up to its length, and the part that is its ``own``."""
+    """Return a row's prompt: its blocks up to its length, and a part of its ``own``."""
     left, size = int(table.input_tokens[row]), int(table.block_size[row])
     segments = []
     for run in range(runs.first[row], runs.first[row + 1]):

@@ -1,4 +1,4 @@
-"""Single cells of traces: what each field of a record holds, checked."""
+"""Single cells of traces: checks of the value of each field."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairbench.workloads.traces.texts import text_of
 
 
 def shown(column: Column, value: Any) -> str:
-    """Return a cell as complaints show it."""
+    """Return a cell as error messages show it."""
     return f"{column.name.removeprefix(OWN)} = {shortened(repr(value))}"
 
 
@@ -33,12 +33,12 @@ def cell_of(record: Record, name: str) -> Any:
 
 
 def given(value: Any) -> Any:
-    """Return the value of a cell, None if the cell holds nothing."""
+    """Return the value of a cell, or None for an empty cell."""
     return None if not isinstance(value, list | dict) and is_missing(value) else value
 
 
 def time_ns(value: Any, unit: str, column: Column, where: str) -> int:
-    """Return a time or a length of time. Raises DataError for what is neither."""
+    """Return a time or a duration in ns. Raises DataError for another value."""
     try:
         return nanoseconds(value, unit)
     except (ValueError, OverflowError):
@@ -50,7 +50,7 @@ def time_ns(value: Any, unit: str, column: Column, where: str) -> int:
 
 
 def token_count(value: Any, column: Column | None, where: str, most: int) -> int:
-    """Return a number of tokens; 0 where the record has none, as for a failed request."""
+    """Return a number of tokens; 0 if the record has none, as for a failed request."""
     if column is None or given(value) is None:
         return 0
     number = value
@@ -68,7 +68,7 @@ def token_count(value: Any, column: Column | None, where: str, most: int) -> int
 
 
 def name_of(value: Any, field: str, where: str) -> str:
-    """Return a name, "" for none; numbers are names. Only a client may be called None."""
+    """Return a name, or "" for none; numbers are names. Only a client may have the name None."""
     if is_blank(value) or (field == "session" and is_missing(value)):
         return ""
     text = str(value).strip() if isinstance(value, str | int | float) else None
@@ -78,13 +78,13 @@ def name_of(value: Any, field: str, where: str) -> str:
 
 
 def synthetic_of(record: Record) -> str:
-    """Return the parts of a record that a trace of our own marks as not recorded."""
+    """Return the parts of a record that a fairbench trace marks as not recorded."""
     value = record.get("synthetic")
     return value if isinstance(value, str) and len(value) <= MAX_NAME else ""
 
 
 def prompt_text(value: Any, where: str) -> str:
-    """Return the text of a prompt, "" for none."""
+    """Return the text of a prompt, or "" for none."""
     if is_blank(value) or value in ("[]", "{}"):
         return ""
     if not isinstance(value, str | list):
@@ -93,11 +93,12 @@ def prompt_text(value: Any, where: str) -> str:
 
 
 def check_fit(blocks: int, size: int, tokens: int, where: str) -> None:
-    """Raise DataError for more blocks than a prompt of so many tokens has."""
+    """Raise DataError if there are more blocks than the prompt's tokens allow."""
     if blocks > -(-tokens // size):
         raise DataError(
-            f"{where}: hash_ids: {blocks} blocks of {size} tokens are more than its {tokens} input "
-            "tokens: --trace-block-size says how many tokens a block has"
+            f"{where}: hash_ids: {blocks} blocks of {size} tokens are more than the "
+            f"{tokens} input tokens of the request; give the number of tokens of a block "
+            "with --trace-block-size"
         )
 
 

@@ -49,7 +49,7 @@ def cut(
         kept &= np.isin(table.client, np.argsort(-counts, kind="stable")[:largest])
     rows = np.flatnonzero(kept)[:head]
     if not len(rows):
-        raise UsageError("nothing of the trace is left")
+        raise UsageError("the chosen part of the trace has no requests; choose a larger part")
     part = table.taken(rows)
     first_s = part.arrival_s[0]
     return replace(
@@ -66,7 +66,9 @@ def scaled(table: Table, rate: float) -> Table:
         raise UsageError(f"--rate {rate}: must be above 0")
     longest_s = max(table.span_s, float(np.nan_to_num(table.end_s).max()))
     if longest_s > rate * LONGEST_S:
-        raise UsageError(f"--rate {rate}: it would last more than {LONGEST_S:,.0f} s")
+        raise UsageError(
+            f"--rate {rate}: the trace would last more than {LONGEST_S:,.0f} s; give a higher rate"
+        )
     return replace(
         table,
         arrival_s=table.arrival_s / rate,
@@ -107,7 +109,7 @@ def anonymized(table: Table, key: bytes) -> Table:
         for name in table.clients
     )
     if len(set(labels)) < len(labels):
-        raise UsageError("two clients have the same label: choose another key")
+        raise UsageError("--key-file: two clients would get the same label; choose another key")
     known, code = np.unique(table.blocks, return_inverse=True)
     ids = [int.from_bytes(_hash(b"block", str(one).encode(), key)) >> 1 for one in known.tolist()]
     return replace(table, clients=labels, blocks=np.array(ids, np.int64)[code])

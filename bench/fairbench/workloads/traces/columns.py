@@ -1,4 +1,4 @@
-"""Rows of a file with a column a field, by names that are common or that a user gives."""
+"""Rows of a file with a column per field, by common names or names from the user."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CALENDAR_NS = 10**17  # after 1970: March 1973; no trace is so long
 
 
 class Columns:
-    """Reads records of one file. ``usual`` are the columns of its format, ``unit`` of its times."""
+    """A reader of a file's records: ``usual`` columns of its format, ``unit`` of its times."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Columns:
         self._known: dict[tuple[str, ...], dict[str, Column]] = {}
 
     def rows(self, records: Iterator[Place]) -> Iterator[PlacedRow]:
-        """Yield a row per record. A record without a prompt or an answer failed and is left out."""
+        """Yield a row per record. Failed records, without prompt or answer, are left out."""
         for where, record in records:
             yield PlacedRow(where, self.row(record, where))
         self.check_named()
@@ -160,8 +160,11 @@ class Columns:
         if self._dated is None:
             self._dated = dated
         elif self._dated is not dated:
-            kinds = "a date, unlike the times" if dated else "no date, unlike those"
-            raise DataError(f"{where}: {shown(column, value)}: is {kinds} before it")
+            kinds = "a date, and the times" if dated else "not a date, and those"
+            raise DataError(
+                f"{where}: {shown(column, value)}: is {kinds} of the records before it are of the "
+                "other kind; all must be of one kind"
+            )
         return at_ns
 
     def _think(self, value: Any, column: Column | None, where: str) -> int | None:
@@ -175,12 +178,12 @@ class Columns:
         return think_ns
 
     def _after(self, step: tuple[str, str], think_ns: int | None, where: str) -> int:
-        """Return the time of a step without one: a session's first step comes at the beginning."""
+        """Return the time of a step without a time: the start for a session's first step."""
         before_ns = self._steps.get(step)
         if before_ns is None:
             return think_ns or 0
         if think_ns is None:
-            raise DataError(f"{where}: has neither a time nor a delay after the step before it")
+            raise DataError(f"{where}: must have a time, or a delay after the previous step")
         return before_ns + think_ns
 
     def _said(self, value: Any, column: Column) -> str:
@@ -206,13 +209,17 @@ class Columns:
             unit = column.unit or self._unit_of(columns["time"])
             if field == "latency" and not column.unit and self._guessed not in (None, "s"):
                 raise DataError(
-                    f"{where}: {shown(column, value)}: in what unit? Its times seem to be in "
-                    f"{self._guessed}: say it with --map latency_{self._guessed}={column.name}"
+                    f"{where}: {shown(column, value)}: the unit is unknown, probably "
+                    f"{self._guessed}; give it with --map "
+                    f"latency_{self._guessed}={column.name}"
                 )
             end_ns = time_ns(value, unit, column, where)
             end_ns += at_ns if field == "latency" else 0
             if end_ns < at_ns:
-                raise DataError(f"{where}: {shown(column, value)}: before its time")
+                raise DataError(
+                    f"{where}: {shown(column, value)}: must not be before the arrival of the "
+                    "request"
+                )
             return end_ns
         return None
 
@@ -223,15 +230,15 @@ class Columns:
         if given(value) is None:
             if not self._block_size:
                 raise DataError(
-                    f"{where}: hash_ids, but no block_size: say with --trace-block-size how many "
-                    "tokens a block has"
+                    f"{where}: hash_ids needs block_size: give the number of tokens of a "
+                    "block with --trace-block-size"
                 )
             return self._block_size
         return token_count(value, Column("block_size", None), where, MAX_INPUT) or 1
 
 
 def parse_names(texts: list[str] | None) -> dict[str, str]:
-    """``FIELD=COLUMN`` each, as of ``--map``. Raises UsageError for another shape or field."""
+    """Parse the ``FIELD=COLUMN`` texts of ``--map``. Raises UsageError for another form."""
     names = {}
     for text in texts or ():
         field, equals, column = text.partition("=")
@@ -254,11 +261,11 @@ def given_columns(names: Mapping[str, str]) -> dict[str, Column]:
 
 
 def client_name(value: Any, where: str) -> str:
-    """Return a client's name, ``ALL`` for none."""
+    """Return a client's name, or ``ALL`` for none."""
     return name_of(value, "client", where) or ALL
 
 
 def _branch(record: Record) -> int:
-    """Return the number of the session's sub-agent in a trace of our own, 0 for none."""
+    """Return the number of the session's sub-agent in a fairbench trace, or 0."""
     value = record.get("branch")
     return value if type(value) is int and 0 <= value < 2**31 else 0

@@ -74,13 +74,13 @@ def _lengths(name: str, tokens: Ints) -> dict[str, Any]:
 
 
 def _peak(arrival_s: Floats) -> float:
-    """Return the highest request rate of a whole minute (1/s), or of a shorter trace as a whole."""
+    """Return the highest request rate of a whole minute (1/s), or of a whole shorter trace."""
     length_s = min(PEAK_S, float(arrival_s[-1])) or PEAK_S
     return float(np.unique(arrival_s // PEAK_S, return_counts=True)[1].max() / length_s)
 
 
 def shared(table: Table) -> dict[str, float]:
-    """Return how much prompts share, as fractions of input tokens; 0 without blocks.
+    """Return how much prompts share, as fractions of the input tokens; 0 without blocks.
 
     ``shared_ratio`` counts blocks that several requests have. ``infinite_hit_rate`` counts tokens
     that an unlimited cache has seen as the beginning of an earlier prompt.
@@ -101,7 +101,7 @@ def shared(table: Table) -> dict[str, float]:
 
 
 def _hits(table: Table, code: Ints, tokens: Ints) -> int:
-    """Return the tokens at prompts' beginnings with which an earlier prompt began, too."""
+    """Return the tokens at the beginning of prompts that an earlier prompt shares."""
     seen: dict[tuple[int, int], int] = {}  # (node, block) -> node, the root being 0
     hits = 0
     codes, lengths, first = code.tolist(), tokens.tolist(), table.first_block.tolist()

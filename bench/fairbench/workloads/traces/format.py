@@ -1,4 +1,4 @@
-"""The format of a trace: what every file of ``formats/`` provides."""
+"""The interface of a trace format, which every file of ``formats/`` implements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Asked:
-    """The user's options for a file: ``names`` gives the columns, ``line`` selects a run.
+    """The user's options for a file: ``names`` maps columns, ``line`` selects a run.
 
     ``block_size`` is the number of tokens of a block, 0 if the file or format gives it. ``notes``
     are findings while reading: ``unit`` is the unit of the file's times.
@@ -28,14 +28,14 @@ class Asked:
 
 
 class PlacedRow(NamedTuple):
-    """A row, None for one to be left out, and where it stands: ``FILE, line 3``."""
+    """A row (None if it is left out) with its location, such as ``FILE, line 3``."""
 
     where: str
     row: Row | None
 
 
 class Known(Protocol):
-    """A trace format: JSON objects, or rows of CSV as objects of texts.
+    """A trace format of JSON objects, or of CSV rows as objects of texts.
 
     ``fits`` tells whether a file that begins with this object has the format.
     """
@@ -48,7 +48,7 @@ class Known(Protocol):
 
 @runtime_checkable
 class Measured(Known, Protocol):
-    """A format that tells of rates and lengths, from which requests are drawn."""
+    """A format with rates and lengths, from which requests are drawn."""
 
     def trace(self, records: Iterator[Place], asked: Asked) -> Trace:
         """Return the trace of a file's records. Raises DataError naming location and field."""
@@ -56,7 +56,7 @@ class Measured(Known, Protocol):
 
 
 class Format(Known, Protocol):
-    """A format that has every request. ``rows`` raises DataError naming place and field.
+    """A format that lists every request. ``rows`` raises DataError with location and field.
 
     They need not be in order of time.
     """

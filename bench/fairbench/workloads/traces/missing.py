@@ -1,4 +1,4 @@
-"""Error messages for a missing column, with the column that may have been meant."""
+"""Error messages for a missing column, with the column that was probably meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a trace: its file, its format, and who its clients are."""
+"""Reading a trace: its file, its format, and its clients."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TraceParams:
 
 
 def check_params(params: TraceParams) -> None:
-    """Raise UsageError for a number that no trace can be played with."""
+    """Raise UsageError for a number with which no trace can be replayed."""
     if not 0 < params.time_scale < inf:
         raise UsageError(f"time_scale = {params.time_scale}: must be above 0")
     if not 1 / MAX_SCALE <= params.time_scale <= MAX_SCALE:
@@ -65,7 +65,7 @@ def check_params(params: TraceParams) -> None:
 
 @dataclass(frozen=True)
 class ReadTrace:
-    """A trace, and what is known of its file: ``unit`` is that of its times, if they have one."""
+    """A trace with facts about its file; ``unit`` is the unit of its times, if any."""
 
     trace: Trace
     format: str
@@ -99,8 +99,8 @@ def _found(params: TraceParams) -> ReadTrace:
     )
     if params.sha256 not in ("", found.sha256):
         raise DataError(
-            f"trace {params.file}: is another file than then: its SHA-256 is {found.sha256}, not "
-            f"{params.sha256}"
+            f"trace {params.file}: the file has changed since the experiment was stored: "
+            f"its SHA-256 is {found.sha256} instead of {params.sha256}"
         )
     return found
 
@@ -120,11 +120,17 @@ def _read(
     chosen, records = format_of(format_name, records_of(path))
     asked = Asked(columns_of(columns), line, block_size=block_size)
     if line and not isinstance(chosen, Columnwise):
-        raise UsageError(f"--trace-line {line}: a file in the format {chosen.name} is one run")
+        raise UsageError(
+            f"--trace-line {line}: cannot be given for the format {chosen.name}, whose files "
+            "hold a single run"
+        )
     if isinstance(chosen, Measured):
         if clients or spread:
             field = "clients" if clients else "spread"
-            raise UsageError(f"{field}: a trace in the format {chosen.name} says that itself")
+            raise UsageError(
+                f"{field}: cannot be given for the format {chosen.name}, whose files contain "
+                "it; leave it out"
+            )
         trace, sha256 = chosen.trace(records, asked), digest(path, f"{path}")
         return ReadTrace(trace, chosen.name, sha256, asked.notes.get("unit", ""))
     builder = TableBuilder(f"{path}")
@@ -146,12 +152,12 @@ def joined_columns(names: Mapping[str, str]) -> str:
     """Return the text form of ``columns``. Raises UsageError for a name with a comma."""
     for field, name in names.items():
         if "," in name:
-            raise UsageError(f"--map {field}={name}: a column with a comma in its name")
+            raise UsageError(f"--map {field}={name}: the name of a column must not contain a comma")
     return ",".join(f"{field}={name}" for field, name in names.items())
 
 
 def columns_of(text: str) -> dict[str, str]:
-    """``FIELD=COLUMN`` with commas between."""
+    """Parse ``FIELD=COLUMN`` texts, separated by commas."""
     return {
         field: name for field, _, name in (one.partition("=") for one in text.split(",") if one)
     }

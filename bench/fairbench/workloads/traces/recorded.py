@@ -1,4 +1,4 @@
-"""A trace of requests whose times are known: a table, cut into clients and programs."""
+"""A trace of requests with known times: a table, divided into clients and programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLOCK_S = 1.0  # to which recorded times of calls and sub-agents may differ
 
 
 class RecordedTrace:
-    """A ``Trace``. The requests of a session are one program, every other request is one alone."""
+    """A ``Trace``. A session is one program; every other request is its own program."""
 
     drawn = False
 
@@ -58,7 +58,7 @@ class RecordedTrace:
         return runs_of(self._table)
 
     def _item(self, rows: list[int], speed: float) -> Recorded:
-        """Return the program of a session's rows, with sub-agents as branches of its calls."""
+        """Return the program of a session's rows; sub-agents are branches of its calls."""
         of_branch: dict[int, list[int]] = {}
         for row in rows:
             of_branch.setdefault(int(self._table.branch[row]), []).append(row)
@@ -70,7 +70,7 @@ class RecordedTrace:
         return Recorded(f"trace/{rows[0]}", 0, calls=tuple(calls), turn=rows[0])
 
     def _branch(self, own: list[int], rows: list[int], speed: float) -> tuple[int, Branch]:
-        """Return the sub-agent of these rows, and the call of its session after which it begins.
+        """Return the sub-agent of these rows, and the call after which it starts.
 
         The session's next call that was recorded to begin after the sub-agent's end waits for it.
         Recorded times may be whole seconds.
@@ -111,13 +111,13 @@ class RecordedTrace:
 
 
 def _ends(table: Table, rows: list[int]) -> Floats:
-    """Return when the answers were complete, or when the calls began if that is unknown."""
+    """Return when each answer was complete, or when the call began if that is unknown."""
     ends: Floats = table.end_s[rows]
     return np.where(np.isnan(ends), table.arrival_s[rows], ends)
 
 
 def _by_program(session: Ints) -> tuple[Ints, Ints]:
-    """Return the rows grouped by program, and the index at which each program begins.
+    """Return the rows grouped by program, and the index of each program's first row.
 
     Programs are in order of their first rows, and rows in order of time.
     """

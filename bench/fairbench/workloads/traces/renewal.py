@@ -1,4 +1,4 @@
-"""Clients of whom only rates and burstiness are known: renewal processes, window by window.
+"""Clients with known rates and burstiness only: a renewal process for each window.
 
 The number of requests of a window is the measured one. The gaps between them, and those to its
 ends, are drawn from the law with the window's coefficient of variation and scaled to fill it: a
@@ -29,7 +29,7 @@ CONSTANT_BELOW = 1e-3  # a coefficient of variation
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """``count`` requests from ``start_s`` on, for ``width_s``."""
+    """A window of ``width_s`` seconds from ``start_s`` with ``count`` requests."""
 
     start_s: float
     width_s: float
@@ -40,7 +40,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Lengths from ``start_s`` on, with sums of what each is weighted with."""
+    """Lengths that apply from ``start_s`` on, with cumulative weights."""
 
     start_s: float
     inputs: tuple[int, ...]
@@ -51,7 +51,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class WindowedClient:
-    """Windows and lengths in order of time. Nothing is known of lengths if there are none."""
+    """Windows and lengths in order of time. Lengths are unknown if there are none."""
 
     name: str
     windows: tuple[Window, ...]
@@ -59,7 +59,7 @@ class WindowedClient:
 
 
 class WindowedTrace:
-    """A ``Trace``. Prompts share nothing; a request is a program. ``shown`` names its file."""
+    """A ``Trace`` in which prompts share nothing and a request is a program."""
 
     drawn, pauses = True, False
     synthetic: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class WindowedTrace:
         return begun
 
     def table(self, seed: int, until_s: float = inf) -> Table:
-        """Return the requests as a run with this seed draws them. Raises DataError if too many."""
+        """Return the requests that a run with this seed draws. Raises DataError if too many."""
         builder = TableBuilder(self._shown)
         builder.left_out, builder.who_left_out = self.left_out, self.who_left_out
         try:
@@ -96,8 +96,8 @@ class WindowedTrace:
         except DataError:
             count = sum(self.count(client, until_s) for client in range(len(self.clients)))
             raise DataError(
-                f"{self._shown}: {count:,.0f} requests are too many for memory: "
-                "take the first seconds of it, with --to"
+                f"{self._shown}: {count:,.0f} requests do not fit into memory; read only "
+                "the first seconds, with --to"
             ) from None
         return builder.table()
 
@@ -109,7 +109,7 @@ class WindowedTrace:
                 builder.add(Row(round(at_s * 1e9), name, read, written))
 
     def _requests(self, client: int, rng: random.Random) -> Iterator[tuple[float, int, int]]:
-        """Time from the beginning of the trace, and both lengths, of each."""
+        """Yield the time from the start of the trace and both lengths of each request."""
         one = self._clients[client]
         starts = [lengths.start_s for lengths in one.lengths]
         for window in one.windows:

@@ -1,4 +1,4 @@
-"""A recorded request, into which every trace format is read."""
+"""A recorded request, the common form of all trace formats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_NAME = 1000  # characters of a client or a session
 
 
 class Row(NamedTuple):
-    """A request. Times are in nanoseconds by the file's clock, lengths in tokens.
+    """A request. Times are in nanoseconds on the file's clock, lengths in tokens.
 
     ``end_ns`` is when its answer was complete; ``session`` names the program that it is a step of;
     ``think_ns`` is how long after the answer to the step before it came, None if nobody says.

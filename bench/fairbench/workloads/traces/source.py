@@ -16,18 +16,20 @@ FOLDERS = "FAIRBENCH_DATA"
 
 
 def find(name: str) -> Path:
-    """Return the file of a name, here or in a folder of ``FAIRBENCH_DATA``. Raises DataError."""
+    """Return the file with this name, here or in a folder of ``FAIRBENCH_DATA``."""
     folders = os.environ.get(FOLDERS, "").split(os.pathsep)
     for folder in ("", *filter(None, folders)):
         if "\0" not in name and (path := Path(folder) / name).is_file():
             return path
     if "\0" not in name and Path(name).exists():
         raise DataError(f"trace {name}: is not a file")
-    raise DataError(f"trace {name} is not here: name its folder in the variable {FOLDERS}")
+    raise DataError(
+        f"trace {name} is not found: name its folder in the environment variable {FOLDERS}"
+    )
 
 
 def records_of(path: Path) -> Iterator[Place]:
-    """Yield the objects of a file, at least one; a CSV line is an object of texts.
+    """Yield the objects of a file, at least one; a CSV line becomes an object of texts.
 
     Raises DataError naming file and line.
     """
@@ -35,7 +37,7 @@ def records_of(path: Path) -> Iterator[Place]:
     found = _records(path, shown)
     first = next(found, None)
     if first is None:
-        raise DataError(f"{shown}: no records")
+        raise DataError(f"{shown}: holds no records")
     return chain([first], found)
 
 

@@ -1,4 +1,4 @@
-"""The requests of a trace as arrays, in order of time: a day of them fits into memory."""
+"""The requests of a trace as arrays in order of time, compact enough for a day of traffic."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _before(counts: Ints) -> Ints:
 
 
 class TableBuilder:
-    """Takes rows in any order. ``shown`` is what complaints call their file."""
+    """A builder that takes rows in any order. ``shown`` is the file in error messages."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -103,7 +103,7 @@ class TableBuilder:
         self.left_out, self.who_left_out = 0, FAILED
 
     def add(self, row: Row) -> None:
-        """Add a row. Raises DataError once the rows do not fit into memory."""
+        """Add a row. Raises DataError if the rows do not fit into memory any more."""
         self._memory.take(ROW_BYTES + 24 * len(row.blocks) * (2 if row.estimated else 1))
         if row.synthetic and len(self._synthetic) < MAX_SYNTHETIC:
             self._synthetic[row.synthetic] = None
@@ -165,6 +165,6 @@ def _seconds(at_ns: Ints) -> Floats:
 
 
 def _natural(name: str) -> tuple[int, int, str]:
-    """Return a sort key: numbers by size, and before texts."""
+    """Return a sort key: numbers by value, and before texts."""
     number = name.isascii() and name.isdigit() and len(name) < 19
     return (0, int(name), name) if number else (1, 0, name)

@@ -1,4 +1,4 @@
-"""Texts of prompts as blocks: what begins alike in text begins with the same blocks.
+"""Texts of prompts as blocks: texts with equal beginnings begin with equal blocks.
 
 Each block's identity is a hash of its characters and of all blocks before it, so nothing of the
 text is kept. Where a log has texts and no ``hash_ids``, its prompts share what their texts share.
@@ -48,7 +48,7 @@ def tokens_of(text: str) -> int:
 
 
 def blocks_of(text: str) -> list[int]:
-    """Return the identities of a text's blocks, of which the last may be shorter."""
+    """Return the identities of a text's blocks; the last block may be shorter."""
     found, before = [], b""
     for start in range(0, len(text), CHARACTERS):
         part = text[start : start + CHARACTERS].encode("utf-8", "surrogatepass")
@@ -58,7 +58,7 @@ def blocks_of(text: str) -> list[int]:
 
 
 def fitted(counts: Ints, ids: Ints, tokens: Ints, estimated: Ints) -> tuple[Ints, Ints, int]:
-    """Return blocks of texts that cover prompts: counts per prompt, ids and block size.
+    """Return text blocks that cover prompts: counts per prompt, ids and block size.
 
     All texts share one block size, from the median of ``tokens`` to ``estimated``; 0 without text.
     """
@@ -73,7 +73,7 @@ def fitted(counts: Ints, ids: Ints, tokens: Ints, estimated: Ints) -> tuple[Ints
 
 
 def _covering(ids: list[int], wanted: int) -> list[int]:
-    """Return ``wanted`` blocks, such that equal texts of equal length are shared as a whole.
+    """Return ``wanted`` blocks, so that equal texts of equal length are shared completely.
 
     The last block stands for a cut-off rest, or further blocks follow from it. A log with far less
     text than tokens was shortened: nothing is known of the rest.

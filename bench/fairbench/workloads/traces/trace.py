@@ -1,4 +1,4 @@
-"""The content of a trace once it is read: clients, and the programs of each client."""
+"""The content of a trace after reading: clients, and the programs of each client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.workloads.traces.table import Table
 
 
 class TracedProgram(NamedTuple):
-    """A program as it was recorded, and when, in seconds from the beginning of the trace."""
+    """A recorded program and its time, in seconds from the beginning of the trace."""
 
     at_s: float
     item: Recorded

@@ -1,4 +1,4 @@
-"""Traces written: the one schema of our own, a JSON line a request."""
+"""Writing traces in fairbench's format, a JSON line for each request."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ def lines_of(table: Table) -> Iterator[dict[str, Any]]:
 
 
 def write_trace(table: Table, path: Path) -> None:
-    """Write a trace; a file of that name is refused. Raises UsageError if it cannot be written."""
+    """Write a trace to a new file. Raises UsageError if the file exists or cannot be written."""
     part = path.with_name(f".{path.name}.part")  # a file of the name itself is always whole
     try:
         if path.exists():
-            raise UsageError(f"--output-file {path}: is there already")
+            raise UsageError(f"--output-file {path}: the file exists already; choose another name")
         with part.open("w", encoding="utf-8") as file:
             for line in lines_of(table):
                 file.write(json.dumps(line, allow_nan=False, separators=(",", ":")) + "\n")

@@ -1,4 +1,4 @@
-"""Traffic: when programs arrive. One kind a file; ``source`` says what each provides.
+"""Traffic: the arrival times of programs. One kind per file; ``source`` is the interface.
 
 To add one: write its file, add its line here. A workload file names it: ``arrivals = { kind =
 "NAME", params = { ... } }``.

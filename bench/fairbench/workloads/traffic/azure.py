@@ -1,4 +1,4 @@
-"""The arrival pattern of a recorded trace ([Preble] §4.3): its gaps, at the rate asked for."""
+"""The arrival pattern of a recorded trace ([Preble] §4.3): its gaps at the requested rate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMN = "TIMESTAMP"
 
 @dataclass(frozen=True, slots=True)
 class AzureArrivals(GammaArrivals):
-    """Gaps of a trace, scaled to a mean of 1, from a place that the seed says, round and round."""
+    """Gaps of a trace scaled to mean 1, repeated from a position that the seed chooses."""
 
     path: str = ""
 
@@ -33,7 +33,7 @@ class AzureArrivals(GammaArrivals):
 
 
 class Azure:
-    """The kind ``azure``: when requests came in a file such as Azure's LLM inference trace.
+    """The kind ``azure``: request times of a file such as Azure's LLM inference trace.
 
     Clients begin at different places of it. The rate is the scenario's; ``--burstiness`` has no
     meaning here and is refused.
@@ -41,7 +41,7 @@ class Azure:
 
     @dataclass(frozen=True)
     class Params:
-        """``path``: a CSV file, or one in gzip, with a column ``TIMESTAMP`` in time order."""
+        """Parameters: ``path`` is a CSV file (.gz allowed) with a sorted column ``TIMESTAMP``."""
 
         path: str
 
@@ -61,7 +61,10 @@ class Azure:
 
     def _of(self, load: Load, like: GammaArrivals) -> AzureArrivals:
         if load.burstiness != 1:
-            raise UsageError(f"burstiness = {load.burstiness}: arrivals azure have the trace's own")
+            raise UsageError(
+                f"burstiness = {load.burstiness}: not supported for arrivals of kind azure, "
+                "whose trace sets it; leave burstiness out"
+            )
         trace_gaps(self.params.path)  # whatever is wrong with the file is said before the run
         return AzureArrivals(like.rates, 1.0, like.num_programs, like.until_s, self.params.path)
 
@@ -83,8 +86,11 @@ def trace_gaps(path: str) -> tuple[float, ...]:
         except ValueError:
             raise DataError(f"{path}, line {number}: {text!r} is not a time") from None
         if len(times) > 1 and times[-1] < times[-2]:
-            raise DataError(f"{path}, line {number}: {text!r} is before the line above")
+            raise DataError(
+                f"{path}, line {number}: time {text!r} must not be before the time of the "
+                "previous line"
+            )
     if len(times) < 2 or times[0] == times[-1]:
-        raise DataError(f"{path}: needs requests at two times at least")
+        raise DataError(f"{path}: must have requests at two or more different times")
     mean = (times[-1] - times[0]).total_seconds() / (len(times) - 1)
     return tuple((later - before).total_seconds() / mean for before, later in pairwise(times))

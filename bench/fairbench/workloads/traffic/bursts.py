@@ -1,4 +1,4 @@
-"""Bursts: a steady rate, and many times as much for a short while, again and again."""
+"""Bursts: a steady rate, interrupted at intervals by a short, much higher rate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairbench.workloads.traffic.pieces import Phase
 
 
 class Bursts(PlannedKind):
-    """The kind ``bursts``. The client's rate is that between bursts, with which it begins."""
+    """The kind ``bursts``. The client's rate is the rate between bursts, which comes first."""
 
     @dataclass(frozen=True)
     class Params:

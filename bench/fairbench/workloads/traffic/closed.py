@@ -1,4 +1,4 @@
-"""Closed loops: users who wait for the end of one program, think, and begin the next."""
+"""Closed loops: users who wait for the end of a program, think, and start the next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROGRAM_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ClosedArrivals:
-    """Users with exponential think times of this mean (s), none of whom begins after the end.
+    """Users with exponential think times of this mean (s), who stop starting at the end.
 
     The start times depend on the cluster, so the driver asks each of the client's
     ``fairbench.workloads.users``. As an ``ArrivalSource`` this class is an estimate: every program
@@ -50,7 +50,7 @@ class ClosedArrivals:
 
 
 class Closed:
-    """The kind ``closed``. It has no rate: users begin as soon as the cluster lets them."""
+    """The kind ``closed``. It has no rate: users start as soon as the cluster answers."""
 
     @dataclass(frozen=True)
     class Params:
@@ -71,14 +71,19 @@ class Closed:
         """Return the arrivals of ``rate_multiple`` times as many users."""
         if until_fraction is not None:
             raise UsageError(
-                f"misbehaving client {load.client}: until_fraction = {until_fraction:g}: not with "
-                "arrivals of kind closed"
+                f"misbehaving client {load.client}: until_fraction = {until_fraction:g}: "
+                "not supported for arrivals of kind closed; leave until_fraction out"
             )
         return self._of(load, max(1, round(self.params.users * rate_multiple)))
 
     def _of(self, load: Load, users: int) -> ClosedArrivals:
         if load.until_s == inf:
-            raise UsageError("num_programs: arrivals of kind closed need a duration instead")
+            raise UsageError(
+                "num_programs: not supported for arrivals of kind closed; give duration instead"
+            )
         if load.burstiness != 1:
-            raise UsageError(f"burstiness = {load.burstiness:g}: users of kind closed wait")
+            raise UsageError(
+                f"burstiness = {load.burstiness:g}: not supported for arrivals of kind "
+                "closed, whose users wait for answers; leave burstiness out"
+            )
         return ClosedArrivals(users, self.params.think_s, load.until_s)

@@ -1,4 +1,4 @@
-"""A constant rate: even gaps."""
+"""A constant rate with even gaps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Constant(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """None: the rate is the scenario's and the command line's."""
+        """No parameters: the scenario and the command line set the rate."""
 
     def __init__(self, params: Params) -> None:
         super().__init__(Plan("constant", (Phase(inf, 1.0),)))

@@ -1,4 +1,4 @@
-"""Day and night: a rate that swings around its mean, over and over."""
+"""Day and night: a rate that oscillates around its mean."""
 
 from __future__ import annotations
 

@@ -13,7 +13,10 @@ from fairbench.workloads.traffic.source import Arrival, Load
 
 
 class Rate(NamedTuple):
-    """A rate in programs/s from ``start_s`` on (above 0; ``inf`` is all at once)."""
+    """A rate in programs/s that applies from ``start_s`` on (above 0.
+
+    ``inf`` sends all at once).
+    """
 
     start_s: float
     programs_per_s: float
@@ -60,11 +63,11 @@ class GammaArrivals:
 
 
 class Gamma:
-    """The kind ``gamma``: rates as asked for, gaps of the burstiness asked for."""
+    """The kind ``gamma``: the requested rates, with gaps of the requested burstiness."""
 
     @dataclass(frozen=True)
     class Params:
-        """None: rate and burstiness are the scenario's and the command line's."""
+        """No parameters: the scenario and the command line set rate and burstiness."""
 
     def __init__(self, params: Params) -> None:
         self.params = params
@@ -91,7 +94,7 @@ class Gamma:
 def arrival_times(
     rng: random.Random, rates: tuple[Rate, ...], burstiness: float
 ) -> Iterator[float]:
-    """Endless arrival times in seconds, never decreasing, of a Gamma process."""
+    """Yield endless arrival times in seconds, never decreasing, of a Gamma process."""
     return stretched(gamma_gaps(rng, burstiness), rates)
 
 
@@ -107,7 +110,7 @@ def gamma_gaps(rng: random.Random, burstiness: float) -> Iterator[float]:
 
 
 def stretched(gaps: Iterator[float], rates: tuple[Rate, ...]) -> Iterator[float]:
-    """Arrival times in seconds: one unit of gap passes ``programs_per_s`` times a second."""
+    """Yield arrival times in seconds: one unit of gap takes 1/``programs_per_s`` seconds."""
     now, piece = rates[0].start_s, 0
     for unit in gaps:
         gap = unit

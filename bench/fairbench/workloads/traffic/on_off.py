@@ -13,7 +13,7 @@ from fairbench.workloads.traffic.pieces import Phase
 
 
 class OnOff(PlannedKind):
-    """The kind ``on-off``. The rate is that while it is on, with which it begins."""
+    """The kind ``on-off``. The rate applies while it is on, which comes first."""
 
     @dataclass(frozen=True)
     class Params:

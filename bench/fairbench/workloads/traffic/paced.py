@@ -1,4 +1,4 @@
-"""Arrivals of a rate that changes by plan: what the kinds of traffic in phases are made of.
+"""Arrivals with a planned, changing rate: the common part of traffic in phases.
 
 Gaps are even, as in [VTC]'s synthetic experiments ([VTC-artifact], fair_bench/trace.py), or drawn
 as those of kind ``gamma``: a gap of mean 1 passes as fast as the rate says.
@@ -91,11 +91,12 @@ class PacedArrivals:
 def paced(load: Load, plan: Plan) -> PacedArrivals:
     """Return a client's arrivals by a plan. Raises UsageError for an impossible plan."""
     if load.programs_per_s == inf:
-        raise UsageError(
-            f"request_rate = inf: arrivals of kind {plan.kind} come one after the other"
-        )
+        raise UsageError(f"request_rate = inf: must be finite for arrivals of kind {plan.kind}")
     if plan.gaps == "even" and load.burstiness != 1:
-        raise UsageError(f"burstiness = {load.burstiness:g}: gaps of kind {plan.kind} are even")
+        raise UsageError(
+            f"burstiness = {load.burstiness:g}: not supported for arrivals of kind "
+            f"{plan.kind}, which are evenly spaced; leave burstiness out"
+        )
     return PacedArrivals(
         load.programs_per_s,
         plan.phases,
@@ -109,14 +110,15 @@ def paced(load: Load, plan: Plan) -> PacedArrivals:
 def paced_multiple(
     load: Load, plan: Plan, rate_multiple: float, until_fraction: float | None
 ) -> PacedArrivals:
-    """Return the arrivals of a heavy client that sends ``rate_multiple`` times as much to the end.
+    """Return the arrivals of a heavy client that sends ``rate_multiple`` times the load.
 
     Raises UsageError for an earlier end, which phases can express.
     """
     if until_fraction is not None:
         raise UsageError(
-            f"misbehaving client {load.client}: until_fraction = {until_fraction:g}: not with "
-            f"arrivals of kind {plan.kind}; give the client arrivals of kind phases"
+            f"misbehaving client {load.client}: until_fraction = {until_fraction:g}: not "
+            f"supported for arrivals of kind {plan.kind}; give the client arrivals of "
+            "kind phases"
         )
     wanted = load.num_programs
     count = None if wanted is None else max(1, round(wanted * rate_multiple))
@@ -125,7 +127,7 @@ def paced_multiple(
 
 
 class PlannedKind:
-    """A ``TrafficKind`` of one plan for all loads. Subclasses make it of their ``Params``."""
+    """A ``TrafficKind`` with one plan for all loads, made from the ``Params`` of subclasses."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

@@ -1,4 +1,4 @@
-"""Phases, each with a rate of its own: for behaviour that changes."""
+"""Phases with their own rates, for behaviour that changes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fairbench.workloads.traffic.pieces import Phase
 
 
 class Phases(PlannedKind):
-    """The kind ``phases``: one after the other, the last one to the end, or all of them anew."""
+    """The kind ``phases``: one phase after the other; the last lasts to the end, or all repeat."""
 
     @dataclass(frozen=True)
     class Params:
-        """Tables with the keys of ``Phase``; ``repeat``: after the last one comes the first."""
+        """Parameters: tables with the keys of ``Phase``; ``repeat`` starts again after the last."""
 
         phases: Annotated[tuple[Phase, ...], Len(1)]
         repeat: bool = False

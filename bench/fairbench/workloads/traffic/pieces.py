@@ -1,4 +1,4 @@
-"""Rates that change by plan: phases as a file writes them, and the straight pieces they come to."""
+"""Rates that change by plan: phases as in a file, and the linear pieces that they form."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ class Phase:
 
     def __post_init__(self) -> None:
         if bool(self.on_s) != bool(self.off_s):
-            raise ValueError(f"on_s = {self.on_s:g}: goes with off_s, both above 0 or neither")
+            raise ValueError(
+                f"on_s = {self.on_s:g}: on_s and off_s must both be above 0, or both be left out"
+            )
         if self.on_s and self.to_multiple is not None:
-            raise ValueError("to_multiple: not with on_s and off_s")
+            raise ValueError("to_multiple cannot be combined with on_s and off_s")
 
 
 class Piece(NamedTuple):
-    """A rate that goes from ``rate`` to ``to_rate`` programs/s within [start_s, end_s)."""
+    """A rate that changes linearly from ``rate`` to ``to_rate`` programs/s within a time."""
 
     start_s: float
     end_s: float
@@ -78,7 +80,7 @@ def pieces(phases: tuple[Phase, ...], programs_per_s: float, *, repeat: bool) ->
 
 
 def _rounds(phases: tuple[Phase, ...]) -> Iterator[Phase]:
-    """Yield the phases repeatedly, but once if all are silent."""
+    """Yield the phases repeatedly, or once if all of them are silent."""
     while True:
         yield from phases
         if not any(phase.multiple or phase.to_multiple for phase in phases):

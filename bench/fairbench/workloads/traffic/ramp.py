@@ -1,4 +1,4 @@
-"""A ramp: the rate rises, or falls, evenly over the whole run."""
+"""A ramp: the rate rises or falls linearly over the whole run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class Ramp(PlannedKind):
 
     def plan(self, load: Load) -> Plan:
         if load.until_s == inf:
-            raise UsageError("num_programs: arrivals of kind ramp need a duration instead")
+            raise UsageError(
+                "num_programs: not supported for arrivals of kind ramp; give duration instead"
+            )
         params = self.params
         phase = Phase(load.until_s, params.from_multiple, params.to_multiple)
         return Plan("ramp", (phase,), params.gaps)

@@ -1,4 +1,4 @@
-"""The traffic of a trace file: every client's programs, when and as they were recorded."""
+"""The traffic of a trace file: every client's programs at their recorded times."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Replayed:
 
 
 class Replay:
-    """The kind ``replay``. Clients are those of the trace in the order of their names."""
+    """The kind ``replay``. The clients are the trace's clients in the order of their names."""
 
     Params = TraceParams
 
@@ -56,32 +56,44 @@ class Replay:
 
     def usual(self, load: Load) -> Replayed:
         if load.burstiness != 1:
-            raise UsageError(f"burstiness = {load.burstiness:g}: the times of a trace are given")
+            raise UsageError(
+                f"burstiness = {load.burstiness:g}: not supported for a trace, which sets the "
+                "arrival times; leave burstiness out"
+            )
         if load.rate_given:
-            raise UsageError("request_rate: the times of a trace are given; give time_scale")
+            raise UsageError(
+                "request_rate: not supported for a trace, which sets the arrival times; give "
+                "time_scale instead"
+            )
         trace = read_trace(self.params).trace
         if load.client >= len(trace.clients):
-            raise UsageError(f"clients: the trace has {len(trace.clients)}, and no others")
+            raise UsageError(
+                f"clients: must be {len(trace.clients)}, the number of clients of the trace"
+            )
         speed = self.params.time_scale
         source = Replayed(trace, load.client, speed, load.num_programs, load.until_s)
         self._check_length(source)
         return source
 
     def _check_length(self, source: Replayed) -> None:
-        """Raise UsageError for more than a clock of picoseconds in 64 bits can tell."""
+        """Raise UsageError for a trace longer than a 64-bit clock in picoseconds allows."""
         played_s = min(source.until_s, source.trace.span_s / source.speed)
         if played_s > MAX_PLAYED_S and source.num_programs is not None:
             played_s = min(played_s, source.last_arrival_s(random.Random(0)))
         if played_s > MAX_PLAYED_S:
             raise UsageError(
-                f"trace {self.params.file}: lasts {played_s / DAY_S:,.0f} days at a time_scale of "
-                f"{source.speed:g}, at most {MAX_PLAYED_S / DAY_S:.0f} can be played: give "
-                "--duration or a larger --time-scale, or a part of it by `fairbench trace cut --to`"
+                f"trace {self.params.file}: lasts {played_s / DAY_S:,.0f} days at "
+                f"time_scale = {source.speed:g}, and at most {MAX_PLAYED_S / DAY_S:.0f} "
+                "days are allowed; give --duration or a larger --time-scale, or cut the "
+                "trace with `fairbench trace cut --to`"
             )
 
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> Replayed:
         if rate_multiple != 1 or until_fraction is not None:
-            raise UsageError("misbehaving: the times of a trace are given, so nobody sends more")
+            raise UsageError(
+                "misbehaving: not supported for a trace, which sets the arrival times of all "
+                "clients"
+            )
         return self.usual(load)

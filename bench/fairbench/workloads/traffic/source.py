@@ -1,4 +1,4 @@
-"""The arrival source: what every kind of traffic provides, the arrivals of one client."""
+"""The arrival source: the interface of every kind of traffic, the arrivals of one client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.workloads.items import Item
 
 
 class Arrival(NamedTuple):
-    """A program: its arrival time (s), and its content where the traffic gives it.
+    """A program's arrival time (s), and its content if the traffic provides it.
 
     Without an ``item`` the program uses the run's data set, or sampled lengths.
     """
@@ -37,7 +37,7 @@ class Load(NamedTuple):
 
 
 class TrafficKind(Protocol):
-    """Makes the arrivals of a run's clients. ``Params`` is a frozen dataclass, as of a scheduler.
+    """The arrivals of a run's clients. ``Params`` is a frozen dataclass.
 
     What a kind cannot obey, such as a rate where the times are given, it refuses with a UsageError.
     """
@@ -54,7 +54,7 @@ class TrafficKind(Protocol):
 
 
 class ArrivalSource(Protocol):
-    """A client's arrival times. Immutable: other processes may ask again.
+    """A client's arrival times. Immutable, so that several processes can use the same source.
 
     A kind of traffic is one file with such a class. ``rng`` is the client's own stream for
     arrivals, fresh at each call; equal streams give equal arrivals.
@@ -62,11 +62,11 @@ class ArrivalSource(Protocol):
 
     @property
     def timed(self) -> bool:
-        """Return whether the times are fixed, as in a trace: no seed or rate changes them."""
+        """Return whether the times are fixed, as in a trace, regardless of seed and rate."""
         ...
 
     def arrivals(self, rng: random.Random) -> Iterator[Arrival]:
-        """Yield the arrivals in time order, made as needed; they may never end."""
+        """Yield the arrivals in time order, created as needed; they may be endless."""
         ...
 
     def expected_programs(self, before_s: float = inf) -> float:

@@ -1,4 +1,4 @@
-"""A recorded trace: when each client's requests came, and how long they and their answers were."""
+"""A recorded trace: the time of each client's requests, and their lengths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIELDS = {"t": 1e10, "client": 2**31 - 1, "prompt_len": 10_000_000, "output_len"
 
 @dataclass(frozen=True, slots=True)
 class TraceArrivals:
-    """A client's arrivals: an ``ArrivalSource``. ``speed`` 2 plays the trace twice as fast."""
+    """A client's arrivals: an ``ArrivalSource``. ``speed`` 2 replays twice as fast."""
 
     recorded: tuple[Arrival, ...]
     speed: float = 1.0
@@ -47,7 +47,7 @@ class TraceArrivals:
 
 
 class Trace:
-    """The kind ``trace``. A client's rate is the speed: 1 plays the trace as it was recorded.
+    """The kind ``trace``. A client's rate is the speed: 1 replays the trace as recorded.
 
     The clients of a run are those of the trace, in the order of their ids; one for whom the trace
     has no requests sends none.
@@ -55,7 +55,7 @@ class Trace:
 
     @dataclass(frozen=True)
     class Params:
-        """``file`` is a path, or a name in one of the folders that ``FAIRBENCH_DATA`` lists.
+        """Parameters: ``file`` is a path, or a name in a folder of ``FAIRBENCH_DATA``.
 
         JSON lines, packed (``.gz``) or not, in order of time, of ``t`` (s), ``client``,
         ``prompt_len`` and ``output_len``.
@@ -68,9 +68,12 @@ class Trace:
 
     def usual(self, load: Load) -> TraceArrivals:
         if load.programs_per_s == inf:
-            raise UsageError("request_rate = inf: the times of a trace can be no faster than that")
+            raise UsageError("request_rate = inf: must be finite for a trace")
         if load.burstiness != 1:
-            raise UsageError(f"burstiness = {load.burstiness:g}: the times of a trace are given")
+            raise UsageError(
+                f"burstiness = {load.burstiness:g}: not supported for a trace, which sets the "
+                "arrival times; leave burstiness out"
+            )
         by_client = list(_read(find(self._file)).values())
         mine = by_client[load.client] if load.client < len(by_client) else ()
         return TraceArrivals(mine, load.programs_per_s, load.num_programs, load.until_s)
@@ -78,7 +81,9 @@ class Trace:
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> TraceArrivals:
-        raise UsageError("misbehaving: the times of a trace are given, so nobody sends more")
+        raise UsageError(
+            "misbehaving: not supported for a trace, which sets the arrival times of all clients"
+        )
 
 
 @lru_cache(maxsize=4)
@@ -89,18 +94,18 @@ def _read(path: Path) -> Mapping[Any, tuple[Arrival, ...]]:
     for number, (where, record) in enumerate(json_lines(path, f"{path}"), start=1):
         at_s, client, prompt, output = _values(record, where)
         if at_s < last_s:
-            raise DataError(f"{where}: t = {at_s:g} is before the line above")
+            raise DataError(f"{where}: t = {at_s:g}: must not be before t of the previous line")
         last_s = at_s
         item = Item(f"trace/{number}", prompt, ((0, output),), turn=number)
         found.setdefault(client, []).append(Arrival(at_s, item))
     if not found:
-        raise DataError(f"{path}: no records")
+        raise DataError(f"{path}: holds no records")
     return {client: tuple(found[client]) for client in sorted(found)}
 
 
 def _values(record: Any, where: str) -> tuple[float, int, int, int]:
     if not isinstance(record, dict):
-        raise DataError(f"{where}: not a JSON object")
+        raise DataError(f"{where}: must be a JSON object")
     for field in FIELDS:
         if field not in record:
             raise DataError(f"{where}: missing field {field!r}")

@@ -63,7 +63,7 @@ def draw_claims_map(
     finished = left.store.finished()
     readings = [one for chart in charts for one in chart.readings(finished)]
     if not readings:
-        raise RunFailed(f"nothing to show is finished; see {folder / 'failed'}")
+        raise RunFailed(f"no run is finished, so there is nothing to show; see {folder / 'failed'}")
     bases = {
         claim.number: origin_of(summaries)
         for chart in charts

@@ -1,1 +1,1 @@
-"""The simulator beside runs of programs that the DLPM authors' own benchmark measured."""
+"""The simulator compared with runs of programs measured by the DLPM authors' benchmark."""

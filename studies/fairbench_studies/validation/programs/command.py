@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def validate_programs(file: Path, profile: str | None, output_dir: Path | None) -> Report:
-    """Replay and compare the runs of a file, and write ``validation.json`` if asked to."""
+    """Replay and compare the runs of a file, and write ``validation.json`` if requested."""
     from fairbench.results.store import write_json
     from fairbench_studies.validation.programs.compare import programs_text
 

@@ -1,4 +1,4 @@
-"""A measured run of programs beside its replay: the numbers of both, their errors, the targets."""
+"""A measured run of programs and its replay: numbers of both, errors and targets."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def compare_programs(run: ProgramRun, simulated: Replay, profile: str) -> Progra
 
 
 def jain_of_all(run: ProgramRun) -> float:
-    """Return the measured index with every user counted, 1/n where the script counted one user."""
+    """Return the measured index over all users, where the script counted one user."""
     medians = [float(np.median(times)) for times in run.latencies_s.values()]
     if run.jain >= ALONE_INDEX and max(medians) > UNEQUAL * min(medians):
         return 1 / len(medians)

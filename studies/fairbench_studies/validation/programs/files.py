@@ -1,4 +1,4 @@
-"""Files of measured runs of programs: one JSON list, or a run a line."""
+"""Files of measured runs of programs: one JSON list, or one run per line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def holds_program_runs(path: Path) -> bool:
 
 
 def read_programs(path: Path) -> tuple[list[ProgramRun], list[NotReplayed]]:
-    """Read every run of the file that can be read, and say of the others why they cannot.
+    """Read all readable runs of the file, and the reasons for the others.
 
     Raises:
         DataError: the file is no JSON, two runs share a name, or no run can be read.
@@ -33,12 +33,12 @@ def read_programs(path: Path) -> tuple[list[ProgramRun], list[NotReplayed]]:
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
-            raise DataError(f"{path}: two runs are called {run.name!r}")
+            raise DataError(f"{path}: two runs have the name {run.name!r}; rename one")
     return runs, failed
 
 
 def _records(path: Path) -> list[Place]:
-    """Return the records of a file: one a line, or those of the JSON value that the file holds."""
+    """Return the records of a file: one per line, or of its single JSON value."""
     places: list[Place] = []
     with suppress(DataError):
         places = list(json_lines(path, f"{path}"))

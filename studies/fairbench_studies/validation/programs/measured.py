@@ -1,4 +1,4 @@
-"""Runs of the DLPM authors' judge benchmark: the file, and what its command lines say."""
+"""Runs of the DLPM authors' judge benchmark: the file, and its command lines."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ProgramRun:
 
 
 def is_program_run(record: Any) -> bool:
-    """Return whether a record of a file of measured runs is of this form."""
+    """Return whether a record of a file of measured runs has this form."""
     return isinstance(record, dict) and "program_latencies_s" in record
 
 
@@ -107,13 +107,15 @@ def _text(record: Mapping[str, Any], field: str, where: str) -> str:
 
 
 def _options(text: str, where: str) -> dict[str, list[str]]:
-    """Return the words behind each known option; the last use of an option counts."""
+    """Return the words after each known option; the last use of an option counts."""
     found: dict[str, list[str]] = {}
     values: list[str] = []
     try:
         words = shlex.split(text.replace("'", " "))
     except ValueError:
-        raise DataError(f"{where}: fields 'server', 'client', 'flags': no command line") from None
+        raise DataError(
+            f"{where}: fields 'server', 'client' and 'flags' must hold command lines"
+        ) from None
     for word in words:
         if word.startswith("--"):
             known = [name for name in _OPTIONS if name.startswith(word[2:].rstrip(","))]
@@ -129,7 +131,7 @@ def _options(text: str, where: str) -> dict[str, list[str]]:
 def _one(options: Mapping[str, list[str]], name: str, where: str, default: str = "") -> str:
     value = (options.get(name) or [default])[0]
     if not value:
-        raise DataError(f"{where}: no option --{name} in the command lines")
+        raise DataError(f"{where}: the command lines must contain the option --{name}")
     return value
 
 
@@ -149,7 +151,7 @@ def _numbers(
 def _found(pattern: re.Pattern[str], text: str, form: str, where: str) -> float:
     match = pattern.search(text)
     if match is None:
-        raise DataError(f"{where}: field 'client' must say {form!r}")
+        raise DataError(f"{where}: field 'client' must contain {form!r}")
     return float(match[1].replace(",", ""))
 
 
@@ -158,7 +160,9 @@ def _named(text: str, what: str, known: set[str], where: str) -> str:
         for name in known:
             if part.strip() == name:
                 return name
-    raise DataError(f"{where}: field 'server' names no known {what}: {', '.join(sorted(known))}")
+    raise DataError(
+        f"{where}: field 'server' must name a known {what}: choose from {', '.join(sorted(known))}"
+    )
 
 
 def _model(text: str, where: str) -> str:
@@ -166,7 +170,9 @@ def _model(text: str, where: str) -> str:
     for part in text.split(","):
         if (name := canonical_model(part, models)) in models:
             return name
-    raise DataError(f"{where}: field 'server' names no known model: {', '.join(models)}")
+    raise DataError(
+        f"{where}: field 'server' must name a known model: choose from {', '.join(models)}"
+    )
 
 
 def _latencies(values: Any, where: str) -> dict[str, tuple[float, ...]]:

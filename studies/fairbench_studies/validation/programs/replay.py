@@ -1,4 +1,4 @@
-"""Replays a run of the DLPM authors' judge benchmark on the simulated server, nothing fitted."""
+"""Replays a run of the DLPM authors' judge benchmark without any fitted value."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SEED = 0  # of the articles' lengths: arrivals are even
 
 @dataclass(frozen=True, slots=True)
 class EvenArrivals:
-    """Programs at even gaps from a given start: an ``ArrivalSource``."""
+    """Programs with even gaps from a given start: an ``ArrivalSource``."""
 
     programs: int
     interval_s: float
@@ -83,12 +83,12 @@ class Replay:
 
     @property
     def makespan_s(self) -> float:
-        """Time at which the last program ends."""
+        """The time at which the last program ends."""
         return float(self.programs_finish_s.max())
 
     @property
     def all_active_s(self) -> float:
-        """Time at which the first user has finished all its programs."""
+        """The time at which the first user has finished all its programs."""
         ends_s = self.programs_finish_s
         users = np.unique(self.programs_client)
         return min(float(ends_s[self.programs_client == one].max()) for one in users)
@@ -102,7 +102,7 @@ class Replay:
 
     @property
     def jain(self) -> float:
-        """Jain's index of that service while all users are active, every user counted."""
+        """Return Jain's index of the service of all users while all of them are active."""
         return jain(self.service_by(self.all_active_s))
 
     def p50_s(self, user: int) -> float:
@@ -148,7 +148,7 @@ def _spec(run: ProgramRun, profile: TimingProfile) -> ExperimentSpec:
 
 
 def _plans(run: ProgramRun, spec: ExperimentSpec) -> tuple[ClientPlan, ...]:
-    """Return what each user of the run sends, and when."""
+    """Return the programs and arrivals of each user of the run."""
     lengths = {
         "article_tokens": run.prompt_tokens,
         "dimension_tokens": DIMENSION_TOKENS,
@@ -177,7 +177,7 @@ def _replayed(run: ProgramRun, result: RunResult) -> Replay:
     number = {user: index for index, user in enumerate(run.latencies_s)}
     finish_s, ended_s = np.asarray(requests["finish_s"]), np.asarray(programs["finish_s"])
     if np.isnan(ended_s).any():
-        raise DataError(f"run {run.name}: a program does not fit the pool, or does not end")
+        raise DataError(f"run {run.name}: a program is larger than the KV pool, or does not end")
     done = ~np.isnan(finish_s)
     service = np.asarray(requests["input_tokens"]) + 2.0 * np.asarray(requests["output_tokens"])
     return Replay(

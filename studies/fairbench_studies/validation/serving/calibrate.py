@@ -1,4 +1,4 @@
-"""Finds the measured profile of a GPU from SGLang's runs, few of them (``measured.FITTED``).
+"""Fits the measured profile of a GPU to a few of SGLang's runs (``measured.FITTED``).
 
 Ten numbers are fitted by Gauss-Newton steps on their logarithms, so that all stay positive. What
 is compared are medians: the time per output token and the time to first token of every prompt
@@ -44,7 +44,7 @@ _STEPS, _TRIAL, _LONGEST_STEP, _DAMPING, _LEAST_GAIN = 25, 1e-3, 0.3, 1e-3, 0.01
 
 @dataclass(frozen=True, slots=True)
 class ServingFit:
-    """Fitted numbers (ms), and what is left: weighted root of the sum of squared log errors."""
+    """The fitted numbers (ms), and the remaining weighted error."""
 
     gpu: str
     values: dict[str, float]
@@ -52,7 +52,7 @@ class ServingFit:
 
     @property
     def profile(self) -> TimingProfile:
-        """The operator profile with the fitted numbers in place of its own."""
+        """The operator profile with the fitted numbers."""
         return _profile(self.gpu, self.values)
 
 
@@ -86,7 +86,7 @@ def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
 def _step(
     logs: Floats, left: Floats, errors: Callable[[Floats], Floats]
 ) -> tuple[Floats, Floats] | None:
-    """Return one damped descent step, shortened until the error falls; None if it never does."""
+    """Return one damped descent step, shortened until the error falls, or None."""
     units = _TRIAL * np.eye(len(logs))
     slope = np.array([(errors(logs + unit) - left) / _TRIAL for unit in units]).T
     normal = slope.T @ slope + _DAMPING * np.eye(len(logs))

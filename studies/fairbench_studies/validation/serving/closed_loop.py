@@ -1,4 +1,4 @@
-"""A closed-loop load generator: so many requests at a time, over so many connections."""
+"""A closed-loop load generator: a number of concurrent requests and connections."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ClosedLoop:
             self._make_at(clock.now_ps)
 
     def over(self, index: int) -> None:
-        """Note that a request has been answered."""
+        """Record that a request has been answered."""
         self._open -= 1
         if self._waiting:
             self._connect(self._waiting.popleft())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -> Report:
-    """Replay and compare the runs of a file, and write files if asked to."""
+    """Replay and compare the runs of a file, and write files if requested."""
     from fairbench_studies.validation.serving.compare import ServingComparison
     from fairbench_studies.validation.serving.files import (
         as_json_object,
@@ -45,29 +45,36 @@ def validate_serving(file: Path, profile: str | None, output_dir: Path | None) -
 
 
 def predict_serving(file: Path, profile: str | None, out: Path) -> None:
-    """Write what the simulator expects of every run, its results unread."""
+    """Write the simulator's predictions for every run, without reading its results."""
     from fairbench.results.store import write_json
     from fairbench_studies.validation.serving.files import load_serving
     from fairbench_studies.validation.serving.predict import predict
 
     found = [predict(run, _profile(run, profile)) for run in load_serving(file, predict=True)]
     if out.exists():
-        raise UsageError(f"predict {out}: exists; predictions are not overwritten")
+        raise UsageError(
+            f"--predict {out}: this file exists already, and predictions are not overwritten; "
+            "name a new file"
+        )
     write_json(out, {"predictions": found})
     typer.echo(f"fairbench: {len(found)} runs predicted, written to {out}", err=True)
 
 
 def print_serving_fit(file: Path, *, as_json: bool) -> None:
-    """Redo the calibration of the measured profile, step by step."""
+    """Repeat the calibration of the measured profile, and print each step."""
     from fairbench.cli.output import print_json
     from fairbench_studies.validation.serving.calibrate import fit
     from fairbench_studies.validation.serving.files import load_serving
 
     runs = [run for run in load_serving(file) if run.fitted and run.engine == "sglang"]
     if not runs:
-        raise DataError(f"{file}: no run that a profile is fitted to: sglang-a100-fixed-*, ...")
+        raise DataError(
+            f"{file}: holds no run to which a profile can be fitted, such as sglang-a100-fixed-*"
+        )
     if len(gpus := sorted({run.gpu for run in runs})) > 1:
-        raise DataError(f"{file}: runs of several GPUs are fitted to: {', '.join(gpus)}")
+        raise DataError(
+            f"{file}: must hold runs of a single GPU, and it has runs of {', '.join(gpus)}"
+        )
     for found in fit(runs):
         if not as_json:
             typer.echo(f"error {found.error:.4f}: {_numbers(found.values)}")
@@ -80,7 +87,7 @@ def _numbers(values: dict[str, float]) -> str:
 
 
 def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | TenantComparison:
-    """Return the comparison of a run: by tenant where requests went straight to the engine."""
+    """Return the comparison of a run; by tenant if requests went directly to the engine."""
     from fairbench_studies.validation.serving.compare import compare_serving
     from fairbench_studies.validation.serving.replay import replay
     from fairbench_studies.validation.tenants.compare import compare_tenants

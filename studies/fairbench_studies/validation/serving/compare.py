@@ -1,4 +1,4 @@
-"""A measured serving run beside its replay: the same numbers of both, their errors, the targets."""
+"""A measured serving run and its replay: numbers of both, errors and targets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ServingComparison:
 
     @property
     def misses(self) -> list[str]:
-        """The targets that are missed, each with what is missed by how much."""
+        """The missed targets, each with its error."""
         return list(_misses(self))
 
     def as_dict(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class ServingComparison:
 
 
 def compare_serving(measured: ServingRun, simulated: ServingRun, profile: str) -> ServingComparison:
-    """Compare both sides of a run by the same functions."""
+    """Compare both sides of a run with the same functions."""
     sides = simulated, measured
     return ServingComparison(
         name=measured.name,
@@ -83,18 +83,18 @@ def groups(run: ServingRun) -> list[str]:
 
 
 def too_long(run: ServingRun) -> Flags:
-    """Return which requests the engine refused for their length, under any scheduler."""
+    """Return which requests the engine refused for their length."""
     return np.array([refused_by_length(run, request) for request in requests_of(run)])
 
 
 def throughput_tok_s(run: ServingRun) -> float:
-    """Input and output tokens a second, from the first request to the last answer."""
+    """Return input and output tokens per second, from first request to last answer."""
     tokens = (run.prompt_tokens + run.output_tokens)[run.served].sum()
     return float(tokens / np.nanmax(run.submit_s + run.latency_s))
 
 
 def tpot_p50_ms(run: ServingRun) -> float:
-    """Median over steady requests of the mean time between their output tokens."""
+    """Return the median over steady requests of the mean time per output token."""
     chosen = run.served & run.steady & (run.output_tokens > 1)
     decode_s = (run.latency_s - run.ttft_s)[chosen]
     return 1_000 * float(np.median(decode_s / (run.output_tokens[chosen] - 1)))
@@ -113,7 +113,7 @@ def clients_of(run: ServingRun) -> tuple[str, ...]:
 
 
 def trace_of(run: ServingRun, chosen: Flags | None = None) -> Trace:
-    """Return the steady requests of a run, or those of them that are chosen, clients by number."""
+    """Return the steady requests of a run, or the chosen ones."""
     names = clients_of(run)
     steady = run.steady if chosen is None else run.steady & chosen
     numbers = np.array([names.index(client) for client in run.client])

@@ -1,4 +1,4 @@
-"""The simulated engine that a measured serving run was made on."""
+"""The simulated engine for a measured serving run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SGLANG_OPEN_POOL_TOKENS = 444_563  # as the server of the open-loop runs logged
 
 
 class _Server(FCFS):
-    """First come, first served; refuses prompts over the server's limit after tokenizing them."""
+    """A server that runs requests in order of arrival, and refuses too long prompts."""
 
     def __init__(self, run: ServingRun) -> None:
         super().__init__(FCFS.Params())
@@ -38,7 +38,7 @@ class _Server(FCFS):
 
 
 def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Replica:
-    """Return one idle worker with the settings of the run's server, under its own scheduler."""
+    """Return one idle worker with the settings and the scheduler of the run's server."""
     log = ServiceLog(sorted(set(run.client)))
     local = _local(run)
     if run.engine == "vllm":
@@ -54,7 +54,7 @@ def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Repl
 
 
 def believable_pool(run: ServingRun) -> int:
-    """Return the pool that a run states, 0 if its own times say that more tokens were decoding.
+    """Return the pool that a run states; 0 if its own times contradict it.
 
     The prompts of requests between first token and end are all in the pool at once, unless they
     share prefixes, which those of a run without a gateway do not.
@@ -65,7 +65,7 @@ def believable_pool(run: ServingRun) -> int:
 
 
 def most_decoding_tokens(run: ServingRun) -> int:
-    """Return the most prompt tokens of requests that were decoding at one time, as measured."""
+    """Return the most prompt tokens of requests that were measured to decode at once."""
     served = run.served
     tokens = run.prompt_tokens[served]
     first_s = (run.submit_s + run.ttft_s)[served]
@@ -75,7 +75,7 @@ def most_decoding_tokens(run: ServingRun) -> int:
 
 
 def _local(run: ServingRun) -> LocalScheduler:
-    """Return the scheduler that a run's ``policy`` names, fcfs where it names none."""
+    """Return the scheduler that a run's ``policy`` names, by default fcfs."""
     if not run.policy:
         return _Server(run)
     replayed, settings = scheduler_of(run.policy, run.quantum)
@@ -85,7 +85,7 @@ def _local(run: ServingRun) -> LocalScheduler:
 
 
 def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:
-    """Return vLLM's defaults: large GPUs, except the A100, get a larger token budget."""
+    """Return vLLM's defaults; large GPUs except the A100 have a larger token budget."""
     pool_tokens = run.pool_tokens or profile.pool.tokens(CLOSED_MEM_FRACTION)
     small = run.gpu.startswith("a100")
     return VLLMLimits(

@@ -1,4 +1,4 @@
-"""Serving runs and their comparison as files: what is read, and JSON and a flat table written."""
+"""Serving runs and their comparison as files: reading runs, writing JSON and CSV."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def holds_serving_runs(path: Path) -> bool:
 
 
 def load_serving(path: Path, *, predict: bool = False) -> list[ServingRun]:
-    """Load every run of the file, in order. Raises DataError naming file, line and field."""
+    """Load every run of the file in order. Raises DataError with file, line and field."""
     runs: list[ServingRun] = []
     for where, record in json_lines(path, f"{path}"):
         if not is_serving_run(record):
             raise DataError(f"{where}: missing field 'run_id' or 'columns'")
         runs.append(serving_run(record, where, predict=predict))
         if sum(run.name == runs[-1].name for run in runs) > 1:
-            raise DataError(f"{where}: two runs are called {runs[-1].name!r}")
+            raise DataError(f"{where}: two runs have the name {runs[-1].name!r}; rename one")
     return runs
 
 
 def read_serving(path: Path) -> tuple[list[ServingRun], list[NotReplayed]]:
-    """Read every run of the file that can be read, and say of the others why they cannot.
+    """Read all readable runs of the file, and the reasons for the others.
 
     Raises:
         DataError: the file is no JSON lines, two runs share a name, or no run can be read.
@@ -51,7 +51,7 @@ def read_serving(path: Path) -> tuple[list[ServingRun], list[NotReplayed]]:
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
-            raise DataError(f"{path}: two runs are called {run.name!r}")
+            raise DataError(f"{path}: two runs have the name {run.name!r}; rename one")
     return runs, failed
 
 
@@ -69,7 +69,7 @@ def _name_of(record: Any) -> str:
 def write_comparison(
     directory: Path, runs: list[ServingComparison], tenants: Sequence[Mapping[str, Any]] = ()
 ) -> None:
-    """Write ``validation.json`` and ``validation.csv``. Raises UsageError if they cannot be."""
+    """Write ``validation.json`` and ``validation.csv``. Raises UsageError on failure."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         whole = json.dumps(as_json_object(runs, tenants), allow_nan=False, indent=1) + "\n"

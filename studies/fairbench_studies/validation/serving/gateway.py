@@ -1,4 +1,4 @@
-"""The gateways of the measured serving runs: first in first out with a limit, token bucket."""
+"""The gateways of measured serving runs: FIFO with a limit, DRR, token bucket."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def gateway_queue(policy: str, fleet: FleetView) -> GatewayQueue:
         params = TokenBucket.Params(float(match[1]), float(match[2]))
         return GatewayQueue(TokenBucket(params), router, AlwaysRoom())
     raise DataError(
-        f"gateway {policy!r}: known are 'fifo', 'fifo, N at a time', 'drr', 'drr, N at a time' and "
-        "'token bucket N/min, burst N'"
+        f"gateway {policy!r}: must be one of 'fifo', 'fifo, N at a time', 'drr', 'drr, N "
+        "at a time' and 'token bucket N/min, burst N'"
     )
 
 
 def _detector(at_a_time: str | None, fleet: FleetView) -> Detector:
-    """Return the limit on requests under way, if there is one."""
+    """Return the limit on unfinished requests, if there is one."""
     if not at_a_time:
         return AlwaysRoom()
     detector = Concurrency(Concurrency.Params(requests=int(at_a_time)))

@@ -1,4 +1,4 @@
-"""Runs of a real serving engine: the file, one run a line, and what each says of itself."""
+"""Runs of a real serving engine: the file format, one run per line."""
 
 from __future__ import annotations
 
@@ -90,22 +90,22 @@ class ServingRun:
 
     @property
     def served(self) -> Flags:
-        """The requests that got an answer."""
+        """The requests that were answered."""
         return ~np.isnan(self.latency_s)
 
     @property
     def output_limit(self) -> int:
-        """The most output tokens that were asked for: nearly all requests run to it."""
+        """The largest requested output, which nearly all requests reach."""
         return int(self.output_tokens.max())
 
     @property
     def steady(self) -> Flags:
-        """Requests that count: of an open loop, those after the warm-up."""
+        """The requests that count: in an open loop, those after the warm-up."""
         return np.asarray(self.submit_s >= (0.0 if self.closed else WARM_UP_S))
 
 
 def is_serving_run(record: Any) -> bool:
-    """Return whether a line of a file of measured runs is of this kind."""
+    """Return whether a line of a file of measured runs has this form."""
     return isinstance(record, dict) and "run_id" in record and "columns" in record
 
 
@@ -129,7 +129,7 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
     for what, allowed in (("engine", ("sglang", "vllm")), ("arrival", ("closed", "open"))):
         if given(what, str) not in allowed:
             raise DataError(
-                f"{where}: field {what!r} = {record[what]!r}: allowed are {' and '.join(allowed)}"
+                f"{where}: field {what!r} = {record[what]!r}: must be {' or '.join(allowed)}"
             )
     columns, closed = _columns(record["columns"], where, predict), record["arrival"] == "closed"
     n = len(columns["client"])
@@ -165,7 +165,7 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
         if not isinstance(given.get(name), list) or not given[name]:
             raise DataError(f"{where}: columns: field {name!r} must be a list of values")
         if len(given[name]) != len(given["client"]):
-            raise DataError(f"{where}: columns: field {name!r} is not as long as 'client'")
+            raise DataError(f"{where}: columns: field {name!r} must be as long as field 'client'")
     n, nan = len(given["client"]), float("nan")
     failed = {name: _failed_as_zero(given, name) for name in COUNTS}
     values = {**given, **failed}
@@ -188,7 +188,7 @@ def _columns(given: Any, where: str, predict: bool) -> dict[str, Any]:
 def _kinds(given: Mapping[str, Any], n: int, where: str) -> tuple[str, ...]:
     kinds = given.get("kind", [])
     if not isinstance(kinds, list) or len(kinds) not in (0, n):
-        raise DataError(f"{where}: columns: field 'kind' is not as long as 'client'")
+        raise DataError(f"{where}: columns: field 'kind' must be as long as field 'client'")
     return tuple(map(str, kinds))
 
 

@@ -1,4 +1,4 @@
-"""Predictions of serving runs, made from what was sent alone: before the results are opened."""
+"""Predictions of serving runs from their requests alone, without the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MEASURED_ERROR_PCT, OPERATOR_ERROR_PCT = 5.0, 15.0
 
 
 def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
-    """Return a run's metrics with intervals: the extremes over ``DRAWS`` perturbed profiles.
+    """Return a run's metrics with intervals over ``DRAWS`` perturbed profiles.
 
     Only the sent traffic of the run is read: arrivals, prompt and output lengths.
     """

@@ -1,4 +1,4 @@
-"""The timing profile with which a measured serving run is replayed by default."""
+"""The default timing profile for the replay of a measured serving run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GPUS = {"a100-sxm4-80gb": "a100-80gb", "h100-sxm5-80gb": "h100-80gb"}
 
 
 def host_cost_text(policy: str) -> str | None:
-    """Return in words what a policy of the fork costs on the host; None if nothing is known."""
+    """Return a policy's cost on the host in words; None if unknown."""
     if policy not in FORK_HOST_MS:
         return None
     iteration_ms, request_ms = FORK_HOST_MS[policy]
@@ -33,7 +33,7 @@ def host_cost_text(policy: str) -> str | None:
 
 
 def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
-    """Return the profile with what a policy of the DLPM authors' fork costs on the host."""
+    """Return the profile with a policy's cost on the host in the DLPM authors' fork."""
     if policy not in FORK_HOST_MS:
         return profile
     iteration_ms, request_ms = FORK_HOST_MS[policy]
@@ -42,7 +42,7 @@ def with_host_cost(profile: TimingProfile, policy: str) -> TimingProfile:
 
 
 def profile_of(gpu: str, model: str, tp: int, engine: str) -> TimingProfile:
-    """Return the measured profile of the GPU, else an operator profile, the engine's own first.
+    """Return the measured profile of the GPU, else an operator profile of the engine.
 
     The A100's measured profile serves both engines, the H100's only SGLang. Time in HTTP and
     tokenizer is a property of the engine, not of the GPU: an operator profile takes the measured

@@ -19,7 +19,7 @@ LONGEST_TOKENS = 4_096  # limit of the servers of the open-loop runs: what is lo
 
 
 def requests_of(run: ServingRun) -> list[Request]:
-    """Return every request of the run by index, including those that the server must refuse."""
+    """Return every request of the run by index, including refused ones."""
     return [_request(run, index) for index in range(len(run))]
 
 
@@ -29,7 +29,7 @@ def refused_by_length(run: ServingRun, request: Request) -> bool:
 
 
 def output_tokens(run: ServingRun, index: int) -> int:
-    """Return the true output length; the limit for requests that were refused when measured."""
+    """Return the true output length, or the limit for requests that were refused."""
     return int(run.output_tokens[index]) or run.output_limit
 
 
@@ -40,7 +40,7 @@ def _request(run: ServingRun, index: int) -> Request:
 
 
 def _limit(run: ServingRun, index: int) -> int:
-    """Return the output tokens that a request asked for: the most of its kind, where it has one."""
+    """Return the output limit of a request: the longest output of its kind, if any."""
     if not run.kind:
         return run.output_limit
     alike = [kind == run.kind[index] for kind in run.kind]

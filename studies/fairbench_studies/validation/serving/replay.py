@@ -34,7 +34,7 @@ def replay(run: ServingRun, profile: TimingProfile) -> ServingRun:
 
 
 class _Server:
-    """A simulated server and its gateway, which stay up for several plays."""
+    """A simulated server with its gateway, which lasts for several plays."""
 
     def __init__(self, run: ServingRun, profile: TimingProfile) -> None:
         self.clock = Clock()
@@ -46,7 +46,7 @@ class _Server:
             self._ingress = Ingress(self.clock, [self._worker], queue)
 
     def play(self, run: ServingRun) -> ServingRun:
-        """Everything that the run sends, from now until all of it is over."""
+        """Send all requests of the run from now on, until all have ended."""
         play = _Play(run, self)
         while self.clock.next_ps() is not None:
             self.clock.step()
@@ -61,13 +61,13 @@ class _Server:
         self.clock.at(at_ps, ARRIVE, 0, partial(self._ingress.enter, sequence))
 
     def over(self, sequence: Sequence) -> None:
-        """Note that a request has been answered."""
+        """Record that a request has been answered."""
         if self._ingress is not None:
             self._ingress.finished(sequence)
 
 
 class _Play:
-    """A run on a server: sends the run's requests and keeps the times."""
+    """A run on a server: sends the run's requests and records the times."""
 
     def __init__(self, run: ServingRun, server: _Server) -> None:
         self._run = run

@@ -1,4 +1,4 @@
-"""The comparison with measured serving runs for people, at most ``MAX_WIDTH`` columns."""
+"""The comparison with measured serving runs for people, at most ``MAX_WIDTH`` wide."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FITTED, MISSED, UNRESOLVED = "*", "!", "<"
 
 
 def serving_text(runs: list[ServingComparison]) -> str:
-    """Return the tables, tested and fitted runs apart, and the missed targets."""
+    """Return tables of tested and of fitted runs, and the missed targets."""
     profiles = sorted({run.profile for run in runs})
     tested = [run for run in runs if not run.fitted]
     fitted = [run for run in runs if run.fitted]

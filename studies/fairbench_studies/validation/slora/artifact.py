@@ -1,4 +1,4 @@
-"""The schedulers of VTC-artifact by the names of its result folders, as ours.
+"""The schedulers of VTC-artifact, by its folder names, as fairbench's schedulers.
 
 A folder's name says all: ``VTC``, ``VTC_oracle`` (lengths known), ``VTC_pred_50`` (off by up to
 50%), ``VTC_predict`` (a moving average), each also with ``_profile`` (charges the profiled cost in
@@ -58,7 +58,10 @@ def build_scheduler(
         raise DataError(str(error))
     if name in ("fcfs", "rpm"):
         if weights:
-            raise DataError(f"field 'weights': scheduler {measured_name} has none")
+            raise DataError(
+                f"field 'weights': scheduler {measured_name} does not support weights; remove "
+                "the field"
+            )
     else:
         implied = _WVTC_WEIGHTS if measured_name == "WVTC" else {}
         chosen = dict(implied if weights is None else weights)

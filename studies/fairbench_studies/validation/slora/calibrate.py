@@ -1,4 +1,4 @@
-"""Finds the constants of the measured server that no data sheet and no published profile gives.
+"""Fits the constants of the measured server that no data sheet or profile gives.
 
 They are what the host adds to the GPU's work: a minibatch's start and merge, a running request's
 part in each decode step (one value for each date of recording: hosts differed), and the way in and
@@ -50,7 +50,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The minibatch's cost that all runs share, and the best step of each date with it."""
+    """The common cost of a minibatch, and the best step cost of each date."""
 
     prefill_overhead_ms: float
     request_step_ms: dict[Recorded, float]
@@ -59,10 +59,13 @@ class Calibration:
 
 
 def fitted_runs(runs: list[MeasuredRun]) -> list[MeasuredRun]:
-    """Return the runs that may be fitted to. Raises DataError if there are none."""
+    """Return the runs that may be used for the fit. Raises DataError if there are none."""
     chosen = [run for run in runs if run.name in FITTED_RUNS]
     if not chosen:
-        raise DataError(f"no run of the scenarios {' and '.join(FITTED_SCENARIOS)} to fit to")
+        raise DataError(
+            f"the fit needs a run of the scenarios {' and '.join(FITTED_SCENARIOS)}, and the "
+            "file has none"
+        )
     return chosen
 
 
@@ -93,7 +96,7 @@ def _with(runs: list[MeasuredRun], fits: list[Fit], overhead_ms: float) -> Calib
 
 
 def _response_ms(runs: list[MeasuredRun], overhead_ms: float) -> float:
-    """Return the part of the lowest TTFT that a lone request on an idle server does not explain."""
+    """Return the part of the lowest TTFT that a lone request does not explain."""
     served = [run.trace.finished for run in runs]
     ttft_s = [run.trace.first_token_latency_s[mask] for run, mask in zip(runs, served, strict=True)]
     prompts = [run.trace.prompt_tokens[mask] for run, mask in zip(runs, served, strict=True)]
@@ -115,7 +118,7 @@ def _error(runs: list[MeasuredRun], overhead_ms: float, step_ms: float) -> float
 
 
 def _features(trace: Trace) -> Floats:
-    """Throughput, and low, middle and high times from the first token to the last.
+    """Return throughput, and low, middle and high times from first to last token.
 
     Who decodes beside a large minibatch waits for it, who was in it does not: so the spread of
     these times tells what a prefill costs.

@@ -1,4 +1,4 @@
-"""A measured run beside its simulation: the same numbers of both, their errors, and the targets.
+"""A measured run and its simulation: equal numbers of both, errors and targets.
 
 Errors are in percent of the measured value. A target that a number misses is named in ``misses``.
 """
@@ -59,11 +59,11 @@ class RunComparison:
 
     @property
     def misses(self) -> list[str]:
-        """The targets that are missed, each with what is missed by how much."""
+        """The missed targets, each with its error."""
         return list(_misses(self))
 
     def columns(self) -> Iterator[tuple[str, Pair]]:
-        """Yield every number under a name that is the same in all runs of a scenario.
+        """Yield every number under a name that all runs of a scenario share.
 
         No number is fixed by the trace: service is counted to the last arrival, not to the last
         token.
@@ -113,14 +113,14 @@ class RunComparison:
 
 
 def mean_size(errors: list[float]) -> float | None:
-    """Mean of the absolute values, None of an empty list."""
+    """Return the mean of the absolute values; None for an empty list."""
     return sum(abs(error) for error in errors) / len(errors) if errors else None
 
 
 def compare_run(
     name: str, scenario: str, measured: Trace, simulated: Trace, *, fitted: bool
 ) -> RunComparison:
-    """Compare both sides of a run by the same functions."""
+    """Compare both sides of a run with the same functions."""
     everyone = measured.clients
     return RunComparison(
         name=name,

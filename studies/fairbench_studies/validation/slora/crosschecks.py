@@ -1,4 +1,4 @@
-"""Numbers that others published, and what the bundled timing profiles make of them.
+"""Published numbers, and the predictions of the bundled timing profiles.
 
 The file names what was published; a prediction is made here only where a profile and the stated
 facts suffice. Everything else is quoted as the file gives it.
@@ -37,7 +37,7 @@ SATURATED_REQUESTS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class CrossCheck:
-    """A published number and its prediction, or only ``quoted`` text where none is computed."""
+    """A published number and its prediction, or only ``quoted`` text."""
 
     what: str
     source: str
@@ -49,7 +49,7 @@ class CrossCheck:
 
     @property
     def error_pct(self) -> float | None:
-        """Percent of the published number."""
+        """The error in percent of the published number."""
         if self.published is None or self.predicted is None:
             return None
         return 100 * (self.predicted / self.published - 1)
@@ -61,7 +61,7 @@ class CrossCheck:
 
 @dataclass(frozen=True, slots=True)
 class _Formula:
-    """A formula for the entry of the file that holds all ``words``."""
+    """A formula for the entry of the file that contains all ``words``."""
 
     words: tuple[str, ...]
     what: str
@@ -116,7 +116,7 @@ def _bench_tok_s(profile: TimingProfile) -> float:
 
 
 def _capacity_per_min(profile: TimingProfile) -> float:
-    """Return how many requests of 256 tokens in and out the measured server finishes a minute."""
+    """Return how many requests of 256 + 256 tokens the server finishes per minute."""
     n = SATURATED_REQUESTS
     lengths, at_once = np.full(n, 256), np.zeros(n)
     trace = Trace(np.arange(n) % 2, lengths, lengths, at_once, at_once, at_once)

@@ -1,4 +1,4 @@
-"""The figure: how far every number of every run is off, and times to first token side by side."""
+"""The figure: the error of every number of every run, and times to first token."""
 
 from __future__ import annotations
 

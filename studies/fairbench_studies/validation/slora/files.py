@@ -24,7 +24,7 @@ def as_json_object(
     settings: Mapping[str, Any],
     checks: list[Mapping[str, Any]] | None,
 ) -> dict[str, Any]:
-    """Everything, for programs. ``crosschecks`` is there only if a file of them was given."""
+    """Return the comparison for programs; ``crosschecks`` only if a file was given."""
     whole: dict[str, Any] = {
         **settings,
         "runs": [run.as_dict() for run in runs],
@@ -34,17 +34,17 @@ def as_json_object(
 
 
 def check_output(directory: Path) -> None:
-    """Raise UsageError unless the directory can be made."""
+    """Raise UsageError unless the directory can be created."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"output_dir {directory}: cannot be made: {error.strerror}") from None
+        raise UsageError(f"output_dir {directory}: cannot be created: {error.strerror}") from None
 
 
 def write_files(
     directory: Path, whole: Mapping[str, Any], runs: list[RunComparison], title: str, basis: str
 ) -> bool:
-    """Write ``validation.{json,csv}``, and ``.{svg,png}`` if matplotlib is there: returned.
+    """Write ``validation.{json,csv}`` and, with matplotlib, ``.{svg,png}``.
 
     Raises UsageError if they cannot be written.
     """

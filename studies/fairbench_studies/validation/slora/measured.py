@@ -1,4 +1,4 @@
-"""Runs that were measured on a real server: the file that holds them (docs/guide/validate.md)."""
+"""The file of runs that were measured on a real server (docs/guide/validate.md)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _COUNTS = ("client", "prompt_len", "output_len")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredRun:
-    """``scheduler`` and ``scenario`` as the run's path names them, e.g. VTC and overload.
+    """A measured run; its path names ``scheduler`` and ``scenario``, as in VTC/overload.
 
     ``section`` is the section of the paper that its path names, "" if none. ``weights`` are the
     clients', None for what the scheduler's name implies; ``folder`` is what tells runs of one name
@@ -55,7 +55,7 @@ class MeasuredRun:
 
     @property
     def name(self) -> str:
-        """``scheduler/scenario``, behind the folder if there is one."""
+        """The name ``scheduler/scenario``, after the folder if there is one."""
         return f"{self.folder or self.scheduler}/{self.scenario}"
 
     def build_scheduler(self) -> LocalScheduler:
@@ -64,7 +64,7 @@ class MeasuredRun:
 
 
 def load_measured(path: Path) -> list[MeasuredRun]:
-    """Load measured runs from JSON lines (``.gz`` or not), one run a line, sorted by name.
+    """Load measured runs from JSON lines (or .gz), one per line, sorted by name.
 
     Each has ``path`` (``.../SCHEDULER/all_results_SCENARIO.jsonl``) and equally long lists of
     client, prompt_len, output_len, req_time, first_token_latency and request_latency (s; -1 means
@@ -73,23 +73,23 @@ def load_measured(path: Path) -> list[MeasuredRun]:
     """
     runs = [_measured(record, where) for where, record in json_lines(path, f"{path}")]
     if not runs:
-        raise DataError(f"{path}: no records")
+        raise DataError(f"{path}: holds no records")
     runs.sort(key=lambda run: run.name)
     for one, other in pairwise(runs):
         if one.name == other.name:
-            raise DataError(f"{path}: two runs are called {one.name!r}")
+            raise DataError(f"{path}: two runs have the name {one.name!r}; rename one")
     return runs
 
 
 def read_measured(path: Path) -> tuple[list[MeasuredRun], list[NotReplayed]]:
-    """Read every run of the file that can be read, sorted by name, and say why others cannot.
+    """Read all readable runs of the file, sorted by name, and the reasons for the others.
 
     Raises:
         DataError: the file is no JSON lines, two runs share a name, or no run can be read.
     """
     places = list(json_lines(path, f"{path}"))
     if not places:
-        raise DataError(f"{path}: no records")
+        raise DataError(f"{path}: holds no records")
     runs, failed = each(
         lambda place: _measured(place.value, place.where),
         places,
@@ -98,7 +98,7 @@ def read_measured(path: Path) -> tuple[list[MeasuredRun], list[NotReplayed]]:
     runs.sort(key=lambda run: run.name)
     for one, other in pairwise(runs):
         if one.name == other.name:
-            raise DataError(f"{path}: two runs are called {one.name!r}")
+            raise DataError(f"{path}: two runs have the name {one.name!r}; rename one")
     return runs, failed
 
 
@@ -124,7 +124,7 @@ def _names(path: str, where: str) -> tuple[str, str, str]:
     """
     *folders, file = path.split("/")
     if not folders:
-        raise DataError(f"{where}: field 'path' = {path!r} names no scheduler: SCHEDULER/FILE")
+        raise DataError(f"{where}: field 'path' = {path!r}: must have the form SCHEDULER/FILE")
     scenario = file.split(".")[0].removeprefix("all_results_")
     if folders[-2:-1] == ["LShare"]:
         return "/".join(folders[-2:]), scenario, ""
@@ -155,7 +155,7 @@ def _trace(record: dict[str, Any], where: str) -> Trace:
             raise DataError(f"{where}: missing field {name!r}")
         columns[name] = _column(record[name], name, where)
         if len(columns[name]) != len(columns["client"]):
-            raise DataError(f"{where}: field {name!r} is not as long as 'client'")
+            raise DataError(f"{where}: field {name!r} must be as long as field 'client'")
     check_span(columns["req_time"], "req_time", where)
     refused = columns["request_latency"] < 0
     for name in ("first_token_latency", "request_latency"):

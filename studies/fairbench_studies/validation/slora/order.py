@@ -1,4 +1,4 @@
-"""The order of schedulers in a scenario: whether the simulation ranks them as measured."""
+"""The order of schedulers in a scenario: whether the simulation ranks as measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUN_NOISE_PCT = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Inversion:
-    """Two runs that the simulation ranks the other way round."""
+    """Two runs that the simulation ranks in the opposite order."""
 
     column: str
     first: str
@@ -26,7 +26,7 @@ class Inversion:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioOrder:
-    """Pairs of runs, over all columns: how many rank alike, are too close to rank, are inverted."""
+    """Pairs of runs by result: ranked alike, too close to rank, or inverted."""
 
     scenario: str
     runs: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The dates of measured runs: servers of different dates charged and ran differently.
+"""The dates of measured runs, because servers of different dates charged differently.
 
 The records carry no date. The history of VTC-artifact does: the table below holds the commit that
 last wrote each file (192c2e2 and its ancestors). A record may give its date in ``recorded``.
@@ -37,7 +37,7 @@ _EARLIER: dict[Recorded, dict[str, tuple[str, ...]]] = {
 
 
 def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
-    """Return when a run was recorded; ``stated`` is the record's own date, None without.
+    """Return when a run was recorded; ``stated`` is the date in the record, if any.
 
     Raises DataError for a date that is not one of ``RECORDED``.
     """
@@ -54,7 +54,7 @@ def recorded(scheduler: str, scenario: str, stated: object = None) -> Recorded:
 
 
 def vtc_form(date: Recorded) -> str:
-    """Return the form of VTC that VTC-artifact had at a date: ``vtc.form``.
+    """Return the form of VTC (``vtc.form``) in VTC-artifact at a date.
 
     The second update of the counters, in steps that end a request, came in June 2024.
     """

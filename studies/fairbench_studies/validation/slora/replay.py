@@ -1,4 +1,4 @@
-"""Replays measured runs: same arrivals, same lengths, simulated time.
+"""Replays measured runs: the same arrivals and lengths in simulated time.
 
 The server was S-LoRA's ([VTC-artifact]), so the engine is ``lightllm`` on the settings below, read
 from that code. Decode is as derived for the GPU; a prefilled token costs what the artifact's own
@@ -73,7 +73,7 @@ def server_limits(
 
 
 def with_request_step(profile: TimingProfile, step_ms: float) -> TimingProfile:
-    """Return the profile with another cost of a running request in a decode step."""
+    """Return the profile with another cost per running request in a decode step."""
     return replace(profile, coefficients_ms={**profile.coefficients_ms, "c_nd": step_ms})
 
 
@@ -85,7 +85,7 @@ def fitted_profile(date: Recorded) -> TimingProfile:
 def replay_run(
     run: MeasuredRun, profile: TimingProfile | None = None, pool_tokens: int = POOL_TOKENS
 ) -> Trace:
-    """Return a measured run as the simulator has it, on the fitted profile if no other is given.
+    """Return a measured run as simulated, on the fitted profile by default.
 
     Raises:
         DataError: the run was made on another server than the fitted one, and no profile is given.

@@ -1,4 +1,4 @@
-"""The settings of a replay and the numbers that were fitted, as data and as text."""
+"""The settings and fitted numbers of a replay, as data and as text."""
 
 from __future__ import annotations
 

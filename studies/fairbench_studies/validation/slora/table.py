@@ -1,4 +1,4 @@
-"""The comparison with measured runs for people, at most ``MAX_WIDTH`` columns."""
+"""The comparison with measured runs for people, at most ``MAX_WIDTH`` columns wide."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def validation_text(
     basis: str,
     checks: list[CrossCheck] | None = None,
 ) -> str:
-    """Return tables and missed targets. ``basis`` says which values were fitted to which runs."""
+    """Return the tables and the missed targets; ``basis`` describes the fitted values."""
     return printed(_render(runs, orders, basis, checks), colour=False, width=MAX_WIDTH)
 
 

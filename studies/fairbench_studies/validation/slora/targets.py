@@ -1,4 +1,4 @@
-"""The targets of a run's TTFT and service gap; the targets of service are in ``windows``."""
+"""The targets for a run's TTFT and service gap (targets for service: ``windows``)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def p50_within(pair: Pair) -> bool:
 
 
 def p99_within(pair: Pair) -> bool:
-    """Return whether a P99 of TTFT meets its target; a short P99 has none."""
+    """Return whether a P99 of TTFT meets its target; a short P99 has no target."""
     return not pair.measured > LONG_TTFT_S or pair.within(P99_TARGET_PCT)
 
 
 def least_within(pair: Pair) -> bool:
-    """Return whether the lowest TTFT meets its target; on a busy server there is none."""
+    """Return whether the lowest TTFT meets its target; a busy server has no target."""
     off_s = abs(pair.simulated - pair.measured)
     return not (pair.measured <= IDLE_TTFT_S and off_s > IDLE_TARGET_S)
 

@@ -1,1 +1,1 @@
-"""The simulator beside runs of several tenants whose requests went straight to an engine."""
+"""The simulator compared with runs of several tenants directly on an engine."""

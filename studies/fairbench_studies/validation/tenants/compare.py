@@ -1,4 +1,4 @@
-"""A measured run of several tenants beside its replay: latencies, shares, and the targets."""
+"""A measured run of several tenants and its replay: latencies, shares and targets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEW_CLIENTS = 3  # up to so many are shown one by one; else requests by kind
 
 @dataclass(frozen=True, slots=True)
 class TenantLatency:
-    """Times to first token of a tenant or kind, in seconds; ``other_*`` are BLIS's, NaN if none."""
+    """Times to first token of a tenant or kind in seconds; ``other_*`` are BLIS's."""
 
     name: str
     p50_s: Pair
@@ -116,7 +116,7 @@ def compare_tenants(run: ServingRun, simulated: ServingRun, profile: str) -> Ten
 
 
 def groups(run: ServingRun) -> list[str]:
-    """Return the tenants if they are few, else the kinds of requests, else all as one."""
+    """Return the tenants if there are few, else the kinds of requests, else one group."""
     clients = sorted(set(run.client))
     if len(clients) <= FEW_CLIENTS:
         return clients

@@ -218,7 +218,8 @@ class Home:
         known = {self._tracked[req].request: req for req in reqs if req in self._tracked}
         if len(wanted) != len(known) or set(wanted) != set(known):
             raise RunFailed(
-                f"{self.scheduler.name}: its retraction order must have every running request once"
+                f"{self.scheduler.name}: retraction_order must return every running "
+                "request exactly once"
             )
         unknown = [req for req in reqs if req not in self._tracked]
         return [*(known[request] for request in wanted), *unknown]

@@ -36,15 +36,16 @@ def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool 
         if value and value != off:
             flag = "--" + name.replace("_", "-")
             raise UsageError(
-                f"{flag} {value} is refused with FAIRBENCH_LOCAL: each rank has a queue of its "
-                "own, so credits and deficits would be a rank's; start more servers"
+                f"{flag} {value} is not supported with FAIRBENCH_LOCAL: each rank has its "
+                "own queue, so credits and deficits would be counted per rank; start "
+                "more servers instead"
             )
     # Each rank has a clock of its own, and all must decide alike.
     refuses = type(scheduler).accepts is not LocalScheduler.accepts
     if (refuses or scheduler.preempts) and server_args.tp_size > 1:
-        raise UsageError(f"--tp-size {server_args.tp_size}: {scheduler.name} works with 1 only")
+        raise UsageError(f"--tp-size {server_args.tp_size}: must be 1 for {scheduler.name}")
     if measures and server_args.tp_size > 1:
         raise UsageError(
-            f"--tp-size {server_args.tp_size}: each rank measures its own steps, which "
-            f"{scheduler.name} or the load cap goes by, and all must decide alike"
+            f"--tp-size {server_args.tp_size}: must be 1, because {scheduler.name} or the "
+            "load cap uses measured step times, which differ between ranks"
         )

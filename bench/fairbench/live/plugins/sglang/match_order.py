@@ -28,7 +28,9 @@ class MatchOrder:
     def choose_policy(self, original: Original, policy: Any, name: str, tree_cache: Any) -> Any:
         """Around ``_validate_and_adjust_policy``, once at start: lpm only if there is a cache."""
         if name != "fcfs":
-            raise UsageError(f"--schedule-policy {name}: leave it out, FAIRBENCH_LOCAL is set")
+            raise UsageError(
+                f"--schedule-policy {name} cannot be combined with FAIRBENCH_LOCAL; leave it out"
+            )
         self._unsorted = original(policy, "fcfs", tree_cache)
         self._sorted = original(policy, "lpm" if self._cache_aware else "fcfs", tree_cache)
         return self._sorted

@@ -30,7 +30,10 @@ def check_target(target: str, expected: tuple[str, ...]) -> None:
         raise UsageError(f"SGLang cannot be imported: {_cause(error)}") from None
     found = tuple(inspect.signature(function).parameters)
     if found[: len(expected)] != expected:
-        raise UsageError(f"SGLang's {target} takes {', '.join(found)}, not {', '.join(expected)}")
+        raise UsageError(
+            f"SGLang's {target} takes the arguments {', '.join(found)} instead of "
+            f"{', '.join(expected)}"
+        )
 
 
 def _cause(error: BaseException) -> str:

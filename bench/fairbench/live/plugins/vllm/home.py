@@ -103,7 +103,8 @@ class Home:
             self._tracked[name].request for name in known
         }:
             raise RunFailed(
-                f"{self.scheduler.name}: its retraction order must have every running request once"
+                f"{self.scheduler.name}: retraction_order must return every running "
+                "request exactly once"
             )
         theirs = [self._ours[request].theirs for request in wanted]
         return [*theirs, *(one for one in running if one.request_id not in known)]

@@ -40,4 +40,6 @@ def check_config(config: Any, plugin: PluginConfig) -> None:
         (plugin.params.get(f"{plugin.local}.no_room") == "skip", "tries others than the first"),
     ):
         if does:
-            raise UsageError(f"{scheduler.name} {what}, which vLLM's own scheduler does not let it")
+            raise UsageError(
+                f"{scheduler.name} {what}, which vLLM's own scheduler does not support"
+            )

@@ -136,7 +136,7 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
 
 def _config(vllm_config: Any) -> Any:
     if not os.environ.get(LOCAL):
-        raise UsageError(f"{LOCAL} does not say which scheduler this server is to run")
+        raise UsageError(f"{LOCAL} is not set: it must name the scheduler of this server")
     check_version()
     config = config_from(os.environ)
     check_config(vllm_config, config)

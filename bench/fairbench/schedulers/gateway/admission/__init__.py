@@ -1,1 +1,1 @@
-"""Admission control: who cannot be in time is refused, or goes behind everybody else."""
+"""Admission control: requests that would miss their deadline are refused or demoted."""

@@ -1,4 +1,4 @@
-"""Admission control before the cluster: whoever cannot be in time is refused, or demoted."""
+"""Admission control before the cluster, which refuses or demotes requests that would be late."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.schedulers.gateway.queue import HoldsRequests, Send
 
 
 class AdmissionControl:
-    """Asks of each arrival whether it can be in time, before ``queue`` gets it (``HoldsRequests``).
+    """A test of each arrival against its deadline before ``queue`` gets it (see ``HoldsRequests``).
 
     It can if any worker would have it in time by the estimate (``estimate``); a request without a
     deadline always can. One that cannot is refused, or, with ``policy=demote``, marked and held
@@ -59,7 +59,10 @@ class AdmissionControl:
         return True
 
     def retry_after_s(self) -> float | None:
-        """Return how late the latest refused request would have been, None if not refused here."""
+        """Return how late the last refused request would have been.
+
+        None if another part refused it.
+        """
         return self._late_s
 
     def shed(self, now_s: float) -> Collection[Request]:
@@ -116,7 +119,7 @@ class AdmissionControl:
         return entered
 
     def _is_idle(self) -> bool:
-        """Return whether nothing else is queued and some worker has no waiting request."""
+        """Return whether no other request is queued and some worker has no waiting request."""
         return not self._held and self._estimator.any_free()
 
     def _late_at(self, request: Request, now_s: float, held: RequestTotals) -> dict[int, float]:

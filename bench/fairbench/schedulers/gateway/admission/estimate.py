@@ -1,4 +1,4 @@
-"""The expected answer times of requests, from the timing profile and the present load."""
+"""Expected answer times of requests, from the timing profile and the present load."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Estimate(NamedTuple):
 
 
 class Estimator:
-    """An estimator of how long one more request would take at each worker, given the load there.
+    """An estimator of the time that one more request would take at each worker under its load.
 
     With q requests ahead of it, r running requests, and a decode step of d seconds with it in
     the batch; M is the mean output of finished requests of all clients, and N that of its own
@@ -70,7 +70,7 @@ class Estimator:
         self._all = (0, 0)
 
     def of(self, request: Request, held: RequestTotals = NOBODY) -> dict[int, Estimate]:
-        """Return the estimate at every worker that is up, with ``held`` queued before them."""
+        """Return the estimate for every available worker; ``held`` requests are queued before."""
         return {worker: self._one(request, worker, held) for worker in self._fleet.workers()}
 
     def expected_output(self, request: Request) -> float:
@@ -79,7 +79,7 @@ class Estimator:
         return min(request.max_new_tokens, _mean(known))
 
     def any_free(self) -> bool:
-        """Return whether some worker has no waiting request of those sent there."""
+        """Return whether some worker has none of the requests sent to it waiting."""
         loads = map(self._fleet.load, self._fleet.workers())
         return any(not _waiting(one) and not one.saturated for one in loads)
 
@@ -98,7 +98,7 @@ class Estimator:
         self._sent.setdefault(worker, RequestTotals()).add(request, self._prefill_s(request))
 
     def over(self, request: Request, output_tokens: int) -> None:
-        """Record the end of a sent request; without output it was not served."""
+        """Record the end of a sent request; a request without output was not served."""
         self._leave(request)
         if output_tokens:
             requests, tokens = self._outputs.pop(request.client, (0, 0))
@@ -126,7 +126,7 @@ class Estimator:
     def _before(
         self, request: Request, worker: int, load: WorkerLoad, held: RequestTotals
     ) -> float:
-        """Return how many requests go before this request."""
+        """Return how many requests will be served before this request."""
         part = 1 / max(1, len(self._fleet.workers()))
         here, waiting = self._sent.get(worker, NOBODY), _waiting(load) + part * len(held)
         if self._ahead == "all" or not waiting:

@@ -1,4 +1,4 @@
-"""Requests in one place, counted as they come and go, so that nobody has to walk over them."""
+"""A set of requests that keeps counts and sums up to date, so that no caller iterates over it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench.core import Request
 
 
 class RequestTotals:
-    """Requests, how many each client has, when they are due, and the sum of their prefills."""
+    """A set of requests with counts by client, deadlines and the sum of prefill times."""
 
     def __init__(self) -> None:
         self.clients: Counter[str] = Counter()  # requests of each that has one
@@ -45,7 +45,10 @@ class RequestTotals:
             self._dues_s.remove(request.next_deadline_s)
 
     def due_before(self, request: Request) -> int:
-        """Return how many requests are due no later than this one; all, if it has no deadline."""
+        """Return how many requests are due no later than this request.
+
+        All if it has no deadline.
+        """
         due_s = request.next_deadline_s
         return int(self._dues_s.bisect_right(inf if due_s is None else due_s))
 

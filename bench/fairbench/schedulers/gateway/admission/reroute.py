@@ -1,4 +1,4 @@
-"""A router whose choice is put right: who would be late where it sends them goes elsewhere."""
+"""A router whose choice is corrected: a request that would be late goes to another worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Choice = Callable[[Request, int, float], int]
 
 
 def rerouting(router: Router) -> Rerouting:
-    """Wrap the router with a ``choose`` step, which changes nothing at first."""
+    """Wrap the router with a ``choose`` step, which initially changes nothing."""
     declared = {
         name: getattr(router, name)
         for name in ("name", "wants_evictions", "holds", "cluster_theorems")

@@ -9,7 +9,10 @@ from fairbench.schedulers.gateway.ordering.order import Order
 
 
 class EarliestDeadline(Order):
-    """An order by the request's first deadline, else by arrival plus TTL; without both, last."""
+    """An order by the request's first deadline, else by arrival plus TTL.
+
+    Requests without both go last.
+    """
 
     name = "edf"
 

@@ -1,4 +1,4 @@
-"""First come, first served inside a flow: llm-d's fcfs-ordering-policy, its default."""
+"""First come, first served within a flow: llm-d's fcfs-ordering-policy, its default."""
 
 from __future__ import annotations
 

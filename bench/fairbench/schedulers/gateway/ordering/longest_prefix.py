@@ -1,4 +1,4 @@
-"""The longest cached prefix first, at whatever worker it is: a request that costs least now."""
+"""An order by the longest prefix that some worker has cached: the cheapest request goes first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOOKAHEAD = 64  # requests of a flow: matching is dear, and the queue may be lon
 
 
 class LongestPrefix(Order):
-    """An order by the longest match at some worker, among the first 64 requests of a flow.
+    """An order by the longest match at any worker, among the first 64 requests of a flow.
 
     A request with a short match may be skipped as long as others keep arriving: its wait is
     unbounded.

@@ -13,7 +13,7 @@ Matched = Callable[[Request], int]
 
 
 class Order(ABC):
-    """Ranks requests, the lowest first; those of equal rank go in order of arrival.
+    """A ranking of requests, lowest first; requests of equal rank go in order of arrival.
 
     ``ttl_s`` is how long the queue holds a request at most, infinite if for ever.
     """
@@ -29,9 +29,9 @@ class Order(ABC):
         """Return the request's present rank."""
 
     def first(self, flow: Iterable[Request]) -> Request:
-        """Return the request that goes first, of a non-empty flow in order of arrival."""
+        """Return the first request of a non-empty flow, which is given in order of arrival."""
         return min(flow, key=self.rank)
 
     def in_order(self, requests: Iterable[Request]) -> Sequence[Request]:
-        """Return requests, given in order of arrival, as they would go if they were one flow."""
+        """Return requests, given by arrival, in this order as a single flow."""
         return sorted(requests, key=self.rank)

@@ -66,7 +66,7 @@ class DRR(FlowPolicy):
         return self._turn
 
     def _next_turn(self, view: WaitingView) -> str:
-        """Go round until somebody can pay, in one go: a quantum may be small.
+        """Give quanta in rotation until a client can pay, computed in one step.
 
         Until then each turn has been granted a quantum, and has passed.
         """

@@ -1,4 +1,4 @@
-"""InferGrid's rule of the name deficit round robin, as measured by its authors."""
+"""InferGrid's rule that is named deficit round robin, as its authors measured it."""
 
 from __future__ import annotations
 

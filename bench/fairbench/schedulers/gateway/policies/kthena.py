@@ -1,4 +1,4 @@
-"""kthena's fairness queue: who has used least in a sliding window goes first."""
+"""kthena's fairness queue: the client with the least usage in a sliding window goes first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Kthena(FlowPolicy):
 
     @dataclass(frozen=True)
     class Params:
-        """Weights of a token, and of an answered request as such; the window in seconds.
+        """Weights of a token and of an answered request, and the length of the window in seconds.
 
         ``refreshed``: what counts is the usage now (kthena refreshes only the head of its queue,
         and only if told to), not that at arrival.
@@ -69,7 +69,7 @@ class Kthena(FlowPolicy):
         self._priority.pop(request, None)
 
     def usage(self, client: str, now_s: float) -> float:
-        """Return the usage that the client's answers in the window count for."""
+        """Return the usage of the client: the weighted answers in the window."""
         answers = self._answers.get(client, deque())
         while answers and answers[0][0] < now_s - self.params.window_s:
             self._usage[client] -= answers.popleft()[1]

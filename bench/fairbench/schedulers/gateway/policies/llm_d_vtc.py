@@ -1,4 +1,4 @@
-"""llm-d's virtual token counter, which guesses outputs and never looks at them."""
+"""llm-d's virtual token counter, which assumes output lengths and never measures them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""llm-d's program-aware policy: least attained service, with something for who waits."""
+"""llm-d's program-aware policy: least attained service, combined with waiting time."""
 
 from __future__ import annotations
 

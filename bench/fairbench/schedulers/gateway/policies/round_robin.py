@@ -1,4 +1,4 @@
-"""Round robin over flows: one request a turn, whatever its size."""
+"""Round robin over flows: one request per turn, regardless of its size."""
 
 from __future__ import annotations
 

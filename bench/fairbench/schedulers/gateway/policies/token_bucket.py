@@ -1,4 +1,4 @@
-"""A token bucket a client before the cluster: what is over its rate is refused at once."""
+"""A token bucket for each client: requests above its rate are refused at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TokenBucket(LocalScheduler):
 
     @dataclass(frozen=True)
     class Params:
-        """``rate_per_min`` and ``burst`` are requests of one client.
+        """Parameters of the bucket: ``rate_per_min`` and ``burst`` are requests of a client.
 
         ``tenants``: with ``tree`` of one outermost tenant, whatever names its clients have.
         """

@@ -46,7 +46,10 @@ class WFQ(FlowPolicy):
         self._virtual: dict[str, float] = {}  # by tenant, of those in it
 
     def _nodes(self, client: str) -> Iterator[tuple[str, str]]:
-        """Yield a client's nodes from the top with their tenants; only itself without the tree."""
+        """Yield the tenants of a client from the top, then the client.
+
+        Only the client without a tree.
+        """
         if self.params.tenants is None:
             yield ROOT, client
         else:
@@ -67,7 +70,7 @@ class WFQ(FlowPolicy):
         return self._next(ROOT, view.clients(), view)
 
     def _next(self, tenant: str, clients: Collection[str], view: WaitingView) -> str:
-        """Return a tenant's next client; each node's length is that of its next request."""
+        """Return a tenant's next client; the length of each node is that of its next request."""
         first = {node: self._within(node, clients, view) for node in self._waiting(tenant, clients)}
 
         def end(node: str) -> tuple[float, float, int]:
@@ -78,7 +81,7 @@ class WFQ(FlowPolicy):
         return first[min(first, key=end)]
 
     def _within(self, node: str, clients: Collection[str], view: WaitingView) -> str:
-        """Return the next client of a node; a client's node is the client itself."""
+        """Return the next client below a node; for the node of a client, the client itself."""
         if self.params.tenants is None:
             return node
         below = [client for client in clients if node in self.setup.lineage(client)]

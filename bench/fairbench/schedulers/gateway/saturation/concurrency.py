@@ -1,4 +1,4 @@
-"""Concurrency: what the gateway has sent and not heard the end of, against a capacity."""
+"""Concurrency: the unfinished requests that the gateway has sent, compared with a capacity."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Concurrency(Detector):
 
     @dataclass(frozen=True)
     class Params:
-        """``requests`` and ``tokens`` are the capacity of one worker, ``by`` what counts.
+        """Parameters: ``requests`` and ``tokens`` are a worker's capacity, ``by`` the unit.
 
         ``headroom``: so many requests more may be at a worker, in its own queue, so that no place
         stays empty from the end of an answer until the gateway has heard of it and the next request

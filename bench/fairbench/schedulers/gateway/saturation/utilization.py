@@ -1,4 +1,4 @@
-"""Utilization: how full the workers were when they were last asked, which is some time ago."""
+"""Utilization: how full the workers were when they were last polled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Utilization(Detector):
 
     @dataclass(frozen=True)
     class Params:
-        """``waiting`` requests and ``kv_usage`` (a share of the pool) are what is full.
+        """Parameters: a worker is full at ``waiting`` requests or a ``kv_usage`` of the pool.
 
         ``poll_s`` is the time between two polls of all workers (llm-d's default: 50 ms).
         """

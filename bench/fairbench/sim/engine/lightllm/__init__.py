@@ -1,1 +1,1 @@
-"""LightLLM's loop as S-LoRA has it: no prefix cache, and only what can be decoded to its end."""
+"""LightLLM's loop as in S-LoRA: no prefix cache, and admission of what can decode to its end."""

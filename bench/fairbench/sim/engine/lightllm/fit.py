@@ -1,4 +1,4 @@
-"""Admission on LightLLM: whether the batch with one more request can be decoded to its end."""
+"""Admission on LightLLM: whether the batch with one more request can decode to its end."""
 
 from __future__ import annotations
 

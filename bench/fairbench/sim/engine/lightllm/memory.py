@@ -1,4 +1,4 @@
-"""LightLLM's KV memory: what the batch holds, and nothing of what has left it."""
+"""LightLLM's KV memory, which holds only the running batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A minibatch: whom the scheduler lets in together, as far as memory and its tokens allow."""
+"""A minibatch: the requests that the scheduler admits together, within memory and tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fill_minibatch(
     cap: LoadCap,
     now_s: float,
 ) -> list[Sequence]:
-    """Take from the queue whoever runs beside ``batch`` from now on, in the scheduler's order."""
+    """Take requests from the queue in the scheduler's order, to run beside ``batch``."""
     fit = FitTest(batch, limits)
     admitted: list[Sequence] = []
     tokens = 0

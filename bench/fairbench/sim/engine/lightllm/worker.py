@@ -1,4 +1,4 @@
-"""A third engine contract: S-LoRA / LightLLM's loop, also for replaying runs measured on it.
+"""The engine contract of S-LoRA / LightLLM, also used to replay measured runs.
 
 No prefix cache and no preemption: a request is admitted only if the batch can be decoded to its
 end, with output lengths known, as in the measured runs, which ignored the end-of-sequence token.
@@ -41,7 +41,7 @@ from fairbench.sim.sequence import FINISHED, Sequence
 
 
 class LightLLMWorker:
-    """A LightLLM server. ``submit`` requests; each one's ``on_done`` is called at its end.
+    """A LightLLM server. ``submit`` requests; the ``on_done`` of each is called at its end.
 
     Iterations are not recorded without a ``log``.
     """
@@ -132,7 +132,7 @@ class LightLLMWorker:
 
     @property
     def queued_count(self) -> int:
-        """Requests that have come and do not run."""
+        """The number of requests that have arrived and do not run."""
         return len(self.frontend) + len(self._unread) + len(self.waiting)
 
     @property
@@ -146,13 +146,13 @@ class LightLLMWorker:
         return len(self.waiting) > 0 and self.running_count > 0
 
     def in_flight(self) -> list[Sequence]:
-        """Everything that is waiting, prefilling or running, in order of arrival."""
+        """All waiting, prefilling and running requests, in order of arrival."""
         waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]
         running = [*self.batch.sequences, *self._prefilling]
         return [*running, *waiting, *self._unread, *self.frontend]
 
     def sync(self) -> None:
-        """Bring counters up to the last step that has ended before now."""
+        """Update counters to the last step that has ended before now."""
         if self._run is not None:
             self._book(self._run, self._run.steps_before(self._clock.now_ps)[0])
 

@@ -47,7 +47,7 @@ def shares_of(prefills: list[Prefill], gpu_ps: list[int]) -> dict[str, PrefillSh
 
 
 class PrefillPass:
-    """The budgets of one pass and what was admitted. Page size 1."""
+    """The budgets of one pass, and the admitted requests. Page size 1."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class PrefillPass:
 
     @property
     def spent(self) -> bool:
-        """Input or chunk budget used up: the pass ends, the batch is not full.
+        """True if the input or chunk budget is used up: the pass ends, the batch is not full.
 
         Want of memory counts first: then the next candidate is tried, and finds that out.
         """
@@ -122,7 +122,7 @@ class PrefillPass:
         return need < self._cache.free + self._cache.evictable - self._total_offset + freed
 
     def try_admit(self, sequence: Sequence, waiting: WaitingQueue[KVNode]) -> bool:
-        """Run the fit test and commit if it passes. The prefix is locked before the test."""
+        """Run the fit test and admit if it passes. The prefix is locked before the test."""
         cache = self._cache
         node, place = waiting.match(sequence.request)
         extend = sequence.total - node.depth
@@ -170,7 +170,7 @@ def run_selection(
     now_ps: int,
     preempt: Callable[[Preempt], bool] = never,
 ) -> bool:
-    """Let the scheduler fill the pass. Returns whether slots or the load cap were in the way.
+    """Let the scheduler fill the pass; return whether slots or the load cap prevented more.
 
     At most ``most`` requests may run, those of ``batch`` included.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class PassInterval:
-    """A pass is due where nothing decodes, and ``every`` so many steps after the last one was.
+    """A pass is due if nothing decodes, and ``every`` steps after the last due pass.
 
     SGLang's ``num_continuous_decode_steps``; 1 is after each step. A prefill is followed by a pass
     at once, since it is no decode step. Whether anybody waited does not matter: steps are counted
@@ -23,5 +23,5 @@ class PassInterval:
         return due
 
     def left(self, steps: int) -> int:
-        """Decode steps to the next pass, at least 1."""
+        """Return the decode steps until the next pass, at least 1."""
         return self._every - (steps - self._last) % self._every

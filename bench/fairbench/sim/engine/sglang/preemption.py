@@ -1,4 +1,4 @@
-"""The memory that a preempting scheduler takes from running requests in a pass."""
+"""The memory that a preempting scheduler takes from running requests during a pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairbench.sim.sequence import Sequence
 
 
 class Preemption:
-    """``end_stretch`` books the decode steps so far, before the batch changes."""
+    """Preemptions of a pass. ``end_stretch`` books the decode steps before a change."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Preemption:
         return min(to_go, CLIP_MAX_NEW_TOKENS) * self._ratio.at(self._batch.steps)
 
     def take(self, wish: Preempt) -> bool:
-        """Take a running request's memory back, at its scheduler's wish.
+        """Take the memory of a running request, as its scheduler wishes.
 
         False: it does not run, or cannot be copied to the host.
         """

@@ -1,4 +1,4 @@
-"""Memory taken back from running requests, which wait again and are recomputed."""
+"""Memory taken from running requests, which wait again and are recomputed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairbench.sim.sequence import Sequence
 
 
 class Retraction:
-    """SGLang's retract_decode, and what preemption shares with it.
+    """SGLang's retract_decode, and the parts that preemption shares with it.
 
     ``scheduler`` returns the one of now: an emulated worker gets a fresh one when it is flushed.
     """
@@ -66,7 +66,7 @@ class Retraction:
         wanted = scheduler.retraction_order(self._waiting.running, self._clock.now_ps / PS_PER_S)
         if len(wanted) != len(of_request) or set(wanted) != set(of_request):
             raise RunFailed(
-                f"{scheduler.name}: its retraction order must have every running request once"
+                f"{scheduler.name}: retraction_order must return every running request exactly once"
             )
         return [of_request[request] for request in reversed(wanted)]
 
@@ -77,7 +77,7 @@ class Retraction:
         sequence.retract(self._clock.now_ps)
 
     def preempt(self, sequence: Sequence) -> None:
-        """Call ``take_back`` in a pass; as in SGLang, the others get memory for 20 steps each."""
+        """Call ``take_back`` in a pass; as in SGLang, other requests get memory for 20 steps."""
         self.take_back(sequence)
         room = RETRACT_DECODE_STEPS * len(self._batch)
         self._cache.evict(room - self._cache.free, self._batch.per_client)

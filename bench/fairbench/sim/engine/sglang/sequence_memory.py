@@ -30,7 +30,7 @@ def store_prompt(cache: KVCache, sequence: Sequence, tokens: int) -> None:
 
 
 def store_outputs(cache: KVCache, sequence: Sequence) -> None:
-    """Store a finished sequence's outputs, except the last (no KV), and unlock its path."""
+    """Store a finished sequence's outputs except the last one, and unlock its path."""
     node, request = sequence.node, sequence.request
     assert node is not None
     kept = sequence.produced - 1
@@ -48,7 +48,7 @@ def store_outputs(cache: KVCache, sequence: Sequence) -> None:
 
 
 def give_back(cache: KVCache, sequence: Sequence, private: int) -> None:
-    """Free a retracted sequence's private tokens without storing them; unlock its path."""
+    """Free a retracted sequence's private tokens and unlock its path."""
     assert sequence.node is not None
     cache.release_of(sequence.request.client, private)
     cache.unlock(sequence.node)

@@ -35,7 +35,7 @@ from fairbench.sim.sequence import UNFINISHED, Sequence
 
 
 class Worker(EngineLoop[KVNode]):
-    """An SGLang replica. ``submit`` requests; each one's ``on_done`` is called at its end."""
+    """An SGLang replica. ``submit`` requests; the ``on_done`` of each is called at its end."""
 
     __slots__ = (
         "_always_due", "_batch_is_full", "_chunked", "_computed", "_passes", "_preemption",
@@ -78,11 +78,11 @@ class Worker(EngineLoop[KVNode]):
         )
 
     def fits(self, request: Request) -> bool:
-        """Return whether the request could run here if it were alone."""
+        """Return whether the request could run alone on this worker."""
         return request.input_tokens + request.max_new_tokens + 1 < self.limits.pool_tokens
 
     def abort(self, sequence: Sequence) -> None:
-        """Nobody wants it any more: one that waits leaves at once, refused.
+        """Abort a sequence; a waiting one leaves at once and counts as refused.
 
         One that runs ends with the step under way, one whose prompt is being computed when that is
         done: as FINISHED, and what it has produced stays cached.
@@ -295,7 +295,7 @@ class Worker(EngineLoop[KVNode]):
         self.cache.grow(steps, batch.per_client, batch.size)
 
     def _retract(self) -> None:
-        """Take memory back until the next decode step fits."""
+        """Take memory from running requests until the next decode step fits."""
         self._end_stretch()
         self._retraction.until_a_step_fits()
         self._ratio.after_retraction(self.batch)

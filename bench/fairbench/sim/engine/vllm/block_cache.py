@@ -1,4 +1,4 @@
-"""vLLM's KV memory: blocks, a prefix cache of full ones, and the free list in order of eviction."""
+"""vLLM's KV memory: blocks, a prefix cache of full blocks, and the free list."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ class BlockCache:
 
     @property
     def free(self) -> int:
-        """Tokens of memory with nothing in it."""
+        """Empty tokens of memory."""
         return self.blank * self.block_size
 
     @property
     def evictable(self) -> int:
-        """Cached tokens that nobody uses."""
+        """Cached tokens that no request uses."""
         return len(self.unused) * self.block_size
 
     def abandon(self) -> None:
-        """Drop every node, at the end: those that know their parents are slow to collect."""
+        """Drop every node at the end, because linked nodes are slow to collect."""
         nodes = [self.root]
         while nodes:
             node = nodes.pop()
@@ -88,7 +88,7 @@ class BlockCache:
         return self.blank + len(self.unused)
 
     def take(self, count: int) -> list[Block]:
-        """Take blocks for a request, blank ones first. Enough blocks must be available."""
+        """Take blocks for a request, empty ones first. Enough blocks must be available."""
         taken = [Block() for _ in range(min(count, self.blank))]
         self.blank -= len(taken)
         end = top = self.root  # of the stretch that is evicted: a prompt's blocks go last to first
@@ -114,7 +114,7 @@ class BlockCache:
         block.users += 1
 
     def give_back(self, blocks: Iterable[Block]) -> None:
-        """Release a request's blocks, which are given from the last to the first."""
+        """Release a request's blocks, given from the last to the first."""
         for block in blocks:
             block.users -= 1
             if block.users:
@@ -127,7 +127,7 @@ class BlockCache:
     def store(
         self, node: BlockNode, prompt: Prompt, place: Place, blocks: Iterable[Block]
     ) -> tuple[BlockNode, Place]:
-        """Make full blocks that follow ``node`` in a prompt findable. Returns the last one's end.
+        """Index full blocks that follow ``node`` in a prompt; return the end of the last.
 
         ``place`` is where ``node`` ends in the prompt; the end is a node and a place as well.
         """
@@ -182,7 +182,7 @@ class BlockCache:
         return self._stamp
 
     def attach(self, waiter: Waiter) -> None:
-        """Match a waiting request, from where its last match ended, if it had one."""
+        """Match a waiting request, from the end of its last match if any."""
         start, place = self.root, (0, 0)
         if waiter.node is not None:
             start, place = waiter.node, waiter.place

@@ -1,4 +1,4 @@
-"""The cached blocks of a pool, by the prefix that each ends: vLLM's chained block hashes as a tree.
+"""The cached blocks of a pool as a tree of prefixes, like vLLM's chained block hashes.
 
 Two blocks have the same hash in vLLM exactly if they hold the same tokens behind the same tokens;
 here, if their prompts lead to the same node. Several blocks may hold the same: vLLM keeps both.
@@ -15,7 +15,7 @@ Key = tuple[Slice, ...]  # the tokens of one block
 
 
 class Block:
-    """Memory for some tokens. ``node`` is set once it is full and can be found."""
+    """Memory for some tokens. ``node`` is set once the block is full and indexed."""
 
     __slots__ = ("node", "users")
 
@@ -25,7 +25,7 @@ class Block:
 
 
 class BlockNode:
-    """A prefix of whole blocks, ``depth`` tokens long, and the blocks that hold its last part.
+    """A prefix of whole blocks, ``depth`` tokens long, with the blocks of its last part.
 
     The prefix is the part of ``prompt`` before ``end``: the prompt that first filled the node.
     """
@@ -62,7 +62,7 @@ class BlockTree:
     def descend(
         self, node: BlockNode, prompt: Prompt, place: Place, limit: int
     ) -> tuple[BlockNode, Place]:
-        """Walk on from ``node``, which ends at ``place`` of the prompt: at most to ``limit``."""
+        """Walk on from ``node``, which ends at ``place`` of the prompt, to depth ``limit``."""
         size = self.block_size
         while node.children and node.depth + size <= limit:
             key, end = next_block(prompt, place, size)
@@ -75,7 +75,7 @@ class BlockTree:
     def store(
         self, node: BlockNode, prompt: Prompt, place: Place, block: Block
     ) -> tuple[BlockNode, Place]:
-        """File ``block``, which is full and follows ``node``. Returns its node and the end of it.
+        """Index the full ``block``, which follows ``node``; return its node and end.
 
         ``place`` is where ``node`` ends in the prompt.
         """
@@ -137,7 +137,7 @@ def prefix_of(node: BlockNode) -> Prompt:
 
 
 def file(waiter: Waiter, node: BlockNode, block_size: int) -> None:
-    """Attach ``waiter`` to ``node``, where its match ends."""
+    """Attach ``waiter`` to ``node``, at which its match ends."""
     waiter.node = node
     waiter.place = place_at(waiter.prompt, node.depth)
     if node.waiters is None or node.awaited is None:

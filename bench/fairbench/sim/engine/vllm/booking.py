@@ -9,7 +9,7 @@ from fairbench.sim.sequence import NEVER, Sequence
 
 
 class Booking:
-    """Tells first computations from repeated ones.
+    """A log that separates first computations from repeated ones.
 
     A request may lose its memory while its prompt is being computed: then the rest of that prompt
     is still computed for the first time.
@@ -19,7 +19,7 @@ class Booking:
         self._reached: dict[Sequence, int] = {}  # tokens of a preempted prompt computed before
 
     def admit(self, sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
-        """Record an admission and charge it. ``sequence.filled`` is what is cached."""
+        """Record an admission and charge it. ``sequence.filled`` tokens are cached."""
         extend = sequence.total - sequence.filled
         recompute = sequence.admitted_ps != NEVER
         if recompute:
@@ -31,7 +31,7 @@ class Booking:
         scheduler.on_admitted(sequence.request, extend, recompute)
 
     def take_back(self, sequence: Sequence, cached_tokens: int) -> None:
-        """Undo ``admit``, with so many tokens cached: the run ended before its step did."""
+        """Undo ``admit``, because the run ended before the step."""
         if not sequence.retractions:
             sequence.not_admitted(cached_tokens)
             return
@@ -40,7 +40,7 @@ class Booking:
         sequence.recompute_tokens -= extend - self._fresh(sequence, cached_tokens, extend)
 
     def preempt(self, sequence: Sequence, decoding: bool) -> None:
-        """Record a preemption. The rest of the prompt will not be computed this time."""
+        """Record a preemption; the rest of the prompt is not computed this time."""
         left = 0 if decoding else sequence.total - sequence.filled
         sequence.recompute_tokens -= left - self._fresh(sequence, sequence.filled, left)
         reached = sequence.request.input_tokens if decoding else sequence.filled

@@ -6,7 +6,7 @@ from fairbench.sim.sequence import Sequence
 
 
 class Phases:
-    """Decoding sequences by the step, modulo the block size, in which they begin a block."""
+    """Decoding sequences by the step (modulo the block size) at which they begin a block."""
 
     def __init__(self, block_size: int) -> None:
         self._size = block_size

@@ -1,4 +1,4 @@
-"""Memory taken back from what runs, which waits again at the head of the queue."""
+"""Memory taken from running requests, which wait again at the head of the queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fairbench.sim.sequence import Sequence
 
 
 class Preemption:
-    """Preemption for lack of memory or by a scheduler; each one first calls ``before``."""
+    """Preemption for lack of memory or by a scheduler; calls ``before`` first."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Preemption:
         self._wished: list[Sequence] = []  # in the pass under way
 
     def for_memory(self) -> Sequence:
-        """Preempt the last in the running list, or whom the scheduler names first."""
+        """Preempt the last of the running list, or the request that the scheduler names."""
         victim = self._running.sequences[-1]
         if self._scheduler.orders_retraction:
             victim = self._first_to_go()
@@ -57,12 +57,13 @@ class Preemption:
         )
         if len(order) != len(of_request) or set(order) != set(of_request):
             raise RunFailed(
-                f"{self._scheduler.name}: its retraction order must have every running request once"
+                f"{self._scheduler.name}: retraction_order must return every running "
+                "request exactly once"
             )
         return of_request[order[0]]
 
     def wished(self, step: Step, wish: Preempt) -> bool:
-        """Preempt at the scheduler's wish what ran before this pass.
+        """Preempt, at the scheduler's wish, a request that ran before this pass.
 
         False: it does not run, or cannot be copied to the host.
         """

@@ -36,7 +36,7 @@ class Step:
 
 
 class RunningList:
-    """vLLM's running list: in order of admission, prefilling ones included.
+    """vLLM's running list in order of admission, including prefilling requests.
 
     Only the last may be prefilling: while a prompt is incomplete it takes what is left of every
     budget, so that nothing is admitted. The others decode, in ``batch``.
@@ -83,7 +83,7 @@ class RunningList:
         self._phases.join(sequence, batch.steps, context, self._seats[sequence])
 
     def pause(self, sequence: Sequence) -> None:
-        """Stop decoding a sequence, perhaps only for a step; ``decode`` resumes decoding."""
+        """Stop decoding a sequence, perhaps for one step; ``decode`` resumes it."""
         self.batch.leave(sequence)
         self._phases.leave(sequence)
 
@@ -184,7 +184,7 @@ class RunningList:
 
 
 class RunningListView:
-    """A RunningView of it. Nothing is kept free for outputs to come."""
+    """A RunningView of the running list. No memory is reserved for future outputs."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Block tables: which blocks a running sequence has, and which of them can be found by others."""
+"""Block tables: the blocks of a running sequence, and which of them are indexed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairbench.sim.sequence import Sequence
 
 
 class Table:
-    """The blocks of one sequence. Those up to ``node``, which ends at ``place``, are stored."""
+    """The blocks of one sequence. Blocks up to ``node``, which ends at ``place``, are stored."""
 
     __slots__ = ("blocks", "node", "place", "prompt")
 
@@ -123,7 +123,7 @@ class BlockTables:
             self._store(table, tokens // self._size)
 
     def _store(self, table: Table, until: int) -> None:
-        """Make the first ``until`` blocks findable, those that are not yet."""
+        """Index the first ``until`` blocks that are not yet indexed."""
         full = table.blocks[table.node.depth // self._size : until]
         table.node, table.place = self._cache.store(table.node, table.prompt, table.place, full)
 

@@ -36,7 +36,7 @@ __all__ = ["BlockCache", "VLLMLimits", "VLLMWorker"]
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class VLLMWorker(EngineLoop[BlockNode]):
-    """A vLLM replica. ``submit`` requests; each one's ``on_done`` is called at its end."""
+    """A vLLM replica. ``submit`` requests; the ``on_done`` of each is called at its end."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         return -(-tokens // self.limits.block_size) <= self.limits.blocks
 
     def sync(self) -> None:
-        """Synchronize, and provide memory up to the last step that would have begun."""
+        """Synchronize, and provide memory up to the last step that has begun."""
         if (run := self._run) is None:
             return
         over, _ = run.steps_before(self._clock.now_ps + self._clock.past(DECIDE, self.index))
@@ -115,7 +115,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         return True
 
     def _schedule(self) -> Step:
-        """Fill a step. One that came out empty because of a preemption is followed by another."""
+        """Fill a step; fill another one if a preemption left it empty."""
         while True:
             step = Step(self._step_tokens())
             self.running.schedule(step, self._preemption.for_memory)
@@ -234,7 +234,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         return self._profile.saved_ps(self.running.tables.shared_tokens(apart))
 
     def _next_boundary(self, run: DecodeRun) -> int:
-        """Return the steps to the next boundary; a step that took memory back has begun."""
+        """Return the steps to the next boundary; a step that preempted has already begun."""
         return 1 if self._clock.now_ps == self._taken_ps else super()._next_boundary(run)
 
     def _provide(self, steps: int) -> None:

@@ -43,7 +43,7 @@ _BY_NAME: dict[str, Format | Measured] = {one.name: one for one in _ALL}
 
 
 def format_of(name: str, records: Iterator[Place]) -> tuple[Format | Measured, Iterator[Place]]:
-    """Return the format called ``name``, or the first that fits, and all records.
+    """Return the format with the name ``name``, or the first that fits, and all records.
 
     ``auto`` skips records that no format fits: logs may begin with other events. Raises UsageError
     for an unknown name.

@@ -23,7 +23,7 @@ NONE = "-1"  # the parent of the first turn
 
 
 class Bailian(Plain):
-    """Known by its columns, of which no other format has ``parent_chat_id``."""
+    """A format recognised by its column ``parent_chat_id``."""
 
     def rows(self, records: Iterator[Place], asked: Asked) -> Iterator[PlacedRow]:
         yield from super().rows(_with_sessions(records), asked)

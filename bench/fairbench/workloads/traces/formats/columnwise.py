@@ -1,4 +1,4 @@
-"""Files that hold a whole run in one object, a list for each field."""
+"""Files that hold a whole run in one object, with a list for each field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairbench.workloads.traces.names import NEEDED
 
 @dataclass(frozen=True)
 class Columnwise:
-    """A format of one run an object. ``usual`` says which list holds which field, in seconds.
+    """A format with one run per object. ``usual`` maps fields to lists, in seconds.
 
     ``inside`` is the key of the object that the lists are in, empty if they are the run's own.
     """
@@ -35,7 +35,7 @@ class Columnwise:
         wanted = {**self.usual, **asked.names}
         lists = {name: run[name] for name in wanted.values() if isinstance(run.get(name), list)}
         if len({len(one) for one in lists.values()}) > 1:
-            raise DataError(f"{where}: {', '.join(lists)}: must be lists of one length")
+            raise DataError(f"{where}: {', '.join(lists)}: must be lists of the same length")
         for name in NEEDED:
             if wanted[name] not in lists:
                 raise DataError(f"{where}: {wanted[name]}: must be a list")
@@ -57,6 +57,10 @@ def _chosen(records: Iterator[Place], line: int) -> Place:
     for number, record in enumerate(records, start=1):
         if number == (line or 1):
             if not line and next(records, None) is not None:
-                raise UsageError(f"{record.where}: one of several runs: choose with --trace-line N")
+                raise UsageError(
+                    f"{record.where}: the file holds several runs; choose one with --trace-line N"
+                )
             return record
-    raise UsageError(f"--trace-line {line}: there are only {number} runs")
+    raise UsageError(
+        f"--trace-line {line}: must be at most {number}, the number of runs in the file"
+    )

@@ -1,4 +1,4 @@
-"""Logs whose records hold what is needed in depths of their own."""
+"""Logs whose records hold the needed fields in nested objects."""
 
 from __future__ import annotations
 

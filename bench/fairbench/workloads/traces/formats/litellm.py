@@ -1,4 +1,4 @@
-"""LiteLLM's logs: its standard payload, or its table of spend.
+"""LiteLLM's logs: its standard payload, or its spend table.
 
 Fields as docs.litellm.ai, "StandardLoggingPayload Specification", and LiteLLM_SpendLogs have them.
 The client is the end user, else the user, the team or the key. What LiteLLM answered from its own

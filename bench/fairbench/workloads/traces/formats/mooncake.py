@@ -1,4 +1,4 @@
-"""Mooncake's traces: JSON lines of times in milliseconds, lengths, and blocks of 512 tokens.
+"""Mooncake's traces: JSON lines with times in milliseconds, lengths, and 512-token blocks.
 
 ``hash_ids`` are of blocks with all that is before them (FAST25-release/traces of
 kvcache-ai/Mooncake at 3b5a594). Many requests have the same time; ``--trace-spread`` sets them
@@ -19,7 +19,7 @@ SINCE_1970_S = 10**9
 
 
 class Mooncake(Plain):
-    """Known by its columns, and by having none of ours and times that can be milliseconds.
+    """A format recognised by its columns and by times that can be milliseconds.
 
     If somebody says that it is Mooncake's, a first time that can only be seconds since 1970 makes
     all of them seconds.

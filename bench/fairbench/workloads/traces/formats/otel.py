@@ -1,4 +1,4 @@
-"""OpenTelemetry's spans of calls to models, by its semantic conventions for generative AI.
+"""OpenTelemetry's spans of model calls, by its conventions for generative AI.
 
 Spans with ``gen_ai.usage.input_tokens`` and ``gen_ai.usage.output_tokens`` (before 1.27
 ``prompt_tokens`` and ``completion_tokens``), as the page on spans of
@@ -43,7 +43,7 @@ def _requests(record: Record) -> Iterator[Mapping[str, Any] | None]:
 
 
 def _unix_ns(span: Mapping[str, Any], which: str) -> Any:
-    """Return an OTLP time, always in nanoseconds; a value that is no number stays as it is."""
+    """Return an OTLP time in nanoseconds; a value that is not a number stays unchanged."""
     value = span.get(f"{which}TimeUnixNano")
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         return Nanoseconds(value)

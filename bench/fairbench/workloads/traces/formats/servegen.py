@@ -1,4 +1,4 @@
-"""ServeGen's clients: rates and burstiness of windows of ten minutes, and tables of lengths.
+"""ServeGen's clients: rates and burstiness in ten-minute windows, and tables of lengths.
 
 One client a line: ``windows`` of [start, requests/s, coefficient of variation of the gaps, Gamma or
 Weibull, ...] and ``lens``, for each start the values and probabilities of ``input_tokens`` and
@@ -36,7 +36,10 @@ class ServeGen:
     def trace(self, records: Iterator[Place], asked: Asked) -> WindowedTrace:
         """Return the trace of a file's windows. Raises DataError naming line and field."""
         if asked.names:
-            raise UsageError(f"--map {next(iter(asked.names))}: ServeGen has no columns")
+            raise UsageError(
+                f"--map {next(iter(asked.names))}: not supported for ServeGen, whose files "
+                "have no columns; leave --map out"
+            )
         clients, left_out, last = [], 0, ""
         for last, record in records:
             client = _client(record, last)
@@ -45,7 +48,7 @@ class ServeGen:
             else:
                 left_out += sum(window.count for window in client.windows)
         if not any(client.windows for client in clients):
-            raise DataError(f"{last}: no client with windows and lengths")
+            raise DataError(f"{last}: must hold at least one client with windows and lengths")
         asked.notes["unit"] = "s"
         return WindowedTrace(tuple(clients), left_out, last.partition(", line ")[0])
 
@@ -53,7 +56,10 @@ class ServeGen:
 def _client(record: Any, where: str) -> WindowedClient:
     for field, kind in (("windows", list), ("lens", dict)):
         if not isinstance(record.get(field), kind):
-            raise DataError(f"{where}: {field} = {shortened(repr(record.get(field)))}: wrong type")
+            raise DataError(
+                f"{where}: {field} = {shortened(repr(record.get(field)))}: the value has the "
+                "wrong type"
+            )
     name = record.get("client")
     if isinstance(name, bool) or not isinstance(name, int | str):
         raise DataError(f"{where}: client = {shortened(repr(name))}: must be a number or a text")
@@ -61,7 +67,7 @@ def _client(record: Any, where: str) -> WindowedClient:
     starts = [start_s for start_s, *_ in found]
     width_s = min((b - a for a, b in pairwise(starts)), default=WIDTH_S)
     if width_s <= 0:
-        raise DataError(f"{where}: windows: must be in order of time")
+        raise DataError(f"{where}: windows: must be sorted by time")
     width_s = min(width_s, WIDTH_S)
     windows = [
         Window(start_s, width_s, round(rate * width_s), cv, law) for start_s, rate, cv, law in found
@@ -77,7 +83,8 @@ def _numbers(window: Any, where: str) -> tuple[float, float, float, str]:
             return float(numbers[0]), float(numbers[1]), float(numbers[2]), window[3]
     raise DataError(
         f"{where}: windows: {shortened(repr(window))}: must be [start, rate, CV, "
-        f"{' or '.join(map(repr, LAWS))}], the rate at most {MAX_COUNT / WIDTH_S:,.0f}/s"
+        f"{' or '.join(map(repr, LAWS))}], with a rate of at most "
+        f"{MAX_COUNT / WIDTH_S:,.0f}/s"
     )
 
 

@@ -1,4 +1,4 @@
-"""SGLang's request log: ``--log-requests --log-requests-format json``, best to a file of its own.
+"""SGLang's request log of ``--log-requests --log-requests-format json``.
 
 Taken are the lines ``request.finished``, of srt/utils/request_logger.py of sgl-project/sglang
 (01bb912): a request began its ``out.meta_info.e2e_latency`` before their time. Those of level 2 and

@@ -1,4 +1,4 @@
-"""Recorded coding-agent sessions with sub-agents, a session a line.
+"""Recorded sessions of coding agents with sub-agents, one session per line.
 
 The form of callanjfox/kv-cache-tester (at 94f6046), which AIPerf and inference-perf replay:
 ``requests`` of a session in order, each with ``t`` and ``api_time`` in seconds, lengths ``in`` and
@@ -28,7 +28,7 @@ RETURNED = "completed"
 
 
 class _Agent(NamedTuple):
-    """An agent of a session: its number (0: the session's own), its beginning, what it shares."""
+    """An agent of a session: its number (0 is the session itself), start and shared blocks."""
 
     number: int
     starts_s: float
@@ -37,18 +37,18 @@ class _Agent(NamedTuple):
 
 
 class _Identities:
-    """Identities of blocks in one space for all sessions of a file."""
+    """Block identities that are unique across all sessions of a file."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[object, ...], int] = {}
 
     def of(self, *what: object) -> int:
-        """Return the number of a block, the same whenever ``what`` is."""
+        """Return the number of a block, equal for equal ``what``."""
         return self._known.setdefault(what, len(self._known))
 
 
 class Weka:
-    """A ``Format``. ``--clients-from`` names a key of a session that is its client."""
+    """A ``Format``. ``--clients-from`` names the session key that holds the client."""
 
     name = "weka"
 
@@ -75,7 +75,9 @@ class _Session:
         self._identities = identities
         name = record.get("id")
         if not isinstance(name, str) or not name:
-            raise DataError(f"{where}: id = {shortened(repr(name))}: must be the session's name")
+            raise DataError(
+                f"{where}: id = {shortened(repr(name))}: must be the name of the session"
+            )
         self._name = name
         self._where = f"{where}: session {shortened(name)}"
         self._client = client_name(record.get(client) if client else None, self._where)
@@ -102,8 +104,8 @@ class _Session:
                 continue
             if t_s < answered_s - CLOCK_S:
                 raise DataError(
-                    f"{at}: overlaps: begins at {t_s:g} s, before turn {answered} is answered at "
-                    f"{answered_s:g} s"
+                    f"{at}: begins at {t_s:g} s, but must not begin before the answer to "
+                    f"turn {answered} at {answered_s:g} s"
                 )
             took_s = self._seconds(turn, "api_time", at) if "api_time" in turn else None
             if "think_time" in turn:
@@ -116,7 +118,10 @@ class _Session:
         where = f"{where}, sub-agent {shortened(str(called))}"
         status = turn.get("status", RETURNED)
         if status != RETURNED:
-            raise DataError(f"{where}: never returns: status = {shortened(repr(status))}")
+            raise DataError(
+                f"{where}: status = {shortened(repr(status))}: only sub-agents that returned "
+                "are supported"
+            )
         self._agents += 1
         tools, system = self._shared(turn, where)
         yield from self._turns(turn, _Agent(self._agents, starts_s, tools, system), where)
@@ -150,8 +155,8 @@ class _Session:
         most = -(-tokens // self._size)
         if len(given) > most:
             raise DataError(
-                f"{where}: hash_ids: {len(given)} blocks of {self._size} tokens, beyond the "
-                f"{most} of its input of {tokens:,} tokens"
+                f"{where}: hash_ids: has {len(given)} blocks of {self._size} tokens, but "
+                f"an input of {tokens:,} tokens has at most {most}"
             )
         of, size = self._identities.of, self._size
         tools = agent.tool_tokens // size
@@ -193,7 +198,7 @@ class _Session:
         seconds = float(value or 0) if number else -1.0
         if not 0 <= seconds <= MAX_S:
             shown = shortened(repr(value))
-            raise DataError(f"{where}: {key} = {shown}: must be seconds, 0 or more")
+            raise DataError(f"{where}: {key} = {shown}: must be a number of seconds of at least 0")
         return seconds
 
 

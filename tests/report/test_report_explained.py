@@ -1,0 +1,109 @@
+"""The sentences of ``--explain``: each is about the numbers of this run."""
+
+import copy
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fairbench.cli.app import app
+from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.report.explained import explained_text, explanations
+
+RUN = ["run", "--workload", "chat", "--duration", "20", "--disable-tqdm"]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """The directory of a short run."""
+    folder = tmp_path_factory.mktemp("runs")
+    result = CliRunner().invoke(app, [*RUN, "--result-dir", str(folder)])
+    assert result.exit_code == 0, result.stderr
+    (path,) = folder.iterdir()
+    return path
+
+
+@pytest.fixture
+def summary(stored):
+    return json.loads((stored / "summary.json").read_text())
+
+
+def told(summary, title):
+    return " ".join(dict(explanations(summary)).get(title, []))
+
+
+def test_show_and_run_print_the_sentences_below_the_summary(stored, tmp_path):
+    plain = CliRunner().invoke(app, ["show", str(stored)]).stdout
+    explained = CliRunner().invoke(app, ["show", str(stored), "--explain"]).stdout
+    assert explained.startswith(f"{plain}\nClients: Service is input tokens plus two times output")
+    run = CliRunner().invoke(app, [*RUN, "--explain", "--result-dir", str(tmp_path)]).stdout
+    assert run.partition("\nClients: ")[2] == explained.partition("\nClients: ")[2]
+    assert max(map(len, explained.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ([*RUN, "--explain", "--json"], "--explain cannot be combined with --json"),
+        ([*RUN, "--explain", "--num-runs", "2"], "--explain needs a single run"),
+    ],
+)
+def test_explain_needs_one_summary_as_text(words, complaint):
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+
+
+def test_numbers_of_the_run_are_in_the_sentences(summary):
+    summary |= {"jain_index": 0.5, "jain_index_maxmin": 0.75, "jain_index_actual": 0.6}
+    summary |= {"max_service_gap": 1234.0, "service_gap_bound": 5678.0, "bound_source": "T. 1"}
+    summary |= {"victim_p50_s": 2.0, "victim_p95_s": 20.0, "victim_p99_s": 30.0, "victim_n": 100}
+    summary |= {"censored": ["victim_p99_s"], "refused": 3}
+    assert "0.500 for service" in told(summary, "Jain index")
+    assert "has 0.750, so service was less even than the demand allows" in told(
+        summary, "Jain index"
+    )
+    assert "by at most 1,234 tokens" in told(summary, "Service gap")
+    assert "guarantees at most 5,678 tokens by T. 1" in told(summary, "Service gap")
+    victims = told(summary, "Well-behaved clients")
+    assert "50% of their programs ended within 2.00 s" in victims
+    assert "99% of their programs ended within > 30.0 s" in victims
+    assert "a P99 needs 300 latencies, not 100" in victims
+    assert "P95 needs" not in victims
+    assert "3 were refused" in told(summary, "Requests")
+
+
+def test_the_table_is_explained_by_the_well_behaved_client_with_the_least_share(summary):
+    for share, row in zip((0.2, 0.9, 0.6, 0.7), summary["clients"], strict=True):
+        row |= {"entitlement_ratio": share, "misbehaving": share == 0.2}
+    client = summary["clients"][2]
+    said = told(summary, "Clients")
+    assert f"{client['client']} received" in said
+    assert "60.0% of its max-min fair share" in said
+    for row in summary["clients"]:
+        row["misbehaving"] = True
+    assert "received" not in told(summary, "Clients")
+
+
+def test_a_run_without_contention_is_not_judged(summary):
+    summary |= {"min_entitlement_ratio": None, "notes": {"min_entitlement_ratio": NOT_CONTENDED}}
+    assert "so shares are not judged" in told(summary, "Whole run")
+    summary |= {"min_entitlement_ratio": 0.5}
+    assert told(summary, "Whole run").startswith("The client worst off received 50.0%")
+    assert "short of service" not in told(summary, "Whole run")
+
+
+def test_the_worst_window_names_client_and_cause(summary):
+    row = {"start_s": 10.0, "end_s": 70.0, "client": "bob", "share": 0.25, "heavy_client": "eve"}
+    summary["worst_windows"] = [row]
+    said = told(summary, "Worst window")
+    assert said.startswith("From 10 to 70 s, bob received 25.0% of its max-min fair share")
+    assert "eve received most above its own share" in said
+    row["heavy_client"] = "bob"
+    assert "above its own share" not in told(summary, "Worst window")
+
+
+def test_nothing_is_said_of_a_run_without_programs(summary):
+    changed = copy.deepcopy(summary) | {"num_programs": 0}
+    assert list(explanations(changed)) == []
+    assert explained_text(changed, 80) == "\n"
