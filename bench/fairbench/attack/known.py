@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from fairbench.attack.behaviour import Behaviour
-from fairbench.attack.store import attack_file
-from fairbench.attack.workload import Stakes, attack_workload
 from fairbench.errors import unknown_name
-from fairbench.workloads.inherit import is_path
-from fairbench.workloads.model import WorkloadSpec
-from fairbench.workloads.spec import load_workload, workload_names
+
+if TYPE_CHECKING:
+    from fairbench.workloads.model import WorkloadSpec
 
 KNOWN: Mapping[str, Behaviour] = {
     "sybil": Behaviour(identities=5),
@@ -42,7 +41,10 @@ HEADER = """#:schema ../schema.json
 
 
 def named_workload(name: str) -> WorkloadSpec:
-    """Return a known attack, or that of a bundled workload or file. Raises UsageError for none."""
+    """Return a known attack, or that of a bundled workload or file."""
+    from fairbench.workloads.inherit import is_path
+    from fairbench.workloads.spec import load_workload, workload_names
+
     if name in KNOWN:
         return known_workload(name)
     if not is_path(name) and name not in workload_names():
@@ -51,11 +53,16 @@ def named_workload(name: str) -> WorkloadSpec:
 
 
 def known_workload(name: str) -> WorkloadSpec:
-    """Return a known attack on workload judge: three victims, and an attacker with 4x the load."""
+    """Return a known attack on workload judge: three victims, and an attacker of 4x load."""
+    from fairbench.attack.workload import Stakes, attack_workload
+    from fairbench.workloads.spec import load_workload
+
     title = f"attack-{name}"
     return attack_workload(load_workload("judge"), "none", KNOWN[name], Stakes(), name=title)
 
 
 def known_file(name: str) -> str:
     """Return the text of ``workloads/attacks/NAME.toml``."""
+    from fairbench.attack.store import attack_file
+
     return HEADER.format(name=name) + attack_file(known_workload(name))

@@ -177,7 +177,7 @@ def _check_together(flags: ServeFlags) -> None:
         )
     only, other = (ONLY_WITH_URLS, "worker-url") if flags.get("dp") else (ONLY_WITH_DP, "dp")
     if misplaced := [name for name in only if name in flags]:
-        raise UsageError(f"{SERVE[misplaced[0]].option}: only with --{other}")
+        raise UsageError(f"{SERVE[misplaced[0]].option} needs --{other}")
 
 
 def _started(flags: ServeFlags) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def check_run_options(spec: ExperimentSpec, given: RunOptions) -> None:
     if given.server_python and not obeys(spec.backend, "server_python"):
         raise python_misplaced()
     if given.launcher and not obeys(spec.backend, "launcher"):
-        raise UsageError(f"--launcher: only with --backend {_kinds_with('launcher')}")
+        raise UsageError(f"--launcher needs --backend {_kinds_with('launcher')}")
     if given.driver_launcher and spec.backend is None:
         raise UsageError(
             "--driver-launcher needs real servers, because a simulation has no drivers; give "
@@ -119,7 +119,7 @@ def obeys(backend: BackendConfig | None, option: str) -> bool:
 
 def python_misplaced() -> UsageError:
     """Return the error for ``--server-python`` if no server would be started with it."""
-    return UsageError(f"--server-python: only with --backend {_kinds_with('server_python')}")
+    return UsageError(f"--server-python needs --backend {_kinds_with('server_python')}")
 
 
 def _kinds_with(option: str) -> str:

@@ -148,7 +148,7 @@ def check_preset(
     """
     if backend is not None:
         raise UsageError(
-            f"preset = {preset.name!r}: describes a simulated cluster: give no --backend"
+            f"preset = {preset.name!r}: presets need the simulator; leave --backend out"
         )
     described = preset.values.get("engine")
     engine = chosen.get("engine", described)

@@ -176,7 +176,7 @@ def sweep_of(
     axes = {**placed(flags, SWEEP).keys, **settings}
     if not ref and not axes:
         names = ", ".join(sweep_names())
-        raise UsageError(f"nothing to sweep: name a FILE.toml, one of {names}, or --schedulers A,B")
+        raise UsageError(f"sweep: missing; give a FILE.toml, one of {names}, or --schedulers A,B")
     swept = read_sweep(ref) if ref else make_sweep({"name": "sweep", "grid": {}})
     fields = {"num_runs": num_runs, "name": name}
     fields = {key: value for key, value in fields.items() if value is not None}

@@ -64,17 +64,17 @@ class EngineLimits:
 
 
 def swap_gib(given: float | None) -> float:
-    """Memory of the host for preempted requests, in GiB: as given, or vLLM's old ``swap_space``."""
+    """Return the host memory for preempted requests in GiB: as given, or vLLM's default."""
     return 4.0 if given is None else given
 
 
 def mem_fraction(params: EngineParams, profile: TimingProfile) -> float:
-    """Share of GPU memory for weights and KV: as given, or the default of the GPU and model."""
+    """Return the fraction of GPU memory for weights and KV, as given or by default."""
     return params.mem_fraction_static or profile.pool.mem_fraction_static
 
 
 def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
-    """Engine parameters with the defaults of the GPU and model filled in."""
+    """Return engine parameters with the defaults of the GPU and model."""
     pool = profile.pool
     fraction = mem_fraction(params, profile)
     return EngineLimits(

@@ -13,7 +13,7 @@ from fairbench.hardware.timing import TimingProfile
 
 @dataclass(frozen=True)
 class LightLLMLimits:
-    """Server settings. ``max_prefill_tokens`` 0 is S-LoRA's max(pool / 6, 3072).
+    """Server settings. ``max_prefill_tokens`` = 0 is S-LoRA's max(pool / 6, 3072).
 
     ``client_tokens`` of the pool are set aside for each client in the batch (its adapter).
     ``prefill_overhead_ms`` is what a minibatch costs beyond its tokens (its own start and merge).
@@ -34,7 +34,7 @@ class LightLLMLimits:
 
     @property
     def minibatch_tokens(self) -> int:
-        """The most prompt tokens of a minibatch."""
+        """The largest number of prompt tokens of a minibatch."""
         return self.max_prefill_tokens or max(self.pool_tokens // 6, 3_072)
 
     def prefill_rows(self, tokens: int) -> int:

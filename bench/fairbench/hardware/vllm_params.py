@@ -15,7 +15,7 @@ from fairbench.hardware.timing import TimingProfile
 
 @dataclass(frozen=True)
 class VLLMLimits:
-    """Settings by vLLM's own names (0.32.0). Tokens, except where a name says otherwise.
+    """Settings by vLLM's names (0.32.0), in tokens unless a name says otherwise.
 
     ``pool_tokens`` is the "GPU KV cache size" that vLLM prints: one block of it stays unused.
     ``max_num_batched_tokens``: 8,192 for the API server on GPUs of 70 GiB and more but the A100,
@@ -42,12 +42,13 @@ class VLLMLimits:
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
-                f"max_num_batched_tokens {self.max_num_batched_tokens} must be at least "
-                f"max_num_seqs {self.max_num_seqs}"
+                f"max_num_batched_tokens = {self.max_num_batched_tokens}: must be at "
+                f"least max_num_seqs = {self.max_num_seqs}"
             )
         if self.blocks < 1:
             raise ValueError(
-                f"pool_tokens {self.pool_tokens} must be at least two blocks of {self.block_size}"
+                f"pool_tokens = {self.pool_tokens}: must be at least two blocks of "
+                f"{self.block_size} tokens"
             )
 
     @property
@@ -57,7 +58,7 @@ class VLLMLimits:
 
     @property
     def blocks(self) -> int:
-        """Blocks that hold something: vLLM keeps one as a placeholder."""
+        """The usable blocks: vLLM keeps one as a placeholder."""
         return self.all_blocks - 1
 
     @property

@@ -52,7 +52,7 @@ _TAGGED = re.compile(r"(.*);due=(-?\d{1,12})?,(-?\d{1,12})?,(\d{1,12})?", re.DOT
 
 
 def tagged(client: str, due: Due, now_s: float) -> str:
-    """Return the name with the time left to each deadline and the promised pace, in ms.
+    """Return the name with the time left to each deadline and the target pace, in ms.
 
     Without any of them the name is returned unchanged.
     """

@@ -46,12 +46,12 @@ class Notes:
 
 
 def forget_needing(summary: dict[str, Any], needs: Needs, reason: str) -> None:
-    """Replace all metrics that need what is not known by null with the reason."""
+    """Replace all metrics that need unknown data by null, with the reason."""
     forget(summary, [key for key in needing(needs) if key in summary], reason)
 
 
 def forget(summary: dict[str, Any], keys: Iterable[str], reason: str) -> None:
-    """Replace these metrics of a summary, also its clients', by null with the reason."""
+    """Replace these metrics of a summary and of its clients by null, with the reason."""
     for key in keys:
         summary[key] = None
         summary["notes"][key] = reason

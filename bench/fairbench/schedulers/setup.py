@@ -44,7 +44,7 @@ class Setup:
     tenant_paths: Mapping[str, str] = field(default_factory=dict)
 
     def lineage(self, client: str) -> tuple[str, ...]:
-        """Return the nodes of a client: its tenants from the outermost, then the client itself."""
+        """Return the nodes of a client: its tenants from the outermost, then the client."""
         return lineage(self.tenant_paths.get(client, client))
 
     def children_of(self, tenant: str, clients: Iterable[str]) -> dict[str, None]:

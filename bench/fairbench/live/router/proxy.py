@@ -227,7 +227,7 @@ class _Listed(msgspec.Struct):
 
 
 def named_model(listed: bytes, name: str) -> web.Response:
-    """Return a model from a worker's list, or 404. Raises Problem for an invalid list."""
+    """Return a model from a worker's list, else 404. Raises Problem for an invalid list."""
     try:
         models = msgspec.json.decode(listed, type=_Listed).data
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

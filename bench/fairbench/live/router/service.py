@@ -178,13 +178,13 @@ EVERY_S = 30.0
 
 
 async def give_back_freed_memory(every_s: float = EVERY_S) -> None:
-    """Give back what is free, again and again, until cancelled. Without glibc it ends at once."""
+    """Return free memory to the system repeatedly until cancelled; does nothing without glibc."""
     while give_back():
         await asyncio.sleep(every_s)
 
 
 def give_back() -> bool:
-    """Return freed memory to the system, if possible, and tell whether it was; 10 ms for 100 MB."""
+    """Return free memory to the system; return whether that was possible (10 ms for 100 MB)."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is None:
         return False

@@ -11,7 +11,7 @@ from fairbench.report.result_lines import hidden_backlog, is_extrapolated
 from fairbench.results.store import Summary
 
 REMARKS = ("complete", "workers", "lateness", "errors", "dataset")  # notes on the run itself
-JAIN = {"jain_index": "service", "jain_index_actual": "actual service"}
+JAIN = {"jain_index": "service", "jain_index_actual": "computed service"}
 
 
 def run_warnings(summary: Summary) -> Iterator[str]:

@@ -65,6 +65,6 @@ class TreeCounters(Counters):
 def counters_of(
     output_weight: int, *, lifts: bool = True, lifts_alone: bool = True, tenants: Tenants | None
 ) -> Counters:
-    """Return counters whose clients are lifted as ``Counters`` says."""
+    """Return counters whose clients are lifted as ``Counters`` describes."""
     form = Counters if tenants is None else TreeCounters
     return form(output_weight, lifts=lifts, lifts_alone=lifts_alone)

@@ -16,7 +16,7 @@ from fairbench.schedulers.local.edf import AGED, EDF, IN_TIME, LATE
 
 
 class Urgency:
-    """The order of ``EDF``, as far as deadlines have something to say.
+    """The order of ``EDF``, for requests that deadlines rank.
 
     Of the requests that deadlines say nothing about, late or promised nothing, those that have
     waited for ``aging_s`` go first, in order of arrival. Then come those that can still be in time,
@@ -36,7 +36,7 @@ class Urgency:
         self._edf.prepare(setup)
 
     def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
-        """Return a function for a request's rank: ``AGED``, ``IN_TIME`` or ``LATE``, and time."""
+        """Return a function that gives a request's rank: its group, then a time."""
         rank = self._edf.ranks(view, now_s)
 
         def urgency(request: Request) -> tuple[int, float]:
