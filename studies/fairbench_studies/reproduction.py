@@ -24,6 +24,7 @@ from fairbench_studies.dlpm.central.store import fill_timings
 from fairbench_studies.dlpm.claims.map_command import MAP, MapFiles, draw_claims_map
 from fairbench_studies.dlpm.claims.table import Setting, claims_markdown, judge_all, write
 from fairbench_studies.frontier.command import FRONTIER, FrontierSize, reproduce_frontier
+from fairbench_studies.frontier.frozen import frozen
 from fairbench_studies.kit.store import fill_store
 from fairbench_studies.preble.command import PREBLE, reproduce_preble
 from fairbench_studies.textbook.command import TEXTBOOK, reproduce_textbook
@@ -79,10 +80,10 @@ def _check(asked: Asked) -> None:
         raise unknown_name("figure", figure, known)
     if asked.seeds is not None and figure != FRONTIER:
         raise UsageError(f"--seeds can be given only with {FRONTIER}, not with {figure}")
-    if preset is not None and (asked.on_map or figure in (*OTHERS, TEXTBOOK)):
+    if preset is not None and (asked.on_map or figure in (VTC, PREBLE, TEXTBOOK)):
         raise UsageError(
-            f"--preset {preset} can be given only with figures and claims of the DLPM paper, "
-            f"not with {figure}"
+            f"--preset {preset} can be given only with {FRONTIER} and with figures and claims of "
+            f"the DLPM paper, not with {figure}"
         )
     if asked.on_map and figure != CLAIMS:
         raise UsageError(f"--map can be given only with claims, not with {figure}")
@@ -92,9 +93,12 @@ def _another_paper(asked: Asked) -> None:
     """Reproduce the VTC paper, the Preble paper or the frontier."""
     check_drawable()
     folder = asked.result_dir / asked.figure
+    if asked.figure == FRONTIER:
+        folder = asked.result_dir / frozen(asked.preset).name
     files = (folder, asked.output_dir, asked.claims_dir, asked.suffixes, asked.runs_on)
     if asked.figure == FRONTIER:
-        reproduce_frontier(*files, FrontierSize(asked.quick, asked.seeds), show=asked.show)
+        size = FrontierSize(asked.quick, asked.seeds, asked.preset)
+        reproduce_frontier(*files, size, show=asked.show)
     elif asked.figure == VTC:
         reproduce_vtc(*files, quick=asked.quick, show=asked.show)
     else:

@@ -29,7 +29,7 @@ def folders(tmp_path, monkeypatch):
         part="test", workload=str(workload), scenario="s1", dp=1, seeds=(6, 7), full=2, quick=1
     )
     few = frozen().model_copy(update={"pairs": ["vtc", "fair-finish"], "cells": [cell]})
-    monkeypatch.setattr(command, "frozen", lambda: few)
+    monkeypatch.setattr(command, "frozen", lambda _: few)
     names = {"--result-dir": "runs", "--output-dir": "plots", "--claims-dir": "tables"}
     return [str(part) for flag, name in names.items() for part in (flag, tmp_path / name)]
 

@@ -23,10 +23,11 @@ FRONTIER = NAME
 
 
 class FrontierSize(NamedTuple):
-    """The configurations to run, and the number of seeds of each if given."""
+    """The configurations to run, the number of seeds of each if given, and the preset."""
 
     quick: bool
     seeds: int | None
+    preset: str | None = None
 
 
 def reproduce_frontier(
@@ -43,7 +44,7 @@ def reproduce_frontier(
 
     Raises Interrupted when interrupted, RunFailed if points failed, after the rest is drawn.
     """
-    settings = frozen()
+    settings = frozen(size.preset)
     plan = Plan(settings, quick=size.quick, seeds=size.seeds)
     left = plan.left(folder)
     typer.echo(

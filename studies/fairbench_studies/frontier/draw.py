@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairbench.figures.style import caption, log_y, panels, paper_style
 from fairbench_studies.frontier.compare import Outcomes, Relation, relation
-from fairbench_studies.frontier.frozen import CAPPED, NAME, PUBLISHED, TUNED, Configuration, Frozen
+from fairbench_studies.frontier.frozen import CAPPED, PUBLISHED, TUNED, Configuration, Frozen
 from fairbench_studies.frontier.measures import Outcome
 from fairbench_studies.kit.pictures import write_figure
 
@@ -88,4 +88,4 @@ def plot(
 ) -> list[Path]:
     """Draw it into a folder; the files. Raises UsageError if one cannot be written."""
     with paper_style():
-        return write_figure(draw(found, frozen, basis), output, NAME, formats)
+        return write_figure(draw(found, frozen, basis), output, frozen.name, formats)

@@ -1,4 +1,7 @@
-"""The frontier's configurations, cells and seeds, frozen in ``frozen.toml``."""
+"""The frontier's configurations, cells and seeds, frozen in a file for each setting.
+
+``frozen.toml`` is for the defaults, ``frozen_dlpm_paper.toml`` for the preset ``dlpm-paper``.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fairbench.errors import UsageError
 from fairbench.files.reader import MIB, opened
 from fairbench.files.toml_text import read_toml
 
 NAME = "frontier"
-FILE = "frozen.toml"
+FILES = {None: "frozen.toml", "dlpm-paper": "frozen_dlpm_paper.toml"}
+"""The frozen file by preset; None is for the defaults."""
+
 PUBLISHED, CAPPED, TUNED = "published", "capped", "tuned"
 FORMS = (PUBLISHED, CAPPED, TUNED)
 
@@ -52,10 +58,14 @@ class Cell(BaseModel):
 
 
 class Frozen(BaseModel):
-    """The whole file. ``capped`` are the settings of every capped pair, ``tuned`` those of each."""
+    """The whole file. ``capped`` are the settings of every capped pair, ``tuned`` those of each.
+
+    ``preset`` names the settings of a paper under which everything runs, None for the defaults.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    preset: str | None = None
     ours: str
     pairs: list[str]
     margin: Annotated[float, Field(gt=0, lt=1)]
@@ -63,6 +73,11 @@ class Frozen(BaseModel):
     capped: Settings
     tuned: dict[str, Settings]
     cells: list[Cell]
+
+    @property
+    def name(self) -> str:
+        """The name of the store, the tables and the picture."""
+        return f"{NAME}-{self.preset}" if self.preset else NAME
 
     @property
     def configurations(self) -> list[Configuration]:
@@ -79,13 +94,22 @@ class Frozen(BaseModel):
         return of_form[configuration.form]
 
 
-@lru_cache(maxsize=1)
-def frozen() -> Frozen:
-    """Return the content of the frozen file."""
-    return Frozen.model_validate(read_toml(files(__package__) / FILE, FILE))
+@lru_cache(maxsize=len(FILES))
+def frozen(preset: str | None = None) -> Frozen:
+    """Return the content of a preset's frozen file. Raises UsageError where there is none."""
+    file = _file(preset)
+    return Frozen.model_validate(read_toml(files(__package__) / file, file))
 
 
-def digest() -> str:
-    """Return the hash of the frozen file, which a test pins."""
-    with opened(files(__package__) / FILE, FILE) as stream:
+def digest(preset: str | None = None) -> str:
+    """Return the hash of a frozen file, which a test pins."""
+    file = _file(preset)
+    with opened(files(__package__) / file, file) as stream:
         return hashlib.sha256(stream.read(MIB)).hexdigest()
+
+
+def _file(preset: str | None) -> str:
+    if preset not in FILES:
+        known = ", ".join(one for one in FILES if one)
+        raise UsageError(f"--preset {preset}: {NAME} has settings for {known} only")
+    return FILES[preset]

@@ -12,7 +12,7 @@ from fairbench.config import ExperimentSpec, identity
 from fairbench.config.sweep import Sweep, make_sweep
 from fairbench.config.sweep_points import points
 from fairbench.results.store import StoredRun
-from fairbench_studies.frontier.frozen import NAME, Cell, Configuration, Frozen
+from fairbench_studies.frontier.frozen import Cell, Configuration, Frozen
 from fairbench_studies.kit.store import Filling, filling
 
 
@@ -49,7 +49,8 @@ class Plan:
         found = []
         for cell in self.cells:
             for configuration in self.frozen.configurations:
-                one = make_sweep({"name": NAME, "grid": [self._draft(cell, configuration)]})
+                draft = self._draft(cell, configuration)
+                one = make_sweep({"name": self.frozen.name, "grid": [draft]})
                 found += [(Point(cell, configuration, spec.seed), spec) for spec in points(one)]
         return found
 
@@ -71,7 +72,9 @@ class Plan:
         return make_sweep({"name": name, "grid": grid})
 
     def _draft(self, cell: Cell, configuration: Configuration) -> dict[str, Any]:
+        preset = {"preset": self.frozen.preset} if self.frozen.preset else {}
         return {
+            **preset,
             "workload": cell.workload,
             "scenario": cell.scenario,
             "dp": cell.dp,

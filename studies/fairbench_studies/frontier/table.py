@@ -186,10 +186,10 @@ def _with_seeds(found: Outcomes) -> list[str]:
 def markdown(found: Outcomes, frozen: Frozen, basis: str) -> str:
     """Return all tables as Markdown."""
     lines = [
-        "# The frontier",
+        f"# The frontier{f' at the preset {frozen.preset}' if frozen.preset else ''}",
         "",
-        f"Made by `fairbench reproduce {NAME}`; {basis}.",
-        f"Settings: `{digest()[:16]}`. Seeds in brackets.",
+        f"Made by `fairbench reproduce {NAME}{_flag(frozen)}`; {basis}.",
+        f"Settings: `{digest(frozen.preset)[:16]}`. Seeds in brackets.",
         "",
         *summary_lines(found, frozen),
     ]
@@ -197,6 +197,10 @@ def markdown(found: Outcomes, frozen: Frozen, basis: str) -> str:
         for cell, here in of_part(found, part).items():
             lines += [f"## {cell} ({title.lower().rstrip('s')})", "", *cell_rows(here), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _flag(frozen: Frozen) -> str:
+    return f" --preset {frozen.preset}" if frozen.preset else ""
 
 
 def rows(found: Outcomes) -> list[dict[str, Any]]:
@@ -219,8 +223,8 @@ def rows(found: Outcomes) -> list[dict[str, Any]]:
 
 
 def write(found: Outcomes, frozen: Frozen, basis: str, folder: Path) -> list[Path]:
-    """Write ``frontier.md`` and ``.csv``. Raises UsageError if they cannot be written."""
-    text, table = folder / f"{NAME}.md", folder / f"{NAME}.csv"
+    """Write the tables as ``.md`` and ``.csv``. Raises UsageError if they cannot be written."""
+    text, table = folder / f"{frozen.name}.md", folder / f"{frozen.name}.csv"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         text.write_text(markdown(found, frozen, basis), encoding="utf-8")

@@ -1,12 +1,12 @@
 """The trials from which the frontier's tuned configurations were chosen, and the rule.
 
     fairbench sweep results/tables/frontier-tuning.toml
-    python studies frontier-tuning results/runs/frontier-tuning
+    python studies frontier-tuning results/runs/frontier-tuning [PRESET]
 
 Writes results/frontier-tuning.csv, a row per trial: geometric means over the development
 configurations of the time to 90% of the programs and of the P95 of the well-behaved. Of a pair's
 trials within the margin of its best time, the one with the lowest P95 is chosen; frozen.toml has
-it.
+it. With a preset such as dlpm-paper, the files' names end in its name.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from fairbench.results.sweep_store import SweepStore
 from fairbench_studies.frontier.frozen import frozen
 from fairbench_studies.kit.rows import ROOT, write_rows
 
-SWEEP = ROOT / "results/tables/frontier-tuning.toml"
-TABLE = ROOT / "results/frontier-tuning.csv"
+NAME = "frontier-tuning"
 
 
 class Trial(NamedTuple):
@@ -42,9 +41,10 @@ class Means(NamedTuple):
     p95_s: float
 
 
-def trials(folder: Path) -> dict[Trial, Means]:
-    """Return the trials of the sweep's grids, each for every value of the running limit."""
-    sweep, stored = read_sweep(str(SWEEP)), SweepStore(Path(folder)).finished()
+def trials(folder: Path, name: str) -> dict[Trial, Means]:
+    """Return the trials of a sweep's grids, each for every value of the running limit."""
+    sweep = read_sweep(str(ROOT / f"results/tables/{name}.toml"))
+    stored = SweepStore(Path(folder)).finished()
     found: dict[Trial, list[Any]] = defaultdict(list)
     for grid in sweep.grid:
         quantum = grid.get("dlpm.quantum") or grid.get("dlpm-hold.quantum") or 0
@@ -72,16 +72,17 @@ def chosen(found: dict[Trial, Means], margin: float) -> dict[str, Trial]:
     return best
 
 
-def main(folder: str) -> None:
-    """Read the store, write the tables."""
-    found = trials(Path(folder))
-    picked = chosen(found, frozen().margin)
+def main(folder: str, preset: str | None = None) -> None:
+    """Read the store, write the table."""
+    name = f"{NAME}-{preset}" if preset else NAME
+    found = trials(Path(folder), name)
+    picked = chosen(found, frozen(preset).margin)
     rows = [
         {
             **trial._asdict(),
-            **{name: f"{value:.5g}" for name, value in means._asdict().items()},
+            **{key: f"{value:.5g}" for key, value in means._asdict().items()},
             "chosen": int(picked[trial.pair] == trial),
         }
         for trial, means in found.items()
     ]
-    write_rows(TABLE, rows)
+    write_rows(ROOT / f"results/{name}.csv", rows)
