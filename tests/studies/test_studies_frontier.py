@@ -94,7 +94,7 @@ class TestFrozen:
 
 
 def test_an_unknown_preset_names_those_that_have_settings():
-    with pytest.raises(UsageError, match="--preset vtc-paper: .* dlpm-paper only"):
+    with pytest.raises(UsageError, match=r"--preset vtc-paper: .* dlpm-paper only"):
         frozen("vtc-paper")
 
 
