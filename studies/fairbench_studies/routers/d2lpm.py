@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fairbench.config.resolve import resolve
 from fairbench.results.run_result import RunResult
-from fairbench.sim.routers.doors import Doors
+from fairbench.sim.routers.ingresses import RouterIngresses
 from fairbench.sim.run import Simulation
 from fairbench_studies.kit.rows import ROOT, write_rows
 from fairbench_studies.routers.table import Case, case, exchange
@@ -73,9 +73,9 @@ def simulated(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Ru
     spec = resolve(dict(flags), dict(settings))
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()
-    doors, unheard = simulation.cluster.ingress, 0.0
-    if isinstance(doors, Doors) and doors.gossip is not None:
-        unheard = doors.gossip.unheard.tokens
+    ingresses, unheard = simulation.cluster.ingress, 0.0
+    if isinstance(ingresses, RouterIngresses) and ingresses.gossip is not None:
+        unheard = ingresses.gossip.unheard.tokens
     return simulation.result(True, None), unheard
 
 

@@ -20,7 +20,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.results.run_result import RunResult
 from fairbench.schedulers.gateway.bands import Gateway
-from fairbench.sim.routers.doors import Doors
+from fairbench.sim.routers.ingresses import RouterIngresses
 from fairbench.sim.run import Simulation
 from fairbench_studies.kit.rows import ROOT, write_rows
 
@@ -99,11 +99,11 @@ def outcome(case: Case) -> Outcome:
     spec = spec_of(case)
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()
-    doors = simulation.cluster.ingress
+    ingresses = simulation.cluster.ingress
     unheard = ahead = 0.0
-    if isinstance(doors, Doors):
-        unheard = doors.gossip.unheard.tokens if doors.gossip is not None else 0.0
-        queues = [one.queue for one in doors.ingresses]
+    if isinstance(ingresses, RouterIngresses):
+        unheard = ingresses.gossip.unheard.tokens if ingresses.gossip is not None else 0.0
+        queues = [one.queue for one in ingresses.ingresses]
         ahead = max(one.ahead for one in queues if isinstance(one, Gateway))
     result = simulation.result(True, None)
     rates = [row["service_rate_tok_s"] for row in result.summary["clients"]]
