@@ -20,7 +20,7 @@ from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.kv_node import KVNode
+from fairbench.sim.engine.kv_node import KVNode, locked_by
 from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.records.service_log import PrefillShare
@@ -111,7 +111,7 @@ class PrefillPass:
         node, _ = waiting.match(sequence.request)
         cache.lock(node)
         beside = sum((tokens for _, tokens in without), 0.0)  # mypyc adds in the type of the start
-        fits = self._fits(sequence, node, cache.locked_by([end for end, _ in without]) + beside)
+        fits = self._fits(sequence, node, locked_by([end for end, _ in without]) + beside)
         cache.unlock(node)
         return fits
 
