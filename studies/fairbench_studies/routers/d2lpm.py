@@ -73,9 +73,9 @@ def simulated(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Ru
     spec = resolve(dict(flags), dict(settings))
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()
-    ingresses, unheard = simulation.cluster.ingress, 0.0
-    if isinstance(ingresses, RouterIngresses) and ingresses.gossip is not None:
-        unheard = ingresses.gossip.unheard.tokens
+    doors, unheard = simulation.cluster.ingress, 0.0
+    if isinstance(doors, RouterIngresses) and doors.gossip is not None:
+        unheard = doors.gossip.unheard.tokens
     return simulation.result(True, None), unheard
 
 

@@ -99,11 +99,11 @@ def outcome(case: Case) -> Outcome:
     spec = spec_of(case)
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()
-    ingresses = simulation.cluster.ingress
+    doors = simulation.cluster.ingress
     unheard = ahead = 0.0
-    if isinstance(ingresses, RouterIngresses):
-        unheard = ingresses.gossip.unheard.tokens if ingresses.gossip is not None else 0.0
-        queues = [one.queue for one in ingresses.ingresses]
+    if isinstance(doors, RouterIngresses):
+        unheard = doors.gossip.unheard.tokens if doors.gossip is not None else 0.0
+        queues = [one.queue for one in doors.ingresses]
         ahead = max(one.ahead for one in queues if isinstance(one, Gateway))
     result = simulation.result(True, None)
     rates = [row["service_rate_tok_s"] for row in result.summary["clients"]]
