@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from typing import Self
 
 from fairbench.schedulers.prefix_tree import Edge, Node
@@ -51,16 +49,3 @@ def next_key(waiter: Waiter) -> tuple[str, int] | None:
     if index == len(waiter.prompt):
         return None
     return waiter.prompt[index].key, offset
-
-
-def locked_by(ends: Iterable[KVNode]) -> int:
-    """Return the tokens that only these locks keep from eviction, a ``lock`` per end."""
-    tokens, gone = 0, Counter[KVNode]()
-    for node in ends:
-        while (parent := node.parent) is not None:
-            gone[node] += 1
-            if gone[node] < node.locks:
-                break
-            tokens += node.length
-            node = parent
-    return tokens

@@ -34,7 +34,7 @@ NOBODY: list[Sequence] = []
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EngineLoop(ABC, Generic[N]):
-    """The loop that replicas share. ``submit`` requests; ``on_done`` of each is called at its end."""
+    """The loop that replicas share. ``submit`` requests; each one ends with ``on_done``."""
 
     # CPython 3.11 looks up the attributes of an object with more than 30 the slow way, if not here.
     __slots__ = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 
 from fairbench.core import PS_PER_S, Request, new_tuple
 from fairbench.schedulers.base import LocalScheduler
@@ -20,7 +21,7 @@ from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.kv_node import KVNode, locked_by
+from fairbench.sim.engine.kv_node import KVNode
 from fairbench.sim.engine.prefill import Prefill
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.records.service_log import PrefillShare
@@ -212,3 +213,16 @@ def _book(sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
         sequence.admitted_ps = now_ps
         sequence.cached_tokens, sequence.extend_tokens = sequence.filled, extend
     scheduler.on_admitted(sequence.request, extend, recompute)
+
+
+def locked_by(ends: Iterable[KVNode]) -> int:
+    """Return the tokens that only these locks keep from eviction, a ``lock`` per end."""
+    tokens, gone = 0, Counter[KVNode]()
+    for node in ends:
+        while (parent := node.parent) is not None:
+            gone[node] += 1
+            if gone[node] < node.locks:
+                break
+            tokens += node.length
+            node = parent
+    return tokens
