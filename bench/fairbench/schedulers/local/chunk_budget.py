@@ -1,4 +1,4 @@
-"""Chunks: how much of prompts a step may have, so that running requests keep their pace."""
+"""The chunk budget: how much of prompts a step may have, so that running requests keep pace."""
 
 from __future__ import annotations
 
