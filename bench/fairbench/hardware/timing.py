@@ -113,13 +113,15 @@ class TimingProfile:
         """Return a prefill iteration's duration; padding may raise linear layers to ``rows``."""
         return self._step_time.of(chunks, 0, 0, rows)
 
-    def step_ps(self, chunks: list[Chunk], sequences: int, context_tokens: int) -> int:
+    def step_ps(
+        self, chunks: list[Chunk], sequences: int, context_tokens: int, rows: int = 0
+    ) -> int:
         """Return the duration of an iteration of prefill chunks together with decoding sequences.
 
-        All tokens pass through the linear layers together. Without chunks the result equals
-        ``decode_ps``.
+        All tokens pass through the linear layers together; padding may raise their number to
+        ``rows``. Without chunks the result equals ``decode_ps``.
         """
-        return self._step_time.of(chunks, sequences, context_tokens, 0)
+        return self._step_time.of(chunks, sequences, context_tokens, rows)
 
     def _batch_time(self, sequences: int) -> int:
         ms = self._linear_ms(sequences) + self.coefficients_ms["c_nd"] * sequences

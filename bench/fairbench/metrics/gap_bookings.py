@@ -15,20 +15,20 @@ from fairbench.metrics.service_log import ServiceLog
 from fairbench.metrics.stretches import Stretches, step_times, steps_by
 
 END, START = 0, 1  # in this order at one instant
-AT_ONCE = 2**20  # bookings in memory, of those that one pair does not have alone
+AT_ONCE = 2**20  # bookings in memory, of those that one place does not have alone
 
 
-class ClientCells(NamedTuple):
-    """Pairs of a client and a cell."""
+class Places(NamedTuple):
+    """Clients in cells."""
 
     client: Ints
     cell: Ints
 
 
 class Bookings(NamedTuple):
-    """Tokens at an instant, which client and cell they are of, and whether an iteration ends or starts."""
+    """Tokens at an instant, which place they are of, and whether an iteration ends or starts."""
 
-    pair: Ints
+    place: Ints
     at_s: Floats
     kind: Ints
     tokens: Floats
@@ -38,7 +38,7 @@ class _Part(NamedTuple):
     """The rows of a part of the log that touch cells where several wait, client after client.
 
     ``first`` and ``reach`` are the first cell of each, and the last that it or one before it of its
-    client touches, as pairs: client after client, cell after cell.
+    client touches, as places: client after client, cell after cell.
     """
 
     begin: int  # of the part in the log
@@ -69,9 +69,9 @@ class _Part(NamedTuple):
             np.maximum.accumulate(before + last[stretch]).astype(small),
         )
 
-    def touching(self, pairs: ClientCells, cells: Cells) -> tuple[Ints, Ints]:
-        """Return the rows that may touch given pairs: numbers of pairs, and indices in ``rows``."""
-        wanted = (pairs.client * len(cells) + pairs.cell).astype(self.first.dtype)
+    def touching(self, places: Places, cells: Cells) -> tuple[Ints, Ints]:
+        """Return the rows that may touch given places: pairs of place and index in ``rows``."""
+        wanted = (places.client * len(cells) + places.cell).astype(self.first.dtype)
         low = np.searchsorted(self.reach, wanted, "left")
         high = np.searchsorted(self.first, wanted, "right")
         return spread(low, np.maximum(0, high - low))
@@ -87,33 +87,33 @@ class BookingsByCell:
             begin = self._parts[-1].after if self._parts else 0
             self._parts.append(_Part.of(part, begin, cells, len(facts.clients)))
 
-    def portions(self, *pairs: ClientCells) -> Iterator[slice]:
-        """Equally many pairs each, so many at a time that what is booked there is not much."""
-        booked = np.zeros(len(pairs[0].cell), dtype=np.int64)
+    def portions(self, *places: Places) -> Iterator[slice]:
+        """Equally many places each, so many at a time that what is booked there is not much."""
+        booked = np.zeros(len(places[0].cell), dtype=np.int64)
         for part in self._parts:
             steps = self._log.between(part.begin, part.after).steps
-            for some in pairs:
-                pair, at = part.touching(some, self._cells)
-                count = np.bincount(pair, 1 + steps[part.rows[at]], minlength=len(booked))
+            for some in places:
+                place, at = part.touching(some, self._cells)
+                count = np.bincount(place, 1 + steps[part.rows[at]], minlength=len(booked))
                 booked += count.astype(np.int64)
         return portions(booked, AT_ONCE)
 
-    def of(self, pairs: ClientCells) -> Bookings:
-        """Return the bookings of given clients in given cells."""
+    def of(self, places: Places) -> Bookings:
+        """Return the bookings in given places."""
         nothing = np.empty(0, dtype=np.int64)
         found = [Bookings(nothing, np.empty(0), nothing, np.empty(0))]
         for part in self._parts:
-            pair, at = part.touching(pairs, self._cells)
+            place, at = part.touching(places, self._cells)
             if len(at):
                 rows = self._log.between(part.begin, part.after).take(part.rows[at])
-                found += self._of_rows(rows, pair, pairs.cell[pair])
+                found += self._of_rows(rows, place, places.cell[place])
         return Bookings(*map(np.concatenate, zip(*found, strict=True)))
 
-    def _of_rows(self, log: Service, pair: Ints, cell: Ints) -> Iterator[Bookings]:
+    def _of_rows(self, log: Service, place: Ints, cell: Ints) -> Iterator[Bookings]:
         """Yield the bookings of rows in a cell: at their start, and at the ends of their steps."""
         at_start, _, stepwise = amounts(log, self._view, self._weights)
         own = np.flatnonzero((self._cells.of_starts(log.start_s) == cell) & (at_start > 0))
-        yield Bookings(pair[own], log.start_s[own], np.full(len(own), START), at_start[own])
+        yield Bookings(place[own], log.start_s[own], np.full(len(own), START), at_start[own])
         begin_s, end_s = self._cells.edge_s[cell], self._cells.edge_s[cell + 1]
         before, by_then = np.zeros(len(log), dtype=np.int64), log.steps.copy()
         inside = (log.start_s >= begin_s) & (log.end_s > begin_s) & (log.end_s <= end_s)
@@ -122,7 +122,7 @@ class BookingsByCell:
         by_then[cut] = steps_by(log, cut, end_s[cut], inclusive=True)
         row, number = spread(before + 1, by_then - before)
         yield Bookings(
-            pair[row],
+            place[row],
             step_times(log, row, number),
             np.full(len(row), END),
             (stepwise / log.steps)[row],

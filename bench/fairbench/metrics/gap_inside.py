@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairbench.metrics.gap_bookings import END, BookingsByCell, ClientCells
+from fairbench.metrics.gap_bookings import END, BookingsByCell, Places
 from fairbench.metrics.gap_cells import Cells
 from fairbench.metrics.gap_pairs import AT_ONCE, Differences, Joint
 from fairbench.metrics.ragged import portions
@@ -33,7 +33,7 @@ class Inside:
     def _ranges(self, joint: Joint, above: float) -> Floats:
         high, low = np.full(len(joint.start), -np.inf), np.full(len(joint.start), np.inf)
         row, cell = self._wanted(joint, above)
-        first, second = ClientCells(joint.first[row], cell), ClientCells(joint.second[row], cell)
+        first, second = Places(joint.first[row], cell), Places(joint.second[row], cell)
         for some in self._bookings.portions(first, second):
             own, difference = self._states(joint, row[some], cell[some])
             np.maximum.at(high, own, difference)
@@ -61,33 +61,33 @@ class Inside:
         Differences are taken at the ends of a joint backlog, and at each booking of its clients
         inside it.
         """
-        one = self._bookings.of(ClientCells(joint.first[row], cell))
-        two = self._bookings.of(ClientCells(joint.second[row], cell))
+        one = self._bookings.of(Places(joint.first[row], cell))
+        two = self._bookings.of(Places(joint.second[row], cell))
         starts = np.flatnonzero(cell == joint.low[row])
         ends = np.flatnonzero(cell == joint.high[row])
-        pair = np.concatenate([one.pair, two.pair, starts, ends])
+        place = np.concatenate([one.place, two.place, starts, ends])
         at_s = np.concatenate([one.at_s, two.at_s, joint.start[row[starts]], joint.end[row[ends]]])
         kind = np.concatenate([one.kind, two.kind, np.full(len(starts) + len(ends), END)])
-        tokens = np.zeros((2, len(pair)))
-        tokens[0, : len(one.pair)] = one.tokens
-        tokens[1, len(one.pair) : len(one.pair) + len(two.pair)] = two.tokens
-        order = np.lexsort((kind, at_s, pair))
-        pair, at_s, kind = pair[order], at_s[order], kind[order]
-        own = row[pair]
-        ours = self._service(joint.first[own], cell[pair], pair, tokens[0, order])
-        theirs = self._service(joint.second[own], cell[pair], pair, tokens[1, order])
+        tokens = np.zeros((2, len(place)))
+        tokens[0, : len(one.place)] = one.tokens
+        tokens[1, len(one.place) : len(one.place) + len(two.place)] = two.tokens
+        order = np.lexsort((kind, at_s, place))
+        place, at_s, kind = place[order], at_s[order], kind[order]
+        own = row[place]
+        ours = self._service(joint.first[own], cell[place], place, tokens[0, order])
+        theirs = self._service(joint.second[own], cell[place], place, tokens[1, order])
         settled = np.ones(len(order), dtype=np.bool_)  # all of that instant and kind is booked
-        settled[:-1] = (pair[1:] != pair[:-1]) | (at_s[1:] != at_s[:-1]) | (kind[1:] != kind[:-1])
+        settled[:-1] = (place[1:] != place[:-1]) | (at_s[1:] != at_s[:-1]) | (kind[1:] != kind[:-1])
         begun = at_s >= joint.start[own]
         over = (at_s > joint.end[own]) | ((at_s == joint.end[own]) & (kind != END))
         kept = settled & begun & ~over
         return own[kept], (ours - theirs)[kept]
 
-    def _service(self, client: Ints, cell: Ints, pair: Ints, tokens: Floats) -> Floats:
+    def _service(self, client: Ints, cell: Ints, place: Ints, tokens: Floats) -> Floats:
         """Return normalised service after each booking: its cell's edge plus later bookings."""
         total = np.cumsum(tokens)
-        begin = np.flatnonzero(np.diff(pair, prepend=-1))
-        before = np.repeat((total - tokens)[begin], np.diff(begin, append=len(pair)))
+        begin = np.flatnonzero(np.diff(place, prepend=-1))
+        before = np.repeat((total - tokens)[begin], np.diff(begin, append=len(place)))
         since = total - before
         service: Floats = (self._cells.tokens[client, cell] + since) / self._weights[client]
         return service

@@ -38,9 +38,9 @@ def described(
     yield f"prefill   ms by tokens of a lone prompt, in one iteration: {', '.join(prompts)}"
 
 
-def decode_ms(profile: TimingProfile, batch: int) -> float:
+def decode_ms(profile: TimingProfile, batch: int, context: int = CONTEXT) -> float:
     """Return the milliseconds of a decode step of so many sequences."""
-    return profile.decode_ps(batch, batch * CONTEXT) / 1e9
+    return profile.decode_ps(batch, batch * context) / 1e9
 
 
 def prefill_ms(profile: TimingProfile, tokens: int) -> float:

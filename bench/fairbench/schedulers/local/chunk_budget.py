@@ -1,4 +1,4 @@
-"""The chunk budget: how much of prompts a step may have, so that running requests keep pace."""
+"""Chunk sizes: the prompt tokens that a step may compute without slowing running requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # of prompts in a step that is sized
 
 
 def step_tokens(slack: Slack, setup: Setup, running: RunningView, now_s: float) -> int:
-    """Return the most tokens that keep to the tightest pace of the requests that can keep theirs.
+    """Return the token limit that keeps the tightest pace among requests that can keep theirs.
 
     [Sarathi] sizes chunks by the promised time between tokens. This function uses what is left
     of that time now. Prompt and outputs are counted as if computed one after the other.

@@ -1,4 +1,4 @@
-"""Traffic: when programs arrive. ``source`` says what each kind provides.
+"""Traffic: the arrival times of programs. One kind per file; ``source`` is the interface.
 
 To add a kind: write its class, in a file of its own or beside those in ``planned``, and add its
 line here. A workload file names it: ``arrivals = { kind = "NAME", params = { ... } }``.

@@ -21,14 +21,14 @@ class Constant(PlannedKind):
 
     @dataclass(frozen=True)
     class Params:
-        """None: the rate is the scenario's and the command line's."""
+        """No parameters: the scenario and the command line set the rate."""
 
     def __init__(self, params: Params) -> None:
         super().__init__(Plan("constant", (Phase(inf, 1.0),)))
 
 
 class OnOff(PlannedKind):
-    """The kind ``on-off``: the rate for some time, then silence, repeatedly."""
+    """The kind ``on-off``. The rate applies while it is on, which comes first."""
 
     @dataclass(frozen=True)
     class Params:
@@ -44,7 +44,7 @@ class OnOff(PlannedKind):
 
 
 class Ramp(PlannedKind):
-    """The kind ``ramp``: the rate rises, or falls, evenly over the whole run."""
+    """The kind ``ramp``: the rate rises or falls linearly over the whole run."""
 
     @dataclass(frozen=True)
     class Params:
@@ -59,18 +59,20 @@ class Ramp(PlannedKind):
 
     def plan(self, load: Load) -> Plan:
         if load.until_s == inf:
-            raise UsageError("num_programs: arrivals of kind ramp need a duration instead")
+            raise UsageError(
+                "num_programs: not supported for arrivals of kind ramp; give duration instead"
+            )
         params = self.params
         phase = Phase(load.until_s, params.from_multiple, params.to_multiple)
         return Plan("ramp", (phase,), params.gaps)
 
 
 class Phases(PlannedKind):
-    """The kind ``phases``: one after the other, the last one to the end, or all of them anew."""
+    """The kind ``phases``: one phase after the other; the last lasts to the end, or all repeat."""
 
     @dataclass(frozen=True)
     class Params:
-        """Tables with the keys of ``Phase``; ``repeat``: after the last one comes the first."""
+        """Parameters: tables with the keys of ``Phase``; ``repeat`` starts again after the last."""
 
         phases: Annotated[tuple[Phase, ...], Len(1)]
         repeat: bool = False
@@ -81,7 +83,7 @@ class Phases(PlannedKind):
 
 
 class Bursts(PlannedKind):
-    """The kind ``bursts``. The client's rate is that between bursts, with which it begins."""
+    """The kind ``bursts``. The client's rate is the rate between bursts, which comes first."""
 
     @dataclass(frozen=True)
     class Params:

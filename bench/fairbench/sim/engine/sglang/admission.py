@@ -216,7 +216,7 @@ def _book(sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
 
 
 def locked_by(ends: Iterable[KVNode]) -> int:
-    """Return the tokens that only these locks keep from eviction, a ``lock`` per end."""
+    """Return the tokens that only these locks protect, with a ``lock`` per end."""
     tokens, gone = 0, Counter[KVNode]()
     for node in ends:
         while (parent := node.parent) is not None:
