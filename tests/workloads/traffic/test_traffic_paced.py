@@ -117,7 +117,7 @@ def test_what_has_no_even_gaps_is_refused(kind, changed, said):
 
 
 def test_a_ramp_over_no_time_and_a_misbehaver_who_stops_are_refused():
-    with pytest.raises(UsageError, match="ramp need a duration"):
+    with pytest.raises(UsageError, match="num_programs: not supported for arrivals of kind ramp"):
         usual("ramp", LOAD._replace(until_s=inf, num_programs=5))
     with pytest.raises(UsageError, match="give the client arrivals of kind phases"):
         traffic_kind("constant", {}).misbehaving(LOAD, 2.0, 0.5)
