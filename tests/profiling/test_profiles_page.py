@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.cli.validate_serving import validate_serving
 from fairbench.config.toml import dumps
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.profile_file import table_of
 from fairbench.profiling.derive import derive
 from fairbench.profiling.operators import PACKAGE
+from fairbench_studies.validation.serving.command import validate_serving
 from shared_data import SHARED, needs
 
 (PAGE,) = (Path(__file__).parents[2] / "docs").rglob("profiles.md")

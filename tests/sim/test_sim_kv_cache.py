@@ -8,6 +8,7 @@ from sim_helpers import prompt
 from fairbench.core import prompt_tokens
 from fairbench.schedulers.prefix_tree import path
 from fairbench.sim.engine.kv_cache import KVCache
+from fairbench.sim.engine.sglang.admission import locked_by
 from strategies import common, prefixes_of, prompts, tokens_of
 from worker_invariants import check_evictable_leaves_are_listed, check_tree
 
@@ -227,7 +228,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
                 for part in (self.locks[:count], self.locks[count:])
             )
             ends = [node for node, _ in self.locks[:count]]
-            assert self.cache.locked_by(ends) == len(gone - stay)
+            assert locked_by(ends) == len(gone - stay)
 
     @invariant()
     def waiting_requests_know_their_match(self):

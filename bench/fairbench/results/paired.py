@@ -126,9 +126,7 @@ def difference(
     )
 
 
-def log_ratio(
-    first: Sequence[Value], second: Sequence[Value], *, level: float = LEVEL
-) -> Difference | None:
+def log_ratio(first: Sequence[Value], second: Sequence[Value]) -> Difference | None:
     """Return the difference of logarithms, for values that differ by factors.
 
     The result is None unless all values are known. A wait that falls to a tenth in every seed
@@ -138,7 +136,7 @@ def log_ratio(
     if any(one.raw is None or one.bound or not _number(one) > 0 for one in both):
         return None
     logs = [[Value(log(_number(one))) for one in side] for side in (first, second)]
-    return difference(*logs, level=level)
+    return difference(*logs)
 
 
 def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, ServiceBound
@@ -44,11 +44,10 @@ def run_facts(
     bound_unavailable: str,
     fit: FitLimits | None = None,
     lone: LoneStep | None = None,
-    hit_alone: Mapping[str, float] | None = None,
 ) -> Facts:
     """Return the facts of a run that ended at ``end_s``. ``pool_tokens`` is 0 if unknown."""
-    return _facts(
-        (
+    return Facts(
+        clients=tuple(
             Client(
                 *(plan.client, plan.misbehaving, plan.weight, plan.targets, plan.service_class),
                 owner=plan.owner,
@@ -57,7 +56,7 @@ def run_facts(
             for plan in plans
         ),
         window=run_window(spec, last_arrival_s, end_s),
-        end_s=end_s,
+        horizon_s=end_s,
         workers=workers,
         pool_tokens=pool_tokens,
         latency=spec.workload.latency,
@@ -68,7 +67,6 @@ def run_facts(
         costs=costs_of(spec.gpu),
         percentiles=parse_percentiles(spec.percentiles or ""),
         tenant_weights=spec.tenant_weights,
-        hit_alone=hit_alone or {},
         sessions=has_sessions(spec.workload),
     )
 
@@ -82,8 +80,8 @@ def stored_facts(
 ) -> Facts:
     """Return a stored run's facts for any window; ``percentiles`` override its own."""
     summary = run.summary
-    return _facts(
-        (
+    return Facts(
+        clients=tuple(
             Client(
                 *(row["client"], row["misbehaving"], row.get("weight", 1.0)),
                 written_targets(row.get("goodput_targets", "")),
@@ -94,7 +92,7 @@ def stored_facts(
             for row in summary["clients"]
         ),
         window=window,
-        end_s=summary["duration"],
+        horizon_s=summary["duration"],
         workers=summary["dp"],
         pool_tokens=summary["pool_tokens"] or 0,
         latency=summary["latency"],
@@ -153,43 +151,6 @@ def costs_of(profile_id: str | None) -> ProfileCosts | None:
     """Return the iteration costs of a timing profile; None if unknown."""
     known = profile_id is not None and is_known(profile_id)
     return ProfileCosts(load_profile(profile_id)) if known and profile_id else None
-
-
-def _facts(
-    clients: Iterable[Client],
-    *,
-    window: Window,
-    end_s: float,
-    workers: int,
-    pool_tokens: int,
-    latency: Literal["program", "ttft"],
-    bound: ServiceBound | None,
-    bound_unavailable: str,
-    fit: FitLimits | None,
-    lone: LoneStep | None,
-    costs: ProfileCosts | None,
-    percentiles: tuple[int, ...],
-    tenant_weights: Mapping[str, float],
-    hit_alone: Mapping[str, float],
-    sessions: bool,
-) -> Facts:
-    return Facts(
-        clients=tuple(clients),
-        window=window,
-        horizon_s=end_s,
-        workers=workers,
-        pool_tokens=pool_tokens,
-        latency=latency,
-        bound=bound,
-        bound_unavailable=bound_unavailable,
-        fit=fit,
-        lone=lone,
-        costs=costs,
-        percentiles=percentiles,
-        tenant_weights=tenant_weights,
-        hit_alone=hit_alone,
-        sessions=sessions,
-    )
 
 
 def metrics_of(tables: Tables, facts: Facts) -> dict[str, Any]:

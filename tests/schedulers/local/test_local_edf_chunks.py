@@ -3,7 +3,7 @@
 import pytest
 from test_local_edf_rescue import Costs, edf, home_with, request
 
-from fairbench.schedulers.local.chunks import LEAST_TOKENS, MOST_TOKENS
+from fairbench.schedulers.local.chunk_budget import LEAST_TOKENS, MOST_TOKENS
 from fairbench.schedulers.local.niyama import Niyama
 from fairbench.schedulers.setup import Setup
 

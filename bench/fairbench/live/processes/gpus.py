@@ -85,18 +85,17 @@ ROOT = Path("/")
 NODES, RENDER = "sys/class/kfd/kfd/topology/nodes", "dev/dri/renderD{minor}"
 
 
-def rocm_gpus(root: Path | None = None) -> list[str]:
+def rocm_gpus() -> list[str]:
     """Return HIP's numbers of the GPUs that may be used here, in the order of KFD's nodes.
 
     KFD lists every node of the machine, even in containers, and processors too (which have no
     SIMDs). A GPU that was not passed to this container has no render device here, and HIP skips it.
     """
-    base = root or ROOT
     try:
-        nodes = sorted((base / NODES).iterdir(), key=lambda node: int(node.name))
+        nodes = sorted((ROOT / NODES).iterdir(), key=lambda node: int(node.name))
     except (OSError, ValueError):
         return []
-    return [str(number) for number in range(sum(_is_usable(base, node) for node in nodes))]
+    return [str(number) for number in range(sum(_is_usable(ROOT, node) for node in nodes))]
 
 
 def _is_usable(base: Path, node: Path) -> bool:

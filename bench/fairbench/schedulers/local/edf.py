@@ -18,7 +18,7 @@ from fairbench.schedulers.base import (
     Setup,
     WaitingView,
 )
-from fairbench.schedulers.local.chunks import step_tokens
+from fairbench.schedulers.local.chunk_budget import step_tokens
 from fairbench.schedulers.local.edf_victims import Victims
 from fairbench.schedulers.local.least_first import least_first
 from fairbench.schedulers.local.slack import Slack

@@ -92,12 +92,8 @@ class RunningBatch:
         """Report ``steps`` decode steps to the scheduler, one token per sequence and step."""
         scheduler.on_steps(steps, self.per_client)
         if scheduler.per_request_tokens:
-            self.report_requests(steps, scheduler)
-
-    def report_requests(self, steps: int, scheduler: LocalScheduler) -> None:
-        """Report the steps of each request to a scheduler with ``per_request_tokens``."""
-        for sequence in self.sequences:
-            scheduler.on_request_tokens(sequence.request, steps)
+            for sequence in self.sequences:
+                scheduler.on_request_tokens(sequence.request, steps)
 
     def report_time(self, stretch: Stretch, scheduler: LocalScheduler) -> None:
         """Report the time of the stretch by client to the scheduler, as far as unreported.

@@ -7,8 +7,7 @@ Rules as in SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
 
 from fairbench.compiled import mypyc_attr
@@ -181,18 +180,6 @@ class KVCache(PrefixTree[KVNode]):
             if not node.children:
                 self._list_if_leaf(node)
             node = parent
-
-    def locked_by(self, ends: Iterable[KVNode]) -> int:
-        """Return the tokens that only these locks protect, with a ``lock`` per end."""
-        tokens, gone = 0, Counter[KVNode]()
-        for node in ends:
-            while (parent := node.parent) is not None:
-                gone[node] += 1
-                if gone[node] < node.locks:
-                    break
-                tokens += node.length
-                node = parent
-        return tokens
 
     # The tree.
 

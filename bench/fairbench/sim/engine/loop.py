@@ -35,11 +35,7 @@ NOBODY: list[Sequence] = []
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class EngineLoop(ABC, Generic[N]):
-    """The loop that engine replicas share.
-
-    ``submit`` requests; each request's ``on_done`` is
-    called at its end.
-    """
+    """The loop that replicas share. ``submit`` requests; each one ends with ``on_done``."""
 
     # CPython 3.11 looks up the attributes of an object with more than 30 the slow way, if not here.
     __slots__ = (
@@ -269,8 +265,8 @@ class EngineLoop(ABC, Generic[N]):
         One at this very instant has, if its event came before the one that runs.
         """
         if (run := self._run) is not None:
-            clock = self._clock
-            steps, end_ps = run.steps_before(clock.now_ps + clock.past(END, self.index))
+            past_ps = self._clock.past(END, self.index)
+            steps, end_ps = run.steps_before(self._clock.now_ps + past_ps)
             if steps:
                 self._book_decode(run, steps, end_ps)
                 run.advance(steps, end_ps)
@@ -292,9 +288,7 @@ class EngineLoop(ABC, Generic[N]):
         batch.step(steps, end_ps - run.start_ps, self._fixed_ps)
         stretch.steps += steps
         stretch.end_ps = end_ps
-        self.scheduler.on_steps(steps, batch.per_client)
-        if self.scheduler.per_request_tokens:
-            batch.report_requests(steps, self.scheduler)
+        batch.report(steps, self.scheduler)
         if self.scheduler.times_steps:
             batch.report_time(stretch, self.scheduler)
 

@@ -1,7 +1,7 @@
 """Traffic: the arrival times of programs. One kind per file; ``source`` is the interface.
 
-To add one: write its file, add its line here. A workload file names it: ``arrivals = { kind =
-"NAME", params = { ... } }``.
+To add a kind: write its class, in a file of its own or beside those in ``planned``, and add its
+line here. A workload file names it: ``arrivals = { kind = "NAME", params = { ... } }``.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ DEFAULT = "gamma"
 # Paths, not classes, so that a run imports only what it needs.
 KINDS = {
     DEFAULT: "fairbench.workloads.traffic.gamma:Gamma",
-    "constant": "fairbench.workloads.traffic.constant:Constant",
-    "on-off": "fairbench.workloads.traffic.on_off:OnOff",
-    "ramp": "fairbench.workloads.traffic.ramp:Ramp",
-    "phases": "fairbench.workloads.traffic.phases:Phases",
-    "diurnal": "fairbench.workloads.traffic.diurnal:Diurnal",
-    "bursts": "fairbench.workloads.traffic.bursts:Bursts",
+    "constant": "fairbench.workloads.traffic.planned:Constant",
+    "on-off": "fairbench.workloads.traffic.planned:OnOff",
+    "ramp": "fairbench.workloads.traffic.planned:Ramp",
+    "phases": "fairbench.workloads.traffic.planned:Phases",
+    "diurnal": "fairbench.workloads.traffic.planned:Diurnal",
+    "bursts": "fairbench.workloads.traffic.planned:Bursts",
     "closed": "fairbench.workloads.traffic.closed:Closed",
     "trace": "fairbench.workloads.traffic.trace:Trace",
     "replay": "fairbench.workloads.traffic.replay:Replay",

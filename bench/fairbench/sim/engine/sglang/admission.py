@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 
 from fairbench.core import PS_PER_S, Request, new_tuple
 from fairbench.schedulers.base import LocalScheduler
@@ -111,7 +112,7 @@ class PrefillPass:
         node, _ = waiting.match(sequence.request)
         cache.lock(node)
         beside = sum((tokens for _, tokens in without), 0.0)  # mypyc adds in the type of the start
-        fits = self._fits(sequence, node, cache.locked_by([end for end, _ in without]) + beside)
+        fits = self._fits(sequence, node, locked_by([end for end, _ in without]) + beside)
         cache.unlock(node)
         return fits
 
@@ -212,3 +213,16 @@ def _book(sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
         sequence.admitted_ps = now_ps
         sequence.cached_tokens, sequence.extend_tokens = sequence.filled, extend
     scheduler.on_admitted(sequence.request, extend, recompute)
+
+
+def locked_by(ends: Iterable[KVNode]) -> int:
+    """Return the tokens that only these locks protect, with a ``lock`` per end."""
+    tokens, gone = 0, Counter[KVNode]()
+    for node in ends:
+        while (parent := node.parent) is not None:
+            gone[node] += 1
+            if gone[node] < node.locks:
+                break
+            tokens += node.length
+            node = parent
+    return tokens

@@ -58,8 +58,7 @@ class Worker(EngineLoop[KVNode]):
         cap = load_cap(limits.load_cap, ProfileCosts(profile))
         batch = RunningBatch(log.index)
         super().__init__(index, clock, scheduler, profile, log, batch, waiting, host, cap)
-        self.limits = limits
-        self.cache = cache
+        self.limits, self.cache = limits, cache
         self._ratio = NewTokenRatio(limits.schedule_conservativeness, limits.full_reservation)
         self._passes = PassInterval(limits.num_continuous_decode_steps)
         self._always_due = limits.num_continuous_decode_steps == 1
@@ -291,8 +290,7 @@ class Worker(EngineLoop[KVNode]):
             self._await_end(run)
 
     def _provide(self, steps: int) -> None:
-        batch = self.batch
-        self.cache.grow(steps, batch.per_client, batch.size)
+        self.cache.grow(steps, self.batch.per_client, self.batch.size)
 
     def _retract(self) -> None:
         """Take memory from running requests until the next decode step fits."""
