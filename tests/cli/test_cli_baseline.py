@@ -74,7 +74,7 @@ def test_a_changed_number_is_red_until_it_is_made_the_baseline(folder, in_this_p
     red = invoke("check", folder)
     assert red.exit_code == 1
     assert changed in " ".join(red.stdout.split())
-    assert red.stderr.endswith(f"If that is meant: fairbench baseline update {folder}\n")
+    assert red.stderr.endswith(f". If this is intended: fairbench baseline update {folder}\n")
     result = invoke("update", folder)
     assert result.stdout.startswith("mine:\n")
     assert changed in " ".join(result.stdout.split())

@@ -247,8 +247,8 @@ def test_an_interrupted_sweep_keeps_what_finished(tmp_path, signum, code):
     size, *told, last = stderr.splitlines()
     assert "4 simulations, about " in size  # both points, and the clients alone at each
     assert last == (
-        "fairbench: interrupted; 1 of 2 points are finished. "
-        f"Go on with: fairbench sweep --resume {store.path}"
+        "fairbench: interrupted; 1 of 2 points are finished. Continue with: "
+        f"fairbench sweep --resume {store.path}"
     )
     assert all(" after " in line for line in told), "of what was over before"
     assert len(told) <= 2

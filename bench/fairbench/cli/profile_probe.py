@@ -82,7 +82,7 @@ def probe(
             return fit_probe(probed, start, pool), served
 
     found, served = asyncio.run(measured())
-    source = f"probe of {base_url}, which calls its model {served}"
+    source = f"probe of {base_url}, model {served}"
     table = table_of(found, source, {})
     if as_json:
         print_json(table)

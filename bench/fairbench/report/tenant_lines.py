@@ -19,8 +19,8 @@ def tenant_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         return
     yield (
         "tenants",
-        f"minimum share in the tree {written(summary, 'tree_worst_share')}; Jain index of owners "
-        f"{written(summary, 'tree_jain_index')}",
+        f"minimum fair share among siblings {written(summary, 'tree_worst_share')}; Jain "
+        f"index of the top-level tenants {written(summary, 'tree_jain_index')}",
     )
     rows = sorted(summary["tenants"], key=_least_first)
     for row in rows[:MOST]:
