@@ -1,4 +1,4 @@
-"""The effect of a reserve of limits among sixteen clients: a table of docs/appendix/attacks.md.
+"""The effect of a reserve for absent clients, a table of docs/appendix/attacks.md.
 
     python studies attacks-reserve            # about ten minutes of CPU
     python studies attacks-reserve --table    # the table again, from results/attack-reserve.csv
@@ -66,7 +66,7 @@ ATTACKS: Mapping[str, Behaviour] = {
 
 
 def spec_of(reserve: int, seed: int) -> ExperimentSpec:
-    """Return the experiment of judges on four replicas, limited, with this reserve."""
+    """Return the experiment of judge programs on four replicas with this reserve."""
     flags = {
         **{"scheduler": "fair-finish", "workload": "judge", "scenario": "none", "dp": 4},
         **{"duration": DURATION_S, "seed": seed, **LIMITING},
@@ -92,7 +92,7 @@ def seen(spec: ExperimentSpec) -> tuple[Seen, float]:
 
 
 def simulate() -> list[dict[str, str]]:
-    """Return the rows: attack and reserve, and the twin's service relative to no reserve."""
+    """Return rows by attack and reserve, relative to the honest run without a reserve."""
     rows: list[dict[str, str]] = []
     without: list[float] = []
     for reserve in RESERVES:
@@ -143,7 +143,7 @@ def read() -> list[dict[str, str]]:
 
 
 def main(*flags: str) -> None:
-    """Simulate, and write the file and the page."""
+    """Simulate, and write the data file and the page."""
     if "--table" not in flags:
         rows = simulate()
         write_rows(TABLE, rows)

@@ -1,4 +1,4 @@
-"""Draw sentences for a reading test: ``python studies sentences [SEED]``.
+"""Draws sentences for a reading test: ``python studies sentences [SEED]``.
 
 Prints 15 sentences of the documents, 10 docstrings, 10 messages and 5 help texts. A reader who has
 not seen the rules judges each: is it natural, and is it clear the first time?

@@ -1,4 +1,4 @@
-"""Claim 35: what a textbook's listing prints of its SLO-aware scheduler, to the digit."""
+"""Claim 35: the output of a textbook's listing, reproduced to the digit."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ CLAIM = Claim(
 
 
 def judge_textbook() -> list[Judged]:
-    """Judge the claim, which takes a second."""
+    """Judge the claim (takes a second)."""
     return [Judged(CLAIM, judge_listing(played()), BASIS)]
 
 
