@@ -53,17 +53,17 @@ def docstrings() -> Iterator[str]:
 
 
 def messages() -> Iterator[str]:
-    """Yield the texts of errors that a user sees."""
+    """Yield the texts of errors that a user sees, with ``<name>`` in place of values."""
     for node in _nodes():
         if isinstance(node, ast.Call) and ERRORS.search(ast.unparse(node.func)) and node.args:
-            yield from _usable([ast.unparse(node.args[0])])
+            yield from _usable([_text(node.args[0])])
 
 
 def help_texts() -> Iterator[str]:
     """Yield the help texts of options."""
     for node in _nodes():
         if isinstance(node, ast.keyword) and node.arg == "help":
-            yield from _usable([ast.unparse(node.value)])
+            yield from _usable([_text(node.value)])
 
 
 def _nodes() -> Iterator[ast.AST]:
@@ -77,3 +77,25 @@ def _usable(texts: list[str]) -> Iterator[str]:
         plain = " ".join(text.split())
         if SHORTEST <= len(plain) <= LONGEST:
             yield plain
+
+
+def _text(node: ast.AST) -> str:
+    """Return the text of a literal, with ``<name>`` for each value; "" for other expressions."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_text, node.values))
+    return f"<{_name(node.value)}>" if isinstance(node, ast.FormattedValue) else ""
+
+
+def _name(node: ast.AST) -> str:
+    """Return the name of the value that an expression shows."""
+    skipped: set[ast.AST] = set()
+    for one in ast.walk(node):
+        if isinstance(one, ast.Call):
+            skipped.add(one.func)
+        if one not in skipped and isinstance(one, ast.Attribute | ast.Name):
+            return one.attr if isinstance(one, ast.Attribute) else one.id
+        if isinstance(one, ast.Attribute) and one in skipped:
+            skipped.add(one.value) if isinstance(one.value, ast.Constant) else None
+    return "value"
