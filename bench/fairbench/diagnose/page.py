@@ -45,7 +45,7 @@ MEANING = (
 
 
 def diagnosis_page(found: Diagnosis) -> Page:
-    """Return the page of a diagnosis."""
+    """Return the contents of the HTML page of a diagnosis."""
     answers = [*flood_lines(found), *harm_lines(found), change_line(found)]
     answers += [replica_line(found)] if found.plan else []
     return Page(

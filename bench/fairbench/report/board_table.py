@@ -179,7 +179,7 @@ def _legend(board: Board) -> Iterator[str]:
 
 
 def _carried(board: Board) -> Iterator[str]:
-    """Yield how many latencies the high percentiles have, and whether that is too few."""
+    """Yield the number of latencies behind each high percentile, and whether it is too small."""
     tail = max((CATALOGUE[one.key].tail for one in board.metrics), default=0)
     if board.fewest is not None and tail:
         few = "" if is_carried(board.fewest, tail) else f"; it needs about {ENOUGH[tail]}"

@@ -66,7 +66,7 @@ ATTACKS: Mapping[str, Behaviour] = {
 
 
 def spec_of(reserve: int, seed: int) -> ExperimentSpec:
-    """Return the experiment of judge programs on four replicas with this reserve."""
+    """Return an experiment with judge programs on four replicas and this reserve."""
     flags = {
         **{"scheduler": "fair-finish", "workload": "judge", "scenario": "none", "dp": 4},
         **{"duration": DURATION_S, "seed": seed, **LIMITING},
@@ -76,7 +76,7 @@ def spec_of(reserve: int, seed: int) -> ExperimentSpec:
 
 
 def workload_of(spec: ExperimentSpec, behaviour: Behaviour) -> WorkloadSpec:
-    """Return the attack on fifteen victims."""
+    """Return the experiment in which one client attacks fifteen victims."""
     usual = spec.workload.scenario("none")
     fewer = usual.model_copy(update={"rate": usual.rate / TIMES_FEWER, "rates": {}})
     return attack_workload(
@@ -85,7 +85,7 @@ def workload_of(spec: ExperimentSpec, behaviour: Behaviour) -> WorkloadSpec:
 
 
 def seen(spec: ExperimentSpec) -> tuple[Seen, float]:
-    """Return the results of a run, and the useful service of all clients."""
+    """Return the results of a run, and the total useful service of its clients."""
     plans, run = spec.client_plans(), simulate_tables(spec)
     everybody = party(run.tables, {plan.index: PLAIN for plan in plans}, DURATION_S)
     return seen_in(plans, *run), everybody.served

@@ -157,7 +157,7 @@ def _line(curve: Mapping[float, Mapping[str, float]]) -> tuple[Sequence[float], 
 
 
 def _loads(axes: Axes, curve: Mapping[float, Mapping[str, float]]) -> None:
-    """Label the points with their loads, without overlap."""
+    """Write its load next to each point, so that no two labels overlap."""
     last = (-9.0, -9.0)
     for load, x, y in zip(curve, *_line(curve), strict=True):
         if max(abs(x - last[0]), abs(y - last[1])) < 0.09:

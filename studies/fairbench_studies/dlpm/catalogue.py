@@ -1,4 +1,4 @@
-"""All figures by name, with the source of their numbers and their drawing function.
+"""All figures by name. Each has a source of numbers and a function that draws it.
 
 To add a figure, write its module and its sweep under its name; no list needs an entry.
 """

@@ -1,4 +1,4 @@
-"""The earlier claim: fair-finish against D2LPM and Preble as published."""
+"""The first claim of the study: fair-finish compared with the published D2LPM and Preble."""
 
 from __future__ import annotations
 

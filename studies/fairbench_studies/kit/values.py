@@ -1,4 +1,4 @@
-"""Numbers of a comparison's cells, for figures and claims."""
+"""The measured numbers of each configuration of a comparison, for figures and claims."""
 
 from __future__ import annotations
 

@@ -10,8 +10,9 @@ import ast
 import random
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from fairbench_studies.kit.rows import ROOT
 
@@ -54,9 +55,11 @@ def docstrings() -> Iterator[str]:
 
 def messages() -> Iterator[str]:
     """Yield the texts of errors that a user sees, with ``<name>`` in place of values."""
-    for node in _nodes():
-        if isinstance(node, ast.Call) and ERRORS.search(ast.unparse(node.func)) and node.args:
-            yield from _usable([_text(node.args[0])])
+    for tree in _trees():
+        known = _constants(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ERRORS.search(ast.unparse(node.func)) and node.args:
+                yield from _usable([_text(node.args[0], known)])
 
 
 def help_texts() -> Iterator[str]:
@@ -66,10 +69,26 @@ def help_texts() -> Iterator[str]:
             yield from _usable([_text(node.value)])
 
 
-def _nodes() -> Iterator[ast.AST]:
+def _trees() -> Iterator[ast.Module]:
     for folder in CODE:
         for path in sorted(Path(ROOT / folder).rglob("*.py")):
-            yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            yield ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _nodes() -> Iterator[ast.AST]:
+    for tree in _trees():
+        yield from ast.walk(tree)
+
+
+def _constants(tree: ast.Module) -> dict[str, str]:
+    """Return the texts and numbers that a module gives a name."""
+    return {
+        str(node.targets[0].id): str(node.value.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Constant)
+    }
 
 
 def _usable(texts: list[str]) -> Iterator[str]:
@@ -79,13 +98,16 @@ def _usable(texts: list[str]) -> Iterator[str]:
             yield plain
 
 
-def _text(node: ast.AST) -> str:
+def _text(node: ast.AST, known: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return the text of a literal, with ``<name>`` for each value; "" for other expressions."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(map(_text, node.values))
-    return f"<{_name(node.value)}>" if isinstance(node, ast.FormattedValue) else ""
+        return "".join(_text(part, known) for part in node.values)
+    if not isinstance(node, ast.FormattedValue):
+        return ""
+    name = _name(node.value)
+    return known.get(name, f"<{name.strip('_')}>")
 
 
 def _name(node: ast.AST) -> str:

@@ -30,7 +30,7 @@ def played() -> dict[str, Outcome]:
 
 
 def judge_listing(outcomes: dict[str, Outcome]) -> Finding:
-    """Compare all printed numbers exactly, and report what the listing ignores."""
+    """Compare all printed numbers exactly, and report inputs that the listing ignores."""
     found = {
         name: (one.finished, one.on_time, f"{one.short_on_time:.0%}", one.steps)
         for name, one in outcomes.items()

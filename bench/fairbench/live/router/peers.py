@@ -144,7 +144,7 @@ class Peering:
 
 
 def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
-    """Make the router one of several, if it has peers. Call this before any request."""
+    """Connect the router to its peers, if it has any. Call this before the first request."""
     if not config.peers:
         return None
     assert config.peer_key is not None, "a key is required"

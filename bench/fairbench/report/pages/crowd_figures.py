@@ -1,4 +1,4 @@
-"""The figures of a crowd: its Lorenz curve, and clients by fraction of their share."""
+"""The figures of runs with many clients: Lorenz curve, and clients by fraction of their share."""
 
 from __future__ import annotations
 

@@ -217,7 +217,10 @@ class EDF(LocalScheduler):
         return step_tokens(self._slack, self.setup, running, now_s)
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
-        """Return the requests by spare time, most first; aged or just returned requests go last."""
+        """Return requests in descending order of spare time.
+
+        Aged or just returned requests come last.
+        """
         self._now_s = now_s
         if self.setup.costs is not None:
             self._slack.look(running, self.setup.costs)

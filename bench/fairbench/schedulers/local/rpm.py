@@ -16,7 +16,7 @@ WINDOW_S = 60.0
 
 
 class RPM(LocalScheduler):
-    """A limit on the requests of each client per minute, in queue order.
+    """A limit on the requests of each client per minute. Requests keep their order in the queue.
 
     ``window=sliding`` counts those let through in the last 60 s, as the code behind [VTC]'s figures
     does ([VTC-artifact], lshare_req_queue.py), ``fixed`` those of the current minute. What is over

@@ -1,4 +1,4 @@
-"""Configurations of a figure, with summaries by scheduler and seed."""
+"""The configurations of a figure, each with its summaries by scheduler and seed."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def _same(first: Sequence[Part], second: Sequence[Part]) -> list[tuple[Part, Part]]:
-    """Return the parts with equal text."""
+    """Return the pairs of parts whose text is equal."""
     others = {part.text: part for part in second}
     return [(part, others[part.text]) for part in first if part.text in others]
 
