@@ -35,11 +35,11 @@ def test_of_a_plain_answer_there_is_nothing_to_say():
 @pytest.mark.parametrize(
     ("given", "bounds", "said"),
     [
-        ({"replicas": 1}, {}, "vtc on a100: 1 replica suffices, the fewest that were asked about"),
+        ({"replicas": 1}, {}, "vtc on a100: 1 replica suffices, the smallest number in the range"),
         (
             {"replicas": 4},
             {"low": 4},
-            "vtc on a100: 4 suffice, the fewest that were asked about",
+            "vtc on a100: 4 suffice, the smallest number in the range",
         ),
         (
             {"replicas": None, "targets": (target(TTFT, met=False, certain=False), target(SHARE))},
@@ -86,6 +86,6 @@ def test_what_is_cheaper_names_what_it_is_cheaper_than():
 def test_a_load_is_named_where_there_are_several():
     rows = [choice(name, load=load) for load in (1.0, 2.0) for name in ("vtc", "fcfs")]
     assert remarks(*rows, cheaper=[3]) == [
-        "nothing else that was asked about is cheaper than vtc on a100 at 1 times the load",
+        "no other choice is cheaper than vtc on a100 at 1 times the load",
         "cheaper than vtc on a100 at 2 times the load: fcfs on 2 x a100",
     ]

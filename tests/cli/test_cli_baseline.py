@@ -85,7 +85,7 @@ def test_a_changed_experiment_is_unlike_what_is_stored(folder):
     edit(folder / "mine" / "experiment.toml", "burstiness = 1.0\n", "")
     result = invoke("check", folder)
     assert result.exit_code == 2
-    assert "burstiness = 1.0 (not default); to store what it gives" in result.stderr
+    assert "burstiness = 1.0 (not default); to store the results" in result.stderr
 
 
 def test_an_experiment_without_results_is_refused_by_check(folder):

@@ -74,7 +74,7 @@ def test_the_page_of_a_run_says_who_got_what_and_how_to_run_it_again(run, tmp_pa
     assert (run / "experiment.toml").read_text() in shown.text
     assert json.loads((run / "manifest.json").read_text())["spec_identity"] in shown.text
     assert text.count("<svg") >= 2
-    assert "latencies only" in shown.text  # two programs are few
+    assert "60 latencies" in shown.text  # two programs are few
     assert "script" not in shown.tags
     assert HOSTILE in shown.text
 

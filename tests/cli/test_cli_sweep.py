@@ -186,8 +186,8 @@ def test_show_prints_the_comparison_again(swept):
     assert cells == {"cells": stored["cells"]}
     around = CliRunner().invoke(app, ["show", str(path.parent)])
     assert around.exit_code == 2
-    assert around.stderr.startswith(f"fairbench: {path.parent}: is neither run nor sweep, but has")
-    assert around.stderr.endswith(f"such as {path}\n")
+    assert around.stderr.startswith(f"fairbench: {path.parent}: must be the directory of a run or")
+    assert around.stderr.endswith(f"such as {path} inside it\n")
 
 
 def test_a_failing_point_is_reported_and_stops_no_other(tmp_path, in_this_process):

@@ -140,9 +140,9 @@ def test_the_requests_of_a_trace_count_each_and_its_busiest_minute_is_told(flood
         (plain(rate=18.0) | {"arrivals": DAY}, "of it in the busiest minute, around 5 s"),
         (
             plain(rate=0.005),
-            "4 of 4 clients send fewer than 20 programs on average, 4 of",
+            "4 of 4 clients send fewer than 20 programs on average, and 4 of",
         ),
-        (PLAIN | {"params": HUGE}, "client-0..3: 100% of the requests are refused"),
+        (PLAIN | {"params": HUGE}, "client-0..3: 100% of the requests will be refused"),
         (PLAIN | {"arrivals": CLOSED}, "users in closed loops"),
         (
             plain(presence={"windows": [[100.0, 200.0]]}),

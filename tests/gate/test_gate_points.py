@@ -52,7 +52,7 @@ def test_a_run_without_a_counterpart_is_refused_and_compared_with_the_nearest(tm
         read_pairs(*pair)
     assert str(caught.value) == (
         f"{more / 'two'}: no run of the same experiment in {fewer}; "
-        "the nearest, one, differs in dp = 2 (not 1), seed = [7] (not [0]); "
+        "the nearest run, one, differs in dp = 2 (not 1), seed = [7] (not [0]); "
         "allow an intended change with --allow KEY"
     )
 

@@ -100,7 +100,7 @@ def test_a_changed_file_counts_once_it_has_stayed_the_same(keys, caplog):
     assert told == [weights]
     assert at.quotas.limits == {}
     assert [one.partition("keys.toml: ")[2] for one in caplog.messages] == [
-        "read again: 1 keys of 1 clients"
+        "reloaded: 1 keys of 1 clients"
     ]
 
 

@@ -52,7 +52,7 @@ def test_a_run_in_which_all_is_well_warns_of_nothing():
             {"queue_empty_share": 0.51, "lone_tpot_ratio": 4.1},
             "Backlog hidden: queues",
         ),
-        ({"max_service_gap": 50.5}, "above the bound"),
+        ({"max_service_gap": 50.5}, "exceeds the bound"),
     ],
 )
 def test_each_thing_to_know_is_one_sentence(changes, wanted):

@@ -185,7 +185,7 @@ def test_bounds_stay_bounds():
 def test_the_table_says_whether_its_percentile_is_carried():
     assert "P95: each client has at least 60 latencies." in board_text(make_board([line("a")]))
     few = board_text(make_board([line("a"), line("b", victim_n=59)]))
-    assert "P95: of 59 latencies of a client or more; it needs about 60." in few
+    assert "P95: each client has at least 59 latencies; it needs about 60." in few
     many = [line("a", victim_n=300, victim_p99_s=12.0, sharing_incentive_p99=1.0)]
     assert "P99: each client has at least 300 latencies." in board_text(make_board(many))
 

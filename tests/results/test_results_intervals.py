@@ -89,7 +89,7 @@ def test_intervals_known_by_hand():
 
 def test_one_value_has_no_interval_and_none_no_mean():
     assert t_interval([3.0]) == (3.0, None, None)
-    with pytest.raises(ValueError, match="no values"):
+    with pytest.raises(ValueError, match="at least one value"):
         t_interval([])
 
 
