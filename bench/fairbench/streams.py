@@ -1,4 +1,4 @@
-"""Named streams of random numbers: each purpose has its own, and none shifts another's draws."""
+"""Named streams of random numbers: draws for one purpose never change the draws for another."""
 
 from __future__ import annotations
 

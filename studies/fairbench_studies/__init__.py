@@ -1,1 +1,1 @@
-"""The studies of fairbench: papers, attacks, traces and comparisons, reproduced."""
+"""The studies of fairbench: reproductions of papers, attacks, traces and comparisons."""

@@ -1,4 +1,4 @@
-"""``fairbench reproduce``: run what a figure of the paper still lacks, then draw it."""
+"""``fairbench reproduce``: runs a figure's missing simulations, then draws it."""
 
 from __future__ import annotations
 

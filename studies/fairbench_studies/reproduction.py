@@ -1,4 +1,4 @@
-"""The work of ``fairbench reproduce``: complete the runs of a figure, draw it, judge claims."""
+"""The work of ``fairbench reproduce``: complete runs, draw figures, judge claims."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TIMED = "fig4"  # the one figure of timings, not of runs
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of ``fairbench reproduce``. ``show``: show progress."""
+    """The options of ``fairbench reproduce``."""
 
     figure: str
     quick: bool
@@ -59,7 +59,7 @@ class Asked:
 
 
 def carry_out(asked: Asked) -> None:
-    """Complete the runs of a figure, draw it, and judge claims. Raises UsageError, RunFailed."""
+    """Complete the runs of a figure, draw it, and judge claims."""
     _check(asked)
     if asked.on_map:
         files = MapFiles(asked.output_dir, asked.claims_dir, asked.suffixes)
@@ -106,7 +106,7 @@ def _another_paper(asked: Asked) -> None:
 
 
 def _figures(asked: Asked) -> None:
-    """Complete figures of the DLPM paper and draw them, or judge its claims, or both."""
+    """Complete and draw figures of the DLPM paper, or judge its claims, or both."""
     drawn = asked.figure != CLAIMS
     if drawn:
         check_drawable()
@@ -122,7 +122,7 @@ def _figures(asked: Asked) -> None:
 
 
 def _wanted(figure: str, preset: str | None) -> list[PaperFigure]:
-    """Return the figures whose runs are needed. Raises UsageError for what a preset has not."""
+    """Return the figures whose runs are needed. Raises UsageError if a preset has none."""
     if figure not in (ALL, CLAIMS):
         return [figure_named(figure, preset)]
     at_preset = list(figures_of(preset or AUTHORS).values())
@@ -134,7 +134,7 @@ def _wanted(figure: str, preset: str | None) -> list[PaperFigure]:
 def _fill(
     folders: Mapping[PaperFigure, Path], executor: Executor, *, quick: bool, show: bool
 ) -> None:
-    """Run what is missing in the store of each figure.
+    """Run the missing simulations in the store of each figure.
 
     Raises RunFailed if points failed, after all the others; Interrupted when interrupted.
     """

@@ -512,7 +512,9 @@ def test_what_is_refused_in_one_line(tmp_path, words, complaint, monkeypatch):
 
 def test_a_rediscovery_that_is_interrupted_does_not_say_how_to_go_on(tmp_path):
     cut = search(tmp_path, replace(PLAN, confirm=0, keep=0), most=2)
-    with pytest.raises(Interrupted, match="--rediscover starts anew") as error:
+    with pytest.raises(
+        Interrupted, match="--rediscover cannot be continued; its trials are in"
+    ) as error:
         rediscover(cut, [Sought("padding-3k", "lpm", "padding_tokens")])
     assert "--resume" not in str(error.value)
 

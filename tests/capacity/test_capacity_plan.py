@@ -126,7 +126,7 @@ def command(*arguments):
 def test_the_command_says_that_the_smallest_does(in_this_process, tmp_path):
     result = command("--slo", "ttft_p99<60s", "--dp", "1..3", "--result-dir", tmp_path)
     assert result.exit_code == 0, result.output
-    assert "vtc on a100: 1 replica suffices, the fewest" in result.stdout
+    assert "vtc on a100: 1 replica suffices, the smallest" in result.stdout
     assert "sharing incentive" in result.stdout
     shown = CliRunner().invoke(app, ["show", str(tmp_path / "plan")])
     assert shown.stdout == result.stdout
@@ -147,7 +147,7 @@ def test_the_command_fails_where_nothing_suffices(in_this_process, tmp_path):
     answer = json.loads(result.stdout)
     assert answer["choices"][0]["replicas"] is None
     assert [one["replicas"] for one in answer["choices"][0]["tried"]] == [1, 2]
-    assert "nothing from 1 to 2 replicas suffices" in result.stderr
+    assert "no number of replicas from 1 to 2 meets the targets" in result.stderr
 
 
 @pytest.mark.parametrize(

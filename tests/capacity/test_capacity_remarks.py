@@ -35,11 +35,11 @@ def test_of_a_plain_answer_there_is_nothing_to_say():
 @pytest.mark.parametrize(
     ("given", "bounds", "said"),
     [
-        ({"replicas": 1}, {}, "vtc on a100: 1 replica suffices, the fewest that were asked about"),
+        ({"replicas": 1}, {}, "vtc on a100: 1 replica suffices, the smallest number in the range"),
         (
             {"replicas": 4},
             {"low": 4},
-            "vtc on a100: 4 suffice, the fewest that were asked about",
+            "vtc on a100: 4 suffice, the smallest number in the range",
         ),
         (
             {"replicas": None, "targets": (target(TTFT, met=False, certain=False), target(SHARE))},
@@ -59,8 +59,11 @@ def test_of_a_plain_answer_there_is_nothing_to_say():
         (
             {"targets": (target(TTFT), target(SHARE, certain=False))},
             {},
-            "vtc on a100: on average min_share>80% is met, but not in the whole interval: "
-            "more seeds (--num-runs) make it smaller, --certain asks for all of it",
+            (
+                "vtc on a100: on average min_share>80% is met, but not over the whole "
+                "95% interval; more seeds (--num-runs) make the interval smaller, and "
+                "--certain requires the whole interval"
+            ),
         ),
     ],
 )
@@ -76,13 +79,13 @@ def test_what_is_cheaper_names_what_it_is_cheaper_than():
     rows = choice("vtc", 3, cost=6.0), choice("fcfs", 2, cost=4.0)
     said = "cheaper than vtc on a100: fcfs on 2 x a100 for 4.00 an hour"
     assert remarks(*rows, cheaper=[1]) == [said]
-    said = "nothing else that was asked about is cheaper than vtc on a100"
+    said = "no other choice is cheaper than vtc on a100"
     assert remarks(*rows) == [said]
 
 
 def test_a_load_is_named_where_there_are_several():
     rows = [choice(name, load=load) for load in (1.0, 2.0) for name in ("vtc", "fcfs")]
     assert remarks(*rows, cheaper=[3]) == [
-        "nothing else that was asked about is cheaper than vtc on a100 at 1 times the load",
+        "no other choice is cheaper than vtc on a100 at 1 times the load",
         "cheaper than vtc on a100 at 2 times the load: fcfs on 2 x a100",
     ]

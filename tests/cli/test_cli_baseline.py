@@ -74,7 +74,7 @@ def test_a_changed_number_is_red_until_it_is_made_the_baseline(folder, in_this_p
     red = invoke("check", folder)
     assert red.exit_code == 1
     assert changed in " ".join(red.stdout.split())
-    assert red.stderr.endswith(f"If that is meant: fairbench baseline update {folder}\n")
+    assert red.stderr.endswith(f". If this is intended: fairbench baseline update {folder}\n")
     result = invoke("update", folder)
     assert result.stdout.startswith("mine:\n")
     assert changed in " ".join(result.stdout.split())
@@ -85,7 +85,7 @@ def test_a_changed_experiment_is_unlike_what_is_stored(folder):
     edit(folder / "mine" / "experiment.toml", "burstiness = 1.0\n", "")
     result = invoke("check", folder)
     assert result.exit_code == 2
-    assert "burstiness = 1.0 (not default); to store what it gives" in result.stderr
+    assert "burstiness = 1.0 (not default); to store the results" in result.stderr
 
 
 def test_an_experiment_without_results_is_refused_by_check(folder):

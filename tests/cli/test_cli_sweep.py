@@ -186,8 +186,8 @@ def test_show_prints_the_comparison_again(swept):
     assert cells == {"cells": stored["cells"]}
     around = CliRunner().invoke(app, ["show", str(path.parent)])
     assert around.exit_code == 2
-    assert around.stderr.startswith(f"fairbench: {path.parent}: is neither run nor sweep, but has")
-    assert around.stderr.endswith(f"such as {path}\n")
+    assert around.stderr.startswith(f"fairbench: {path.parent}: must be the directory of a run or")
+    assert around.stderr.endswith(f"such as {path} inside it\n")
 
 
 def test_a_failing_point_is_reported_and_stops_no_other(tmp_path, in_this_process):
@@ -247,8 +247,8 @@ def test_an_interrupted_sweep_keeps_what_finished(tmp_path, signum, code):
     size, *told, last = stderr.splitlines()
     assert "4 simulations, about " in size  # both points, and the clients alone at each
     assert last == (
-        "fairbench: interrupted; 1 of 2 points are finished. "
-        f"Go on with: fairbench sweep --resume {store.path}"
+        "fairbench: interrupted; 1 of 2 points are finished. Continue with: "
+        f"fairbench sweep --resume {store.path}"
     )
     assert all(" after " in line for line in told), "of what was over before"
     assert len(told) <= 2

@@ -108,4 +108,4 @@ def test_requests_without_a_client_among_others_are_told(tmp_path, users, told):
     rows = (f"{at},{user},9,1" for at, user in enumerate(users.split(",")))
     path.write_text("\n".join(["t,user,isl,osl", *rows]), encoding="utf-8")
     shown = CliRunner().invoke(app, ["trace", "inspect", str(path)]).stdout
-    assert ("all is whatever names none" in shown) is told
+    assert ("all stands for requests without a client" in shown) is told

@@ -139,7 +139,7 @@ def test_a_node_that_will_not_do_is_named(cluster, monkeypatch):
     here = probe.versions()
     monkeypatch.setattr(probe, "versions", lambda: {**here, "numpy": "0.1"})
     said = refused(launcher(cluster), Wanted(1))
-    assert re.match(r"node [\d.]+, for worker-0 has numpy .*, here it is 0\.1: they", said)
+    assert re.match(r"node [\d.]+, for worker-0 has numpy .*, and here it is 0\.1: servers", said)
 
 
 def test_a_cluster_that_is_not_there_is_one_line():

@@ -128,24 +128,27 @@ def test_the_requests_of_a_trace_count_each_and_its_busiest_minute_is_told(flood
     assert found["peak"] == pytest.approx(10, rel=0.1)  # nearly everything, in a tenth
     assert found["load_uncached"] < 0.7 < 1 < found["peak_load"]
     said = " ".join(found["surprises"])
-    assert "every scheduler will look the same" not in said
+    assert "hardly any request waits, so all schedulers will give similar results" not in said
     assert "in the busiest minute, around 2" in said
 
 
 @pytest.mark.parametrize(
     ("workload", "said"),
     [
-        (plain(rate=1.0), "every scheduler will look the same"),
-        (plain(rate=60.0), "far more than the cluster can do"),
+        (plain(rate=1.0), "hardly any request waits, so all schedulers will give similar results"),
+        (plain(rate=60.0), "the load is far above the capacity of the cluster, so"),
         (plain(rate=18.0) | {"arrivals": DAY}, "of it in the busiest minute, around 5 s"),
         (
             plain(rate=0.005),
-            "4 of 4 clients send fewer than 20 programs on average, 4 of",
+            "4 of 4 clients send fewer than 20 programs on average, and 4 of",
         ),
-        (PLAIN | {"params": HUGE}, "client-0..3: 100% of the requests are refused"),
+        (PLAIN | {"params": HUGE}, "client-0..3: 100% of the requests will be refused"),
         (PLAIN | {"arrivals": CLOSED}, "users in closed loops"),
-        (plain(presence={"windows": [[100.0, 200.0]]}), "nobody sends anything: no client is"),
-        (plain(rate=30.0), "4 of 4 well-behaved clients ask for more than a fair share"),
+        (
+            plain(presence={"windows": [[100.0, 200.0]]}),
+            "no client sends a request: no client is present while",
+        ),
+        (plain(rate=30.0), "4 of 4 well-behaved clients need more than a fair share, so they wait"),
     ],
 )
 def test_what_would_surprise_is_said(workload, said):

@@ -144,7 +144,7 @@ def test_markdown_has_one_line_a_configuration_and_stays_short():
     assert (
         sum(line.startswith("| ") for line in first.split("\n")) == 402
     )  # with the head and the line below it
-    assert "left out, for length." in text
+    assert "omitted because of their length.\n" in text
     assert text.count("<details>") == text.count("</details>") > 10
 
 

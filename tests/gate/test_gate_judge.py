@@ -129,7 +129,7 @@ def test_over_seeds_a_clause_is_judged_by_paired_changes():
     assert paired(f"{LESS}:+18.5%", before, after) == (
         CANNOT_TELL,
         "+1.5% [-0.186%, +3.19%] from the limit, paired over 3 seeds; about 2 more seeds would "
-        "tell",
+        "decide",
     )
 
 

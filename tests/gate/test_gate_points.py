@@ -52,8 +52,8 @@ def test_a_run_without_a_counterpart_is_refused_and_compared_with_the_nearest(tm
         read_pairs(*pair)
     assert str(caught.value) == (
         f"{more / 'two'}: no run of the same experiment in {fewer}; "
-        "the nearest, one, differs by choice in dp = 2 (not 1), seed = [7] (not [0]); "
-        "a change that is meant: --allow KEY"
+        "the nearest run, one, differs in dp = 2 (not 1), seed = [7] (not [0]); "
+        "allow an intended change with --allow KEY"
     )
 
 
@@ -69,7 +69,7 @@ def test_a_change_that_is_allowed_by_name_is_compared_and_told(tmp_path):
     (pair,) = read_pairs(one, other, ["vtc.charge"])
     assert [summary["jain_index"] for summary in pair.after] == [0.5]
     assert pair.causes == ('allowed change: vtc.charge = "input" (now "extend")',)
-    with pytest.raises(DataError, match="differs by choice in"):
+    with pytest.raises(DataError, match="allow an intended change with --allow KEY"):
         read_pairs(one, other, ["dp"])  # another key
     with pytest.raises(UsageError, match=r"unknown --allow 'vtc\.charges'"):
         read_pairs(one, other, ["vtc.charges"])
@@ -225,6 +225,6 @@ def test_every_point_finds_its_own_under_other_defaults(tmp_path):
 def test_what_somebody_chose_is_still_another_experiment(tmp_path):
     old = of_a_version(store(tmp_path / "a"), 7.5, ["workload.scenarios.s1.rate"])
     new = of_a_version(store(tmp_path / "b"), 2.5, [])
-    message = r"differs by choice in workload\.scenarios\.s1\.rate = 7\.5 \(not 2\.5\); "
+    message = r"differs in workload\.scenarios\.s1\.rate = 7\.5 \(not 2\.5\); "
     with pytest.raises(DataError, match=message):
         read_pairs(old, new)

@@ -103,7 +103,13 @@ def test_the_official_client_is_told_why_several_answers_are_refused():
             (client.completions, {"prompt": ["a", "b"]}),
             (client.completions, {"prompt": [[1, 2], [3]]}),
         ):
-            with pytest.raises(openai.BadRequestError, match="workers lose the client of a batch"):
+            with pytest.raises(
+                openai.BadRequestError,
+                match=(
+                    r"a request must have one prompt and one answer \(n = 1\), because "
+                    "workers do not keep the client of a batch"
+                ),
+            ):
                 await path.create(model="m", max_tokens=2, **asked)
         one = await client.completions.create(
             model="m", prompt=["a"], max_tokens=2, n=1, best_of=1, user="ann"

@@ -123,7 +123,7 @@ def test_hosts_with_something_else_installed_are_refused(monkeypatch):
     probe.check_alike(foreign, engine)  # an engine has a Python of its own
     with pytest.raises(UsageError, match=r"host a has Python 2\.7, and here it is 3"):
         probe.check_alike(foreign, Wanted(1))
-    with pytest.raises(UsageError, match=r"host a has fairbench 0, here it is"):
+    with pytest.raises(UsageError, match=r"host a has fairbench 0, and here it is"):
         probe.check_alike({"host a": {**here, "fairbench": "0"}}, engine)
 
 

@@ -188,5 +188,5 @@ def test_a_run_needs_the_right_scheduler_with_the_right_parameters():
     with pytest.raises(RunFailed, match=r"dlpm\.quantum = 500 instead of 10000"):
         require_active([right], local="dlpm", settings={})
     other = PluginReport(**own_report("dlpm", {}))
-    with pytest.raises(RunFailed, match=r"dlpm\.quantum=10000, not 500"):
+    with pytest.raises(RunFailed, match=r"dlpm\.quantum = 10000 instead of 500"):
         require_active([right, other], local="dlpm", settings=SETTINGS)

@@ -100,7 +100,7 @@ def test_a_changed_file_counts_once_it_has_stayed_the_same(keys, caplog):
     assert told == [weights]
     assert at.quotas.limits == {}
     assert [one.partition("keys.toml: ")[2] for one in caplog.messages] == [
-        "read again: 1 keys of 1 clients"
+        "reloaded: 1 keys of 1 clients"
     ]
 
 
@@ -116,7 +116,7 @@ def test_a_broken_or_lost_file_changes_nothing_and_is_told_of_once(keys, broken,
     assert (at.keys.get("secret-1"), at.weights["ann"]) == ("ann", 4.0)
     assert at.quotas.limits["bob"].requests == 2
     [warning] = caplog.messages
-    assert "what was read before holds on" in warning
+    assert "the previous content stays in force" in warning
     assert "secret" not in warning
     keys.write_text('"secret-4" = "ann"\n')
     at.look()

@@ -356,7 +356,7 @@ JSON = {"Content-Type": "application/json"}
             400,
             "must be kv=tcp://HOST:PORT or replay=tcp://HOST:PORT",
         ),
-        ({"json": {"url": "http://h", "keys": "SECRET"}}, 400, "only url and key"),
+        ({"json": {"url": "http://h", "keys": "SECRET"}}, 400, "choose from url and key"),
         ({"json": {"url": "http://h", "key": "SECRET\n"}}, 400, "key: must be a text"),
     ],
 )

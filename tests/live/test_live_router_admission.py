@@ -51,7 +51,9 @@ def test_who_would_be_late_is_told_by_how_much():
     at = desk()
     assert at.dispatch(asked(at)) is not None
     assert at.dispatch(asked(at, 1.5)) is not None
-    with pytest.raises(Problem, match=r"late by about 6\.0 s") as raised:
+    with pytest.raises(
+        Problem, match=r"the request would miss its deadline by about 6\.0 s"
+    ) as raised:
         at.dispatch(asked(at, 1.0, tokens=700))
     assert (raised.value.status, raised.value.retry_after_s) == (429, 6)
     assert at.under_way == 2
@@ -102,7 +104,7 @@ def test_over_http_a_request_that_cannot_be_in_time_gets_429():
             status, headers, body = await answered(under_test, SOON_MS)
             assert status == 429
             assert int(headers["Retry-After"]) > 60
-            assert "it would be late by about" in body["error"]["message"]
+            assert "the request would miss its deadline by about" in body["error"]["message"]
             assert worker.seen == []
             assert (await answered(under_test, 10 * 3_600_000))[0] == 200
             assert (await answered(under_test))[0] == 200  # it asks for no time

@@ -38,9 +38,9 @@ def test_the_youngest_that_waits_of_who_has_most_makes_room():
         assert taken.evicted == [("flood", 4)]
         taken.take("bob")  # the flooder has three
         assert taken.evicted == [("flood", 4), ("flood", 3)]
-        with pytest.raises(Problem, match="4 requests"):
+        with pytest.raises(Problem, match="4 unfinished requests"):
             taken.take("flood")
-        with pytest.raises(Problem, match="4 requests"):
+        with pytest.raises(Problem, match="4 unfinished requests"):
             taken.take("ann")  # would only turn the tables: both would have two
 
 
@@ -70,7 +70,9 @@ def test_a_client_has_a_limit_of_its_own():
         taken = Taken(stack, 10, most_each=2)
         taken.take("ann")
         taken.take("ann")
-        with pytest.raises(Problem, match="2 requests of this client") as raised:
+        with pytest.raises(
+            Problem, match="this client already has 2 unfinished requests, the"
+        ) as raised:
             taken.take("ann")
         assert raised.value.status == 429
         taken.take("bob")

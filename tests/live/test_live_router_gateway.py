@@ -144,7 +144,9 @@ def test_a_request_whose_worker_failed_neither_waits_nor_pays_again():
     again = at.dispatch(flight.request)
     assert again is not None
     served(at, again, Charge(100, 8, 0))
-    with pytest.raises(Problem, match="no more of this client") as raised:
+    with pytest.raises(
+        Problem, match="the queue is full for this client; try again later"
+    ) as raised:
         at.dispatch(asked(at))
     assert (raised.value.status, raised.value.retry_after_s) == (429, 5)
 

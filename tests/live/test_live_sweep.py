@@ -146,7 +146,7 @@ def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path, signum, code):
         stdout, stderr = process.communicate()
     assert (process.returncode, stdout) == (code, "")
     if signum == signal.SIGINT:
-        assert "1 of 2 points are finished. Go on with: fairbench sweep --resume" in stderr
+        assert "interrupted; 1 of 2 points are finished. Continue with: fairbench sweep" in stderr
     (done,) = store.finished().values()
     assert len(list(store.runs.iterdir())) == 2
     assert list_left(store.path) == ["chat none dp 1, d2lpm, seed 1"]

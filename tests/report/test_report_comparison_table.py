@@ -98,7 +98,7 @@ def test_one_high_percentile_that_every_run_carries(tmp_path, cohorts, tail, val
 def test_demand_limited_places_are_marked(tmp_path):
     text = comparison_text(cells(tmp_path, lpm={}, vtc={"demand_limited": True}))
     assert "\nchat s1 dp 1 ~\n" in text
-    assert "~ demand-limited" in text
+    assert "~ limited by demand: queues were empty for a part of" in text
     assert "~" not in comparison_text(cells(tmp_path / "other", lpm={}))
 
 

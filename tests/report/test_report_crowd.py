@@ -125,7 +125,7 @@ def test_of_several_runs_the_worst_by_the_mean_are_shown():
     rows = [line.strip() for line in lines if line.strip().startswith("client-")]
     assert len(rows) == 10
     assert rows[0].startswith("client-1,")
-    assert "  clients: the 10 of 40 that came off worst" in lines
+    assert "  clients: the 10 of 40 clients that are worst off" in lines
     few = combine([run | {"clients": run["clients"][:5]} for run in runs])
     assert shown_clients(few) == (few["clients"], "")
 

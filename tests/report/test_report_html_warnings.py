@@ -41,15 +41,18 @@ def test_a_run_in_which_all_is_well_warns_of_nothing():
         ({"jain_index_actual": None}, "of actual service is undefined"),
         ({"refused": 7}, "7 of 1,000 requests failed or were refused"),
         ({"unfinished": 7}, "7 of 1,000 requests were unfinished"),
-        ({"victim_p99_s": 100.5}, "The window (100 s) is shorter than the P99"),
-        ({"victim_p95_s": 100.5, "victim_n": 299}, "The window (100 s) is shorter than the P95"),
-        ({"victim_n": 59}, "A P95 is of 59 latencies only; it needs about 60."),
+        ({"victim_p99_s": 100.5}, "The measured window (100 s) is shorter than the P99"),
+        (
+            {"victim_p95_s": 100.5, "victim_n": 299},
+            "The measured window (100 s) is shorter than the P95",
+        ),
+        ({"victim_n": 59}, "A P95 needs about 60 latencies, and a client has only 59."),
         ({"demand_limited": True, "queue_empty_share": 0.4}, "queues were empty 40.0%"),
         (
             {"queue_empty_share": 0.51, "lone_tpot_ratio": 4.1},
             "Backlog hidden: queues",
         ),
-        ({"max_service_gap": 50.5}, "above the bound"),
+        ({"max_service_gap": 50.5}, "exceeds the bound"),
     ],
 )
 def test_each_thing_to_know_is_one_sentence(changes, wanted):
@@ -65,7 +68,9 @@ def test_who_has_too_few_for_a_p99_is_judged_by_the_p95(n):
 
 def test_a_summary_from_before_the_p95_keeps_its_p99_and_the_warning():
     old = {key: value for key, value in FINE.items() if key != "victim_p95_s"} | {"victim_n": 120}
-    assert list(run_warnings(old)) == ["A P99 is of 120 latencies only; it needs about 300."]
+    assert list(run_warnings(old)) == [
+        "A P99 needs about 300 latencies, and a client has only 120."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -95,12 +100,12 @@ def test_a_lower_bound_is_written_as_one():
 @pytest.mark.parametrize(
     ("changes", "wanted"),
     [
-        ({"complete": False}, "ended before their time"),
+        ({"complete": False}, "ended early"),
         ({"refused": 7}, "had requests that failed"),
         ({"notes": {"lateness": "1% were late"}}, "sent requests late"),
         ({"victim_p99_s": 100.5}, "have a window shorter than the P99"),
         ({"victim_p95_s": 100.5, "victim_n": 60}, "have a window shorter than the P95"),
-        ({"victim_n": 59}, "have a P95 of fewer than 60 latencies"),
+        ({"victim_n": 59}, "have fewer than 60 latencies for a P95"),
         ({"queue_empty_share": 0.51, "lone_tpot_ratio": 4.1}, "hide their backlog"),
         ({"max_service_gap": 50.5}, "have a service gap above the bound"),
     ],

@@ -267,7 +267,7 @@ def test_the_gap_is_also_told_in_seconds_of_cluster_service():
             "whole run not contended: no client was short of service",
         ),
         ({"failed": 2}, "3 refused, 2 failed"),
-        ({"token_count_method": "4.6 characters a token"}, "input: 4.6 characters a token"),
+        ({"token_count_method": "4.6 characters a token"}, "data set: 4.6 characters a token"),
         ({"mem_fraction_static": 0.88}, "(mem_fraction_static 0.88)"),
         ({"mem_fraction_static": None}, "(set by --max-total-tokens)"),
         ({"simulated": False, "served": "SGLang with m"}, "measured on SGLang with m, dp 4"),

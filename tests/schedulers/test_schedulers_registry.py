@@ -125,7 +125,7 @@ def test_no_entry_point_can_take_a_name_that_is_taken(install, name):
     [
         ("no_such_module:Mine", "cannot be loaded from no_such_module:Mine"),
         (f"{__name__}:Theirs", "cannot be loaded"),
-        (f"{__name__}:FakeEntryPoint", "is not a LocalScheduler"),
+        (f"{__name__}:FakeEntryPoint", "must be a class derived from LocalScheduler"),
     ],
 )
 def test_a_broken_entry_point_is_one_clear_line(install, value, message):

@@ -120,7 +120,7 @@ def test_a_run_is_judged_and_says_so(documented):
     rows = {one["class"]: one["goodput_ratio"] for one in summary["goodput_classes"]}
     assert rows["batch"] == 1 > rows["interactive"]
     text = summary_text(summary, path=Path("x"))
-    assert re.search(r"^goodput +\d\d\.\d% of the requests asked for were on time", text, re.M)
+    assert re.search(r"^goodput +\d\d\.\d% of the requests met their targets", text, re.M)
     assert "on time by class: interactive " in text
     combined = combine([summary, small(documented, seed=1)])
     assert combined["goodput_ratio"]["runs"] == 2

@@ -88,7 +88,7 @@ class Comparison:
             *("low", "high", "decision"),
         )
         rows = _differences(self._shown).to_pylist()
-        return html_table("Differences to the baseline", rows, columns)
+        return html_table("Differences from the baseline", rows, columns)
 
     def __repr__(self) -> str:
         return f"<fairbench.Comparison {self.runs.num_rows} runs, {len(self._shown)} pairs>"

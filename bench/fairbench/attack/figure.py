@@ -33,7 +33,7 @@ def draw(search: Search, found: Sequence[Found], paths: Sequence[Path]) -> None:
         for rank, one in enumerate(found, 1):
             place = (one.harm["kept"]["mean"], one.harm["gain"]["mean"])
             plane.annotate(str(rank), place, xytext=(4, 3), textcoords="offset points", fontsize=8)
-        plane.set_xlabel("victims' service kept (1: as beside the honest twin)")
+        plane.set_xlabel("victims' service relative to the honest run")
         plane.set_ylabel("attacker's gain in useful service")
         values = [value_of(trial.harms, objective) for trial in trials]
         course.plot([trial.number + 1 for trial in trials], values, "o", color=SERIES[0].colour)

@@ -23,7 +23,7 @@ class Objective(StrEnum):
 LABELS = {
     Objective.GAIN: "gain",
     Objective.HARM: "loss of the victims (1 - kept)",
-    Objective.LATENCY: "victims' P95 (1: as beside the honest twin)",
+    Objective.LATENCY: "victims' P95 relative to the honest run",
 }
 
 

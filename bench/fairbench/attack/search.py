@@ -180,9 +180,9 @@ class Search:
                 )
 
     def _simulate(self, specs: Sequence[ExperimentSpec], how: Any = tried) -> list[Any]:
-        again = f"Go on with: fairbench attack --resume {self.store.path}"
+        again = f"Continue with: fairbench attack --resume {self.store.path}"
         if not self.plan.keep:
-            again = f"--rediscover starts anew; its trials are in {self.store.path}"
+            again = f"--rediscover cannot be continued; its trials are in {self.store.path}"
         tasks = [task_of(partial(timed, how), spec) for spec in specs]
         results = simulate_all(tasks, self.context, again)
         cpu_s = self.spent.cpu_s + sum(took_s for _, took_s in results)

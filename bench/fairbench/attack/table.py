@@ -13,9 +13,10 @@ from fairbench.report.table import MAX_WIDTH, printed
 
 KEYS = ("kept", "finished", "gain")
 EXPLAINED = (
-    "kept: what victims were served of what was due, against the honest twin; finished: their "
-    "programs that were over, likewise; gain: the attacker's useful service against its own as the "
-    "twin; P95: the victims' latency, > where it is at least that. 95% intervals over seeds."
+    "All columns are relative to the run in which the attacker is honest. kept: fraction "
+    "of the victims' due service that was served; finished: their finished programs; "
+    "gain: useful service of the attacker; P95: latency of the victims (> is a lower "
+    "bound). 95% intervals over seeds."
 )
 
 

@@ -114,7 +114,7 @@ class _Runs:
         failures = run_jobs(self._store, jobs, self._context)
         if self._context.interrupted():
             raise self._context.interrupted.ended(
-                f"interrupted; go on with: fairbench plan --resume {self._store.path}"
+                f"interrupted; continue with: fairbench plan --resume {self._store.path}"
             )
         if failures:
             raise RunFailed(f"{failures[0].name}: {failures[0].error}")

@@ -152,8 +152,8 @@ def _curve(target: Row, series: Sequence[PointSeries]) -> Figure:
     good = "below" if target["below"] else "above"
     return Figure(
         chart,
-        f"{target['slo']}: met {good} the dashed line. Bars: 95% intervals over the seeds. Hollow "
-        "marks: lower bounds.",
+        f"{target['slo']}: the target is met {good} the dashed line. Bars: 95% intervals "
+        "over the seeds. Hollow marks: lower bounds.",
     )
 
 
@@ -192,7 +192,7 @@ def _grids(answer: Row) -> Iterator[Grid]:
         for one in sorted(row["tried"], key=lambda tried: int(tried["replicas"])):
             values = [Cell(target_text(target)) for target in one.get("targets", ())]
             values += [Cell("-")] * (len(answer["targets"]) - len(values))
-            answered = "smallest that is enough" if one["replicas"] == row["replicas"] else ""
+            answered = "smallest sufficient cluster" if one["replicas"] == row["replicas"] else ""
             enough = Cell("met" if one["enough"] else "missed", detail=answered)
             table.append([Cell(f"{one['replicas']}"), *values, enough])
     headings = ["replicas", *(target["slo"] for target in answer["targets"]), "targets"]

@@ -175,7 +175,7 @@ def _check(question: Question) -> None:
 
 
 def _check_targets(targets: Sequence[Slo], spec: ExperimentSpec) -> None:
-    """Raise UsageError for a target on unknown clients, tenants or latency targets."""
+    """Raise UsageError if a target names an unknown client, tenant or latency target."""
     plans = spec.client_plans()
     promised = any(plan.targets != NO_TARGETS for plan in plans)
     tenants = tenants_of(named_below({plan.client: plan.owner for plan in plans}).values())

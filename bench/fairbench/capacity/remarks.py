@@ -35,13 +35,14 @@ def _of_choice(row: Row, answer: Row) -> Iterator[str]:
         yield f"{name}: {most} {_listed(missed)}"
     elif row["replicas"] == answer["low"]:
         suffice = "1 replica suffices" if row["replicas"] == 1 else f"{row['replicas']} suffice"
-        yield f"{name}: {suffice}, the fewest that were asked about"
+        yield f"{name}: {suffice}, the smallest number in the range"
     if beyond:
         yield f"{name}: not monotone: {_listed(beyond)} replicas do not suffice, though fewer do"
     if row["replicas"] and len(answer["seeds"]) > 1 and (doubtful := _doubtful(row)):
         yield (
-            f"{name}: on average {_listed(doubtful)} is met, but not in the whole interval: "
-            "more seeds (--num-runs) make it smaller, --certain asks for all of it"
+            f"{name}: on average {_listed(doubtful)} is met, but not over the whole 95% "
+            "interval; more seeds (--num-runs) make the interval smaller, and --certain "
+            "requires the whole interval"
         )
 
 
@@ -60,7 +61,7 @@ def _cheaper(answer: Row) -> Iterator[str]:
         if cheaper:
             yield f"cheaper than {than}: {'; '.join(map(_offer, cheaper))}"
         else:
-            yield f"nothing else that was asked about is cheaper than {than}"
+            yield f"no other choice is cheaper than {than}"
 
 
 def _offer(row: Row) -> str:

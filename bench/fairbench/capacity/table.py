@@ -53,10 +53,10 @@ def load_line(answer: Row) -> str:
     """Return a line that states the load, which is independent of the number of replicas."""
     what = f"workload {answer['workload']}, scenario {answer['scenario']}"
     if answer["rate"] is None:
-        return f"{what}: the trace's load, held fixed"
+        return f"{what}: the load of the trace, fixed"
     own = ", its own for one replica" if answer["rate_is_usual"] else ""
     return (
-        f"{what}: {answer['rate']:.3g} programs/s of each well-behaved client{own}, held fixed "
+        f"{what}: {answer['rate']:.3g} programs/s of each well-behaved client{own}, fixed "
         "for any number of replicas"
     )
 
@@ -128,8 +128,9 @@ def _writer(target: Row) -> Callable[[float | None], str]:
 def _sharing_title(answer: Row, row: Row) -> str:
     load = f" at {row['load']:g} x" if len({one["load"] for one in answer["choices"]}) > 1 else ""
     return (
-        f"sharing incentive under {row['scheduler']}, dp {row['replicas']}{load}: latency over "
-        "that alone on a part of the cluster\n(at most 1: no reason to leave)"
+        f"sharing incentive under {row['scheduler']}, dp {row['replicas']}{load}: latency "
+        "on the shared cluster over latency alone on a part of it\n(at most 1: no reason "
+        "to leave)"
     )
 
 
@@ -143,7 +144,7 @@ def _sharing(rows: Sequence[Row]) -> Table:
     for row in shown:
         table.add_row(row["client"], *(_incentive(row, key) for key in ("p50", "p95", "p99")))
     if len(shown) < len(rows):
-        table.add_row(f"and {len(rows) - len(shown)} below these at P99", "", "", "")
+        table.add_row(f"and {len(rows) - len(shown)} with a lower P99", "", "", "")
     return table
 
 

@@ -58,7 +58,7 @@ def check(
     with _rerun(specs, show=not disable_tqdm) as (_, path):
         outcome = judged(folder, path, fail_if or [])
     print_outcome(outcome, output)
-    fail_unless_passed(outcome, advice=f". If that is meant: fairbench baseline update {folder}")
+    fail_unless_passed(outcome, advice=f". If this is intended: fairbench baseline update {folder}")
 
 
 @baseline.command()
@@ -99,6 +99,6 @@ def _rerun(
         with run_context(shown_progress(show)) as context:
             simulate_all(list(specs.values()), path, context)
         if context.interrupted():
-            raise context.interrupted.ended("interrupted; the baseline is as it was")
+            raise context.interrupted.ended("interrupted; the baseline is unchanged")
         runs = {run.manifest["spec_identity"]: run for run in runs_in(path)}
         yield {name: runs[identity(spec)] for name, spec in specs.items()}, path

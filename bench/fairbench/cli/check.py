@@ -80,7 +80,7 @@ def check(
         ),
     ] = 0.05,
     cannot_tell: Annotated[
-        CannotTell, Option(help="Result of an inconclusive check.")
+        CannotTell, Option(help="Whether an inconclusive check passes or fails.")
     ] = CannotTell.FAIL,
 ) -> None:
     """Compare runs with a baseline; exit 1 if one got worse.

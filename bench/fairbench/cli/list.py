@@ -86,7 +86,9 @@ def _gateways() -> Iterator[str]:
         policy_class,
     )
 
-    yield "Gateways (--gateway), parameters for --set; any local scheduler is one too"
+    yield (
+        "Gateways (--gateway), parameters for --set; every local scheduler can be a gateway, too"
+    )
     for name in POLICIES:
         yield from _part(name, policy_class(name), policy_class(name).Params)
     yield ""
@@ -154,6 +156,6 @@ def _presets() -> Iterator[str]:
 
 
 def _profiles() -> Iterator[str]:
-    yield "Timing profiles (--gpu, any unique prefix) and how well each is checked"
+    yield ("Timing profiles (--gpu, any unique prefix) and the grade of each")
     for profile_id in profile_ids():
         yield f"  {profile_id:<50} {load_profile(profile_id).grade}"

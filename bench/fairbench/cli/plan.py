@@ -165,8 +165,10 @@ def plan(
     mine = [row["tried"] for row in lacking if (row["scheduler"], row["gpu"]) == planned]
     if mine:
         every = all(len(tried) > answer["high"] - answer["low"] for tried in mine)
-        whole = f"nothing from {answer['low']} to {answer['high']} replicas suffices"
-        raise RunFailed(f"{whole}{'' if every else ' of what was tried (all is by --every)'}")
+        whole = f"no number of replicas from {answer['low']} to {answer['high']} meets the targets"
+        raise RunFailed(
+            f"{whole}{'' if every else ' among the tested numbers (--every tests all)'}"
+        )
 
 
 def _range(text: str) -> tuple[int, int]:

@@ -57,7 +57,9 @@ def derive_profile(
     dtype: Annotated[
         Dtype | None, Option(help="Number format of the weights. [default: the published format]")
     ] = None,
-    engine: Annotated[Tables, Option(help="Engine whose kernels are assumed.")] = Tables.SGLANG,
+    engine: Annotated[
+        Tables, Option(help="Engine whose kernels the estimate assumes.")
+    ] = Tables.SGLANG,
     roofline: Annotated[
         bool,
         Option(

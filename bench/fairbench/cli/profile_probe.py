@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 def probe(
     base_url: Annotated[str, Option(metavar="URL", help="URL of the server, http://HOST:PORT.")],
-    gpu: Annotated[str, Option(help="GPU of the server, with the names of `profile MODEL`.")],
+    gpu: Annotated[
+        str, Option(help="GPU of the server, such as h100; `profile MODEL` takes the same names.")
+    ],
     model: Annotated[
         str | None,
         Option(
@@ -82,7 +84,7 @@ def probe(
             return fit_probe(probed, start, pool), served
 
     found, served = asyncio.run(measured())
-    source = f"probe of {base_url}, which calls its model {served}"
+    source = f"probe of {base_url}, model {served}"
     table = table_of(found, source, {})
     if as_json:
         print_json(table)

@@ -98,9 +98,9 @@ def _hint(folder: Path) -> str:
     if (folder / FOLDER).is_dir() or (folder / SIMULATED).is_dir():
         return f"still running, or killed: `fairbench recover {folder}` saves its records"
     if (folder / INTERVALS_FILE).exists():
-        return f"holds several runs: show one of them, or see `fairbench report {folder}`"
+        return f"holds several runs; name one of them, or use `fairbench report {folder}`"
     if inside := [one for one in _folders(folder) if is_run(one) or _is_sweep(one)]:
-        return f"is neither run nor sweep, but has some inside, such as {inside[0]}"
+        return f"must be the directory of a run or a sweep, such as {inside[0]} inside it"
     return ""
 
 

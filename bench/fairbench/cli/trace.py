@@ -103,17 +103,22 @@ def cut_trace(
     output: Output,
     start: Annotated[
         float,
-        Option("--from", min=0.0, help="Start of the part, in seconds after the first request."),
+        Option(
+            "--from", min=0.0, help="Start of the part to keep, in seconds after the first request."
+        ),
     ] = 0,
     end: Annotated[
         float | None,
-        Option("--to", min=0.0, help="End of the part, in seconds after the first request."),
+        Option(
+            "--to", min=0.0, help="End of the part to keep, in seconds after the first request."
+        ),
     ] = None,
     head: Annotated[
         int | None, Option(min=1, help="Number of requests to keep, from the first.")
     ] = None,
     clients: Annotated[
-        str | None, Option(metavar="A,B", help="Clients whose requests are kept.")
+        str | None,
+        Option(metavar="A,B", help="Clients to keep; requests of other clients are left out."),
     ] = None,
     largest: Annotated[
         int | None, Option(min=1, help="Number of clients to keep: those with the most requests.")

@@ -40,7 +40,7 @@ def validate(
         str | None, typer.Option(help="Timing profile with which to simulate a live run.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Model of the timing profile for a live run.")
+        str | None, typer.Option(help="Model whose timing profile is compared with a live run.")
     ] = None,
     profile: Annotated[
         str | None,

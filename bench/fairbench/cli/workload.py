@@ -23,7 +23,7 @@ workload = typer.Typer(
 
 @workload.callback()
 def _commands() -> None:
-    """Make the app a command group although it has a single command."""
+    """Do nothing. Its presence makes the app a command group despite its single command."""
 
 
 @workload.command()

@@ -156,7 +156,10 @@ def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def engine_of(draft: Mapping[str, Any]) -> str | None:
-    """Return the draft's simulated engine, None for the default. Raises UsageError if unknown."""
+    """Return the engine that a draft spec simulates, None for the default.
+
+    Raises UsageError if unknown.
+    """
     if "engine" not in draft:
         return None
     engine = text_of(draft, "engine")

@@ -98,7 +98,7 @@ def admission_parts(settings: Mapping[str, Any]) -> tuple[str, ...]:
 def check_gateway(
     gateway: Mapping[str, str], settings: Mapping[str, Any], backend: BackendConfig | None
 ) -> None:
-    """Raise UsageError for a gateway in front of real or emulated servers.
+    """Raise UsageError if a gateway is set for real or emulated servers.
 
     Also for admission control where no router of ours is, nobody says what workers take, or an
     emulator's clock is not the router's.

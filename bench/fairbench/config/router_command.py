@@ -9,11 +9,11 @@ from fairbench.errors import unknown_name
 
 PORT, WORKER_URLS, WORKER_URL_LIST = "port", "worker_urls", "worker_url_list"
 PLACEHOLDERS: Mapping[str, str] = {
-    PORT: "where it must listen",
-    "port2": "another free port, for its metrics",
-    "host": "the address that it should listen on",
-    WORKER_URLS: "the word that has it is repeated, with the URL of one worker after the other",
-    WORKER_URL_LIST: "the URLs of all workers, with commas between",
+    PORT: "the port on which the router listens",
+    "port2": "another free port, for the router's metrics",
+    "host": "the address on which the router listens",
+    WORKER_URLS: "the URL of a worker; the word that contains it is repeated for each worker",
+    WORKER_URL_LIST: "the URLs of all workers, separated by commas",
     "model": "the model's name",
 }
 PORTS = 2  # the first is PORT's

@@ -147,7 +147,7 @@ def overridden(sweep: Sweep, axes: Mapping[str, Any], **fields: Any) -> Sweep:
 
 
 def quickened(sweep: Sweep) -> Sweep:
-    """Return the quick form: a few programs per point, over at least ``QUICK_RUNS`` seeds."""
+    """Return the quick form of a sweep: few programs per point, at least ``QUICK_RUNS`` seeds."""
     num_runs = max(sweep.num_runs, QUICK_RUNS)
     return sweep.model_copy(update={"quick": True, "num_runs": num_runs})
 

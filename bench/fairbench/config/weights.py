@@ -25,7 +25,7 @@ class MovedWeights(NamedTuple):
 def moved_weights(
     settings: Mapping[str, Any], weights: Mapping[str, Any], assigned: Container[str]
 ) -> MovedWeights:
-    """Return the used parts' ``settings`` without weights, and all weights merged.
+    """Return the settings of the parts in use without weights, and all weights in one table.
 
     Weights of an ``assigned`` setting override the file's ``weights``; the file's override those of
     all other settings.

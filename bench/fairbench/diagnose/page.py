@@ -39,13 +39,13 @@ from fairbench.report.pages.traffic_figures import (
 from fairbench.report.traffic_lines import Judged, judged
 
 MEANING = (
-    "Waits are times to the first token of the requests that arrived{when}. "
-    "Minimum share: the least that a client received of its max-min fair share in any 60 s."
+    "Waits are times to first token of the requests that arrived{when}. Minimum share: "
+    "the lowest fraction of its max-min fair share that a client received in any 60 s."
 )
 
 
 def diagnosis_page(found: Diagnosis) -> Page:
-    """Return the page of a diagnosis."""
+    """Return the contents of the HTML page of a diagnosis."""
     answers = [*flood_lines(found), *harm_lines(found), change_line(found)]
     answers += [replica_line(found)] if found.plan else []
     return Page(
@@ -64,7 +64,7 @@ def diagnosis_page(found: Diagnosis) -> Page:
 
 def _headlines(found: Diagnosis) -> Iterator[Headline]:
     if not found.floods:
-        yield Headline("who floods", "nobody", "no client asks for much more than the others")
+        yield Headline("who floods", "nobody", "no client sends much more than the others")
     yield from flood_headlines(_judged(found))
     yield from _of_replays(found)
 

@@ -12,10 +12,7 @@ from fairbench.metrics.catalogue import metric_of
 from fairbench.report.numbers import WRITERS, number, percent
 from fairbench.report.traffic_lines import flood_line, harm_line
 
-NO_FLOOD = (
-    "Nobody floods: no client asks for 3 times as much as the mean of the others and for 10% of "
-    "the load."
-)
+NO_FLOOD = "There is no flood: no client sends 3 times the mean of the others and 10% of the load."
 
 
 def flood_lines(found: Diagnosis) -> Iterator[str]:
@@ -47,12 +44,13 @@ def change_line(found: Diagnosis) -> str:
     before, after = (others_waits(one, found)["others_p95_s"] for one in (first, best))
     who = "the other clients" if found.floods else "all clients"
     if before is None or after is None:
-        return f"Nothing of {who} was replayed."
+        return f"No request of {who} was replayed."
     change = f"from {number(before)} s to {number(after)} s ({first.scheduler} to {best.scheduler})"
     if after > 0.9 * before:
         return (
-            f"Fair queueing changes little: the TTFT P95 of {who} goes {change}. "
-            "The replicas keep up with the load, or every client waits for its own requests."
+            f"Fair queueing changes little: the TTFT P95 of {who} changes {change}. "
+            "Either the replicas keep up with the load, or every client waits for its "
+            "own requests."
         )
     return f"Fair queueing lowers the TTFT P95 of {who} {change}."
 
@@ -91,7 +89,11 @@ def basis_lines(found: Diagnosis) -> Iterator[str]:
     """Yield the assumptions of the replays: cluster, part of the log, synthetic parts."""
     summary = found.replays[0].summary
     replicas = f"{found.dp} replica{'s' if found.dp > 1 else ''}"
-    why = "" if found.dp_given else ", the fewest for the load without floods: --dp says yours"
+    why = (
+        ""
+        if found.dp_given
+        else ", the fewest that serve the load without floods (set your own number with --dp)"
+    )
     yield f"Simulated on {replicas} of {summary['timing_profile']}{why}."
     total, played = len(found.log.table), found.replays[0].summary["num_requests"]
     if played < total:
@@ -102,7 +104,7 @@ def basis_lines(found: Diagnosis) -> Iterator[str]:
             f"{end_s:,.0f} s."
         )
     if not found.log.measured:
-        yield "The log has no latencies, so waits are those of the replays."
+        yield "The log has no latencies, so waits are taken from the replays."
     if found.log.table.left_out:
         yield f"Left out: {found.log.table.left_out:,} {found.log.table.who_left_out}."
     if found.log.synthetic:

@@ -74,7 +74,7 @@ def explain(error: ValidationError, owner: str = "", known: Iterable[str] = ()) 
 
 
 def complaint(details: ErrorDetails) -> str:
-    """Word pydantic's error about a value as a rule: ``must be greater than 0``."""
+    """Return pydantic's error about a value as a rule, such as ``must be greater than 0``."""
     message = details["msg"].removeprefix("Value error, ").partition(", unable to parse")[0]
     message = re.sub(r"^(?:Input|String|List|Tuple|Dictionary) should ", "must ", message)
     message = re.sub(r" after validation, not \d+$", "", message)

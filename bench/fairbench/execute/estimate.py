@@ -34,7 +34,7 @@ class Estimate(NamedTuple):
 
     def __str__(self) -> str:
         minutes = max(1, round(self.seconds / 60))
-        busy = f", shared with {self.load:.0f} busy processes" if self.load >= 0.5 else ""
+        busy = f", which are shared with {self.load:.0f} busy processes" if self.load >= 0.5 else ""
         return (
             f"{self.runs:,} simulations, about {self.requests:,.0f} requests: roughly {minutes:,} "
             f"min on {_processors()} processors{busy}, {self.bytes / 1e6:,.0f} MB of records"

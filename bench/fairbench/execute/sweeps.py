@@ -68,8 +68,8 @@ def run_sweep(
             failures += run_live_points(store, left, options, context)
         if context.interrupted():
             raise context.interrupted.ended(
-                f"interrupted; {len(store.finished())} of {len(specs)} points are finished. "
-                f"Go on with: fairbench sweep --resume {store.path}"
+                f"interrupted; {len(store.finished())} of {len(specs)} points are "
+                f"finished. Continue with: fairbench sweep --resume {store.path}"
             )
         cells = compare_sweep(store.path)
         comparison = _comparison(store, cells, failures)

@@ -92,5 +92,5 @@ def _most(answer: Row) -> int:
 
 def _load_label(answer: Row) -> str:
     if answer["rate"] is None:
-        return "load, in that of the trace"
+        return "load, as a multiple of the trace's load"
     return f"load, in {answer['rate']:.3g} programs/s of each well-behaved client"

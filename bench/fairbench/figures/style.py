@@ -108,7 +108,7 @@ def panels(
 
 
 def caption(figure: Figure, title: str, provenance: str, legend: Axes, columns: int = 5) -> None:
-    """Write title and provenance above the panels, with the legend of the panel ``legend``.
+    """Write the title and the origin of the numbers above the panels, with the legend of one panel.
 
     Below them ``provenance``, in as many lines as it needs: whether it was measured, on what, and
     which seeds.

@@ -84,5 +84,5 @@ def _lengths(panel: Axes, table: Table) -> None:
         panel.step(np.sort(tokens), parts, where="post", color="0.2", linestyle=line, label=name)
     panel.set_xscale("log")
     panel.set_xlabel("tokens")
-    panel.set_ylabel("part of the requests")
+    panel.set_ylabel("fraction of the requests")
     panel.legend(frameon=False, fontsize=7)

@@ -12,7 +12,7 @@ from fairbench.files.reader import opened
 
 PEEKED = 4096  # bytes
 NO_TEXT = {
-    b"\x1f\x8b": "is packed with gzip, which its name has to say: let it end in .gz",
+    b"\x1f\x8b": "is compressed with gzip; rename it so that it ends in .gz",
     b"PK\x03\x04": "is a spreadsheet or a zip archive: save it as CSV",
     b"PAR1": "is Parquet: save it as CSV or JSON lines",
     b"\xff\xfe": "is UTF-16: save it as UTF-8",
@@ -24,7 +24,7 @@ NO_TEXT = {
 class Kind(Enum):
     """The format in which a file holds its records."""
 
-    CSV = "a line of names, then a record a line"
+    CSV = "a line of column names, then one record per line"
     LIST = "a list of JSON"
     OBJECTS = "JSON lines, or one object"
 

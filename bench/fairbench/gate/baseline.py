@@ -60,7 +60,7 @@ def check_stored(folder: Path, specs: Mapping[str, ExperimentSpec]) -> None:
         if not (folder / name / SUMMARY).exists():
             found = ["no results are stored"]
         if found:
-            advice = f"to store what it gives: fairbench baseline update {folder}"
+            advice = f"to store the results: fairbench baseline update {folder}"
             raise DataError(f"{file}: {found[0]}; {advice}")
 
 

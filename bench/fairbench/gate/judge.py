@@ -65,7 +65,7 @@ def judge_paired(
     decision = found.decision(Better.MORE if clause.more_is_better else Better.LESS)
     if decision is Decision.CANNOT_TELL:
         more = found.more_seeds(1 - 2 * alpha)
-        advice = f"; about {more:,} more seeds would tell" if more else ""
+        advice = f"; about {more:,} more seeds would decide" if more else ""
         return Judgement(Verdict.CANNOT_TELL, (found.obstacle or _beyond(found, clause)) + advice)
     verdict = Verdict.FAIL if decision is Decision.WORSE else Verdict.PASS
     return Judgement(verdict, "" if decision is Decision.SAME else _beyond(found, clause))

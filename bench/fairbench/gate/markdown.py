@@ -34,7 +34,7 @@ def outcome_markdown(outcome: Outcome) -> str:
         else:
             text += details
     if left_out:
-        text += f"\n{counted(left_out, 'folded table')} left out, for length.\n"
+        text += f"\n{counted(left_out, 'folded table')} omitted because of their length.\n"
     return text
 
 

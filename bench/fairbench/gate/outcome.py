@@ -80,7 +80,7 @@ def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -
     """
     if not texts and not all(pair.simulated for pair in pairs):
         raise UsageError(
-            "--fail-if: missing; only simulated runs give the same results each time, so "
+            "--fail-if is missing: only simulated runs give the same results each time, so "
             "other runs need a limit for each metric"
         )
     summaries = [summary for pair in pairs for summary in (*pair.before, *pair.after)]

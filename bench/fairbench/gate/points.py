@@ -192,8 +192,8 @@ def _nearest(point: Point, others: Sequence[Point]) -> str:
     found = unlike[nearest]
     more = f" and {len(found) - MAX_SHOWN} more" if len(found) > MAX_SHOWN else ""
     return (
-        f"the nearest, {others[nearest].runs[0].run.path.name}, differs by choice in "
-        f"{', '.join(found[:MAX_SHOWN])}{more}; a change that is meant: --allow KEY"
+        f"the nearest run, {others[nearest].runs[0].run.path.name}, differs in "
+        f"{', '.join(found[:MAX_SHOWN])}{more}; allow an intended change with --allow KEY"
     )
 
 

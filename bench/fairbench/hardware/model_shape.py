@@ -91,7 +91,7 @@ class ModelShape:
 
     @property
     def active_parameters(self) -> float:
-        """The weights with which a token is multiplied."""
+        """The number of weights that take part in the computation of one token."""
         used = self.experts.active if self.experts else 0
         return self.layers * self.attention_weights + self.mlp_weights(used) + self.output_weights
 

@@ -10,9 +10,10 @@ Chunk = tuple[int, int]
 
 
 class StepTime:
-    """Coefficients in ms; ``context_ps`` is the whole picoseconds of a context token.
+    """The coefficients of step times in ms.
 
-    ``linear_ms`` is what the linear layers and the host take for so many tokens.
+    ``context_ps`` is the time per context token in whole ps. ``linear_ms`` is what the linear
+    layers and the host take for so many tokens.
     """
 
     def __init__(

@@ -177,7 +177,9 @@ class Connections:
         return len(self._since_s) + len(self._opening) < self._most
 
     def _make_room(self) -> None:
-        self._complain(f"{self._most} connections, as many as the limit on open files leaves")
+        self._complain(
+            f"{self._most} connections are open, the most that the limit on open files allows"
+        )
         idle = sorted(self._idle(), key=lambda one: self._since_s[one])
         for connection in idle[: max(1, self._most // CLOSED_AT_ONCE)]:
             connection.force_close()
@@ -196,7 +198,7 @@ class Connections:
         now_s = asyncio.get_running_loop().time()
         if self._complained_s is None or now_s - self._complained_s >= COMPLAIN_S:
             self._complained_s = now_s
-            log.warning("%s: idle ones are closed, others wait", why)
+            log.warning("%s: idle connections are closed, new ones wait", why)
 
     async def _watch(self) -> None:
         """Close connections that have sent no request for too long."""

@@ -61,7 +61,7 @@ async def _answered(request: web.Request, handler: Handler) -> web.StreamRespons
     except web.HTTPRequestEntityTooLarge as error:
         return error_answer(error.status, "the body is too long")
     except web.RequestPayloadError:
-        said = "the body is not encoded as its headers say"
+        said = "the encoding of the body does not match its headers"
         return error_answer(HTTPStatus.BAD_REQUEST, said)
 
 

@@ -52,7 +52,9 @@ def outcome(
         notes["workers"] = f"{', '.join(ended)} ended during the run"
     if broken:
         lost = sum(request.status != FINISHED for request in records.requests)
-        notes["complete"] = f"{broken}; {lost} requests have no whole answer, and no more were sent"
+        notes["complete"] = (
+            f"{broken}; {lost} requests have no complete answer, and no more requests were sent"
+        )
     elif driven.complete and records.requests and not summary["completed"]:
         notes["complete"] = f"no request succeeded ({notes.get('errors', 'none was answered')})"
     summary["complete"] = driven.complete and "complete" not in notes

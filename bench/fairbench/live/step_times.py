@@ -11,7 +11,10 @@ from fairbench.schedulers.base import LocalScheduler
 
 
 class Prompt(NamedTuple):
-    """A part of a request's prompt that a step computed; ``complete`` marks the last part."""
+    """A part of a request's prompt that an engine step computed.
+
+    ``complete`` marks the last part.
+    """
 
     request: Request
     cached_tokens: int

@@ -1,4 +1,4 @@
-"""The backlogs of all clients as one table."""
+"""The numbers of waiting requests of all clients over time, as one table."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def _of_programs(programs: Programs, arrived: Flags, facts: Facts) -> list[Sampl
 def _first_tokens(
     requests: Requests, programs: Programs, arrived: Flags, facts: Facts
 ) -> list[Sample]:
-    """Return first token minus arrival of the requests of programs that have arrived.
+    """Return the times to first token (first token minus arrival) of programs that have arrived.
 
     Requests that an unfinished program had yet to make are censored at 0 s: a starved client makes
     fewer requests, and would otherwise be judged by the lucky ones.

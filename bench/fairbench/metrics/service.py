@@ -56,7 +56,7 @@ class Booked(NamedTuple):
 
 
 def booked_in(log: ServiceLog, window: Window, clients: int) -> Booked:
-    """Return the service booked in the half-open window, for all views at once."""
+    """Return the service that was booked in the window (without its end), for all views."""
     total = np.zeros((4, clients))
     if window.length_s == 0:
         return Booked(*total)

@@ -32,7 +32,7 @@ class ServiceLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FiledService:
-    """A ``ServiceLog`` of ``rows`` in order of time, in files of ``folder``, one per column.
+    """A ``ServiceLog`` of ``rows`` in order of time. It has one file per column in ``folder``.
 
     What is read of it is mapped and not copied, and leaves memory with whoever has read it.
     """

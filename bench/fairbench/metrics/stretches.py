@@ -72,7 +72,7 @@ _KNOWN: WeakKeyDictionary[Service, Stretches] = WeakKeyDictionary()
 
 
 def step_ends(log: Timed, rows: Ints) -> tuple[Ints, Floats]:
-    """Return every step of the given rows: its row, and the second at which it ends."""
+    """Return all steps of the given rows: for each, the row and the time at which it ends."""
     place, number = spread(np.ones(len(rows), dtype=np.int64), log.steps[rows])
     row = rows[place]
     return row, step_times(log, row, number)

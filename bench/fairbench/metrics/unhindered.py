@@ -46,7 +46,7 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
 
 
 def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unhindered:
-    """Return every call as served but without its waits.
+    """Return the times of all calls as they would be without the wait for admission.
 
     The time from arrival to first token equals the actual time from admission to first token. The
     other tokens come at the median pace. Only the wait for admission is lost, or all of a refused

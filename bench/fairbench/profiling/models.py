@@ -51,7 +51,9 @@ def model_config(model: str) -> ModelConfig:
     if model.count("/") == 1 and not model.startswith(("/", ".", "~")):
         return _from_hub(model)
     wrong = unknown_name("model", model, model_configs())
-    raise UsageError(f"{wrong} Or give a hub's name, owner/name, or the path of a config.json")
+    raise UsageError(
+        f"{wrong} Other models: give the name on the hub (owner/name), or a config.json"
+    )
 
 
 def _from_file(path: Path) -> ModelConfig:

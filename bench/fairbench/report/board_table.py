@@ -27,12 +27,13 @@ NOISE = "="
 STYLES = {"+": "green", "!": "red", NOISE: "dim"}
 MOST_NAMED = 12  # of what has no number, and of points without a run
 SHARING = (
-    "Sharing: latency of the worst-off well-behaved client over its latency alone on 1/n of the "
-    "cluster; at most 1: no reason to leave."
+    "Sharing incentive: latency of the worst-off well-behaved client, divided by its "
+    "latency alone on 1/n of the cluster. At most 1 means that sharing pays off for "
+    "every client."
 )
 SHARE = (
-    "Minimum fair share of best total: the least that a client got of its max-min fair share of "
-    "the best total that any row delivered there."
+    "Minimum fair share of best total: the lowest fraction that a client received of its "
+    "max-min fair share, computed from the best total service of any row."
 )
 
 
@@ -153,16 +154,16 @@ def _legend(board: Board) -> Iterator[str]:
     entry = CATALOGUE[first.key]
     best = "most" if entry.better is Better.MORE else "least"
     yield (
-        f"Sorted by {entry.heading}, best is {best}. + better, ! worse than {board.baseline}, "
-        f"{NOISE} noise: paired by seed, each 95% by itself."
+        f"Sorted by {entry.heading}, {best} first. Compared with {board.baseline}, paired "
+        f"by seed: + better, ! worse, {NOISE} not significant at 95%."
     )
     if len(board.seeds) > 1:
         yield (
-            "Ranks: a row's own would be in this range but for noise; of 20 pairs of rows that do "
-            "not differ about one is told apart all the same."
+            "Ranks: the range is the ranks that a row may have within the noise. About 1 "
+            "in 20 pairs of equal rows still shows a difference by chance."
         )
     else:
-        yield "One seed tells no difference: every order may be noise."
+        yield "One seed cannot show a significant difference: the order may be noise."
     if len(board.places) > 1:
         yield f"Over {len(board.places)} places: {', '.join(board.places)}."
         yield from _folds(board)
@@ -176,11 +177,11 @@ def _legend(board: Board) -> Iterator[str]:
 
 
 def _carried(board: Board) -> Iterator[str]:
-    """Yield how many latencies the high percentiles have, and whether that is too few."""
+    """Yield the number of latencies behind each high percentile, and whether it is too small."""
     tail = max((CATALOGUE[one.key].tail for one in board.metrics), default=0)
     if board.fewest is not None and tail:
         few = "" if is_carried(board.fewest, tail) else f"; it needs about {ENOUGH[tail]}"
-        yield f"P{tail}: of {board.fewest:,} latencies of a client or more{few}."
+        yield f"P{tail}: each client has at least {board.fewest:,} latencies{few}."
 
 
 def _folds(board: Board) -> Iterator[str]:
@@ -199,7 +200,7 @@ def _holes(board: Board) -> Iterator[str]:
     ]
     yield from _some(undefined)
     if board.demand_limited:
-        yield f"Demand-limited under some scheduler: {', '.join(board.demand_limited)}."
+        yield f"Limited by demand under some scheduler: {', '.join(board.demand_limited)}."
     yield from _some([f"Not ranked: {a} has no run at {b}." for a, b in board.incomplete.items()])
     yield from _some([f"Missing: {point}: {reason}." for point, reason in board.missing])
 

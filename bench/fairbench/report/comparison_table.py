@@ -28,19 +28,19 @@ LIMITED = "~"
 MAX_NAMED = 4  # cells of which a remark is
 STYLES = {BEST: "green", WORST: "red"}
 SHARING = (
-    "Sharing: latency of the worst-off well-behaved client over its latency alone on 1/n of the "
-    "cluster; at most 1: no reason to leave. "
+    "Sharing: latency of the worst-off well-behaved client, divided by its latency alone "
+    "on 1/n of the cluster (at most 1: sharing pays off). "
 )
 LEGEND = (
-    "{marks}. {sharing}Min. share of "
-    "best: the least that a client got of its max-min fair share of the best total delivered there."
+    "{marks}. {sharing}Min. share of best: lowest fraction that a client received of its "
+    "max-min fair share of the best total service."
 )
-CERTAIN = ", where the paired differences of its seeds leave no doubt (95% each)"
-MARKED = f"{BEST} best and {WORST} worst of a place, where that is significant"
-ONE_SEED = "One seed: no difference is significant, nothing is marked; --num-runs 5 would tell"
+CERTAIN = " (paired by seed, 95% each)"
+MARKED = f"{BEST} best and {WORST} worst in a configuration, if significant"
+ONE_SEED = "One seed cannot show a significant difference, so nothing is marked; use --num-runs 5"
 DEMAND_LIMITED = (
-    f"{LIMITED} demand-limited: queues were empty for part of the window under some scheduler, so "
-    "service rates compare loads."
+    f"{LIMITED} limited by demand: queues were empty for a part of the time, so service "
+    "rates show the load rather than the scheduler."
 )
 
 

@@ -24,10 +24,10 @@ from fairbench.results.paired import MOST_SEEDS, POWER, Decision, Difference
 STYLES = {Decision.BETTER: "green", Decision.WORSE: "red", Decision.CANNOT_TELL: "yellow"}
 NAME_WIDTH = 12  # of a side at the head of its column
 LEGEND = (
-    "Differences are paired by seed; their 95% intervals are Student's t, those of times of ratios "
-    "(x). Each holds by itself: of 20 metrics that do not differ about one is called better or "
-    f"worse. More seeds: how many would probably ({POWER:.0%}) tell, if mean and spread stay as "
-    "they are."
+    "Differences are paired by seed, with 95% confidence intervals (Student's t); times "
+    "are compared by their ratio (x). About 1 in 20 equal metrics is called better or "
+    'worse by chance. "more seeds" estimates how many more seeds would decide with a '
+    f"probability of {POWER:.0%}."
 )
 
 
@@ -92,13 +92,17 @@ def _remarks(one: Contrast) -> Iterator[str]:
     sides = (one.baseline, one.other)
     yield f"{one.other.name} against {one.baseline.name}, {seed_text(one.seeds)}"
     if one.unlike:
-        yield f"  not of the same load or cluster: {', '.join(one.unlike)}"
+        yield (f"  different load or cluster: {', '.join(one.unlike)}")
     if any(run.summary["demand_limited"] for side in sides for run in side.runs.values()):
-        yield "  demand-limited: queues were empty for part of some window, so rates compare loads"
+        yield (
+            "  limited by demand: queues were empty for a part of the time, so rates show the load"
+        )
     if len(one.seeds) > 1 and not any(side.drawn for side in sides):
-        yield "  every seed gave the same runs: differences are exact, of this load alone"
+        yield (
+            "  all seeds gave the same results: differences are exact, but hold for this load only"
+        )
     if one.left_out:
-        yield f"  only one of them has {seed_text(one.left_out)}: left out"
+        yield (f"  left out, because only one side has them: {seed_text(one.left_out)}")
 
 
 def _fitting(one: Contrast, width: int) -> tuple[Table, frozenset[str]]:
@@ -115,7 +119,7 @@ def _left_out(without: frozenset[str]) -> Iterator[str]:
     """Yield the names of columns that do not fit."""
     if without:
         names = ", ".join(name for key, name in COLUMNS.items() if key in without)
-        yield f"  too narrow for: {names}; --json has all"
+        yield (f"  columns that do not fit: {names}; --json has all columns")
 
 
 def _table(one: Contrast, layout: Layout) -> Table:

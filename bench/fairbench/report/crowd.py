@@ -106,7 +106,7 @@ def shown_clients(combined: Summary) -> tuple[list[dict[str, Any]], str]:
     if not is_crowd(combined):
         return rows, ""
     worst = worst_clients(combined)
-    return worst, f"the {len(worst)} of {len(rows):,} that came off worst"
+    return worst, f"the {len(worst)} of {len(rows):,} clients that are worst off"
 
 
 def crowd_lines(summary: Summary) -> Iterator[tuple[str, str]]:

@@ -105,7 +105,7 @@ def _digits(values: Sequence[Value]) -> str:
 
 
 def _badness(sample: Sample, better: Better) -> tuple[float, float]:
-    """Return the range of the value, with the sign chosen so that more is worse."""
+    """Return the range of the value, negated if necessary so that a larger value is worse."""
     (value,) = sample.values()
     turned = float(f"{value.raw:.3g}") * (-1 if better is Better.MORE else 1)
     return -inf if value.bound == "<" else turned, inf if value.bound == ">" else turned

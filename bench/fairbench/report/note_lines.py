@@ -25,7 +25,7 @@ def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
             by_reason.setdefault(reason, []).append(key.removeprefix("clients."))
     label = "notes"
     if summary.get("token_count_method"):
-        yield label, f"tokens of the real input: {summary['token_count_method']}"
+        yield label, f"tokens of the data set: {summary['token_count_method']}"
         label = ""
     for reason, keys in by_reason.items():
         shown = many_keys(keys, summary) if is_crowd(summary) else keys

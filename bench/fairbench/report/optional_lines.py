@@ -19,8 +19,8 @@ def tenant_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         return
     yield (
         "tenants",
-        f"minimum share in the tree {written(summary, 'tree_worst_share')}; Jain index of owners "
-        f"{written(summary, 'tree_jain_index')}",
+        f"minimum fair share among siblings {written(summary, 'tree_worst_share')}; Jain "
+        f"index of the top-level tenants {written(summary, 'tree_jain_index')}",
     )
     rows = sorted(summary["tenants"], key=_least_first)
     for row in rows[:MOST_TENANTS]:
@@ -46,17 +46,17 @@ def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         return
     yield (
         "goodput",
-        f"{written(summary, 'goodput_ratio')} of the requests asked for were on time "
-        f"(worst client {written(summary, 'goodput_min_ratio')}): "
+        f"{written(summary, 'goodput_ratio')} of the requests met their targets (worst "
+        f"client {written(summary, 'goodput_min_ratio')}): "
         f"{number(summary.get('goodput_req_s'))} requests/s, "
         f"{with_unit(summary.get('goodput_tok_s'), 'tok/s')} of service",
     )
     yield (
         "",
-        f"Jain index {written(summary, 'goodput_jain_index')} of goodput; minimum share "
-        f"{written(summary, 'goodput_worst_share')} of its max-min fair share of it; "
-        f"{written(summary, 'goodput_wasted_ratio')} of all tokens computed were for requests "
-        "that missed",
+        f"Jain index {written(summary, 'goodput_jain_index')} of goodput; minimum fair "
+        f"share of goodput {written(summary, 'goodput_worst_share')}; "
+        f"{written(summary, 'goodput_wasted_ratio')} of all computed tokens were for "
+        "requests that missed their targets",
     )
     classes = [
         f"{row['class']} {written(row, 'goodput_ratio')}"

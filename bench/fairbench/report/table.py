@@ -89,7 +89,7 @@ def _clients(summary: Summary, width: int) -> Iterator[RenderableType]:
         return
     worst = worst_clients(summary)
     yield _pairs([*crowd_lines(summary), *ratio_lines(summary)])
-    yield Text(f"\nThe {len(worst)} well-behaved clients that came off worst:")
+    yield Text(f"\nThe {len(worst)} well-behaved clients that are worst off:")
     yield client_tables(summary, width, worst)
 
 

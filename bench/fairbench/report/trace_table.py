@@ -42,19 +42,21 @@ def _pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "time", f"{_time(facts['span_s'])} from the first to the last{unit}"
     mean, cv = _number(facts["per_s"]), _number(facts["cv"])
     yield "rate", f"{mean}/s on average, {_number(facts['peak_per_s'])}/s in the busiest minute"
-    yield "burstiness", f"{cv} (coefficient of variation of the gaps; Poisson is 1)"
+    yield "burstiness", f"{cv} (coefficient of variation of the gaps; 1 for Poisson)"
     if facts["batched_ratio"] > BATCHED:
-        batched = f"{facts['batched_ratio']:.1%} come at the time of another one"
+        batched = f"{facts['batched_ratio']:.1%} arrive at the same time as another request"
         yield "batches", f"{batched}: --trace-spread"
     for name in ("input", "output"):
         ranks = ", ".join(f"P{p} {facts[f'{name}_p{p}']:,}" for p in (50, 90, 99))
         mean, most = f"mean {facts[f'{name}_mean']:,.0f}", f"max {facts[f'{name}_max']:,}"
         yield name, f"{facts[f'{name}_tokens']:,} tokens: {mean}, {ranks}, {most}"
-    several = f"{facts['shared_ratio']:.1%} of input is in blocks of several requests"
-    hits = f"a cache that never forgets hits {facts['infinite_hit_rate']:.1%}"
+    several = f"{facts['shared_ratio']:.1%} of the input is in blocks that several requests share"
+    hits = f"an unlimited cache hits {facts['infinite_hit_rate']:.1%}"
     yield "prefixes", f"{several}; {hits}" if facts["shared_ratio"] else "nothing is shared"
     names = {row["client"] for row in facts["clients"]}
-    nameless = f", of which {ALL} is whatever names none" if ALL in names and len(names) > 1 else ""
+    nameless = (
+        f"; {ALL} stands for requests without a client" if ALL in names and len(names) > 1 else ""
+    )
     yield "clients", f"{len(names):,}{nameless}"
 
 

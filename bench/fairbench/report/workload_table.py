@@ -41,7 +41,8 @@ def _pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         low, high = whole_percent(facts["load"]), whole_percent(facts["load_uncached"])
         yield (
             "load",
-            f"about {low} of what the cluster can do if its cache never forgot, {high} without one",
+            f"about {low} of the cluster's capacity with an unlimited cache, {high} "
+            "without a cache",
         )
 
 

@@ -34,7 +34,7 @@ FORMER: Mapping[str, Collection[str]] = {
 
 
 class SpecChanges(NamedTuple):
-    """The differences of two experiments: ``KEY = OLD (not NEW)``, and ``KEY OLD -> NEW``."""
+    """Differences of two experiments, written ``KEY = OLD (not NEW)`` or ``KEY OLD -> NEW``."""
 
     by_choice: list[str]
     by_default: list[str]

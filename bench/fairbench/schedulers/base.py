@@ -108,9 +108,10 @@ class LocalScheduler(ABC):
         """
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        """Handle an admission; the uncached ``extend_tokens`` will all be computed.
+        """Handle an admission of a request.
 
-        ``recompute`` marks the second admission of a retracted request, which was charged before.
+        The engine will compute all its uncached ``extend_tokens``. ``recompute`` marks the second
+        admission of a retracted request, which was charged before.
         """
 
     def on_tokens(self, client: str, tokens: int) -> None:
@@ -260,7 +261,7 @@ class Router(ABC):
         """Handle a change of the setup's weights, which happens in place."""
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
-        """Add a worker with an empty cache, perhaps one that left before.
+        """Add a worker with an empty cache; the worker may have left the cluster earlier.
 
         Raises RunFailed if unsupported.
         """

@@ -97,7 +97,7 @@ class BatchCost:
         return len(self._context)
 
     def tokens(self, request_tokens: float, without: Iterable[Request] = ()) -> float:
-        """Return the present cost without some requests.
+        """Return the cost of the present setup if some requests were not sent.
 
         ``request_tokens`` is defined in ``StepUnits``.
         """

@@ -146,7 +146,7 @@ class LocationTree(PrefixTree[L]):
         return not node.children and not node.workers
 
     def mark(self, node: L, worker: int) -> None:
-        """Mark this single node as held by the worker."""
+        """Record that the worker's cache holds this node; its parents are not changed."""
         node.workers |= 1 << worker
 
     def unmark(self, node: L, worker: int) -> None:

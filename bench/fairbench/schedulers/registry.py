@@ -148,7 +148,9 @@ def _load(what: str, name: str, known: Mapping[str, str], base: type) -> Any:
     except (ImportError, AttributeError) as error:
         raise UsageError(f"{what} {name!r} cannot be loaded from {known[name]}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, base)):
-        raise UsageError(f"{what} {name!r}: {known[name]} is not a {base.__name__}")
+        raise UsageError(
+            f"{what} {name!r}: {known[name]} must be a class derived from {base.__name__}"
+        )
     return found
 
 

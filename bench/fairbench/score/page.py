@@ -22,6 +22,6 @@ def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) ->
         sections.append(Section("Results", [Definitions(list(results_of(summary)))]))
     notes = [Paragraph(text) for _, text in notes_of(summary)]
     if notes:
-        sections.append(Section("What has no value, and why", notes, folded=True))
+        sections.append(Section("Metrics without a value, and the reason", notes, folded=True))
     provenance = f"Scored from records ({summary['layout']})."
     return log_page(", ".join(names), provenance, judged(traffic), TTFT, sections=sections)

@@ -22,7 +22,7 @@ LATE = "at the last answer, since a client came too late to be served before the
 
 
 class ScoredWindow(NamedTuple):
-    """A window of records, and the reason for its end, for people."""
+    """A time window of records, and the reason for its end, as text for a reader."""
 
     window: Window
     reason: str

@@ -1,4 +1,4 @@
-"""Clients that watch their own requests: the next program starts when something has ended."""
+"""Clients that start their next program when one of their requests ends in a way they react to."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def first_prompt(program: Job) -> Prompt:
 
 
 class _Latest:
-    """The latest of programs in order of time; queries must not go back in time."""
+    """Finds the latest program before a time. Successive queries must not go back in time."""
 
     def __init__(self, arrivals: Iterator[tuple[float, Program]]) -> None:
         self._arrivals = arrivals

@@ -168,7 +168,7 @@ def _tools(record: Mapping[str, Any]) -> Texts:
 
 
 def _trajectory(record: Mapping[str, Any]) -> Texts:
-    """Return an agent's messages: each assistant message with what precedes it."""
+    """Return an agent's messages: each assistant message with the messages that precede it."""
     root, before, exchanges = "", "", []
     for number, entry in enumerate(_records(record, "traj")):
         said = entry.get("content") or json.dumps(entry.get("tool_calls") or "")

@@ -167,7 +167,7 @@ class Scenario(FileTable):
     presence: Presence | None = None
 
     def rate_on(self, profile_id: str) -> float:
-        """Return the rate on a timing profile: the longest matching prefix's, else the usual."""
+        """Return the rate for a profile: that of the longest matching prefix, else the default."""
         own = self.rates or {}
         beginnings = [start for start in own if profile_id.startswith(start)]
         return own[max(beginnings, key=len)] if beginnings else self.rate

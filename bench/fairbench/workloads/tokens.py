@@ -1,4 +1,4 @@
-"""Token counts of texts: by a Hugging Face tokenizer file, or approximately."""
+"""Token counts of texts: exact with a Hugging Face tokenizer file, else approximate."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The loads of the workloads, and the error of the timing profile."""
+"""Two assumptions of the results: the workloads' loads, and the error of timing profiles."""

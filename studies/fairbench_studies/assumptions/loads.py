@@ -1,4 +1,4 @@
-"""The loads of the bundled workloads, chosen by one rule from runs under lpm and vtc alone.
+"""The loads of the bundled workloads, chosen by one rule from runs under LPM and VTC.
 
     python studies loads [--gpu GPU] [--model MODEL] [WORKLOAD.SCENARIO ...]
 
@@ -41,7 +41,7 @@ class Machine(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A cell's load per well-behaved client and GPU, in programs/s, and where it comes from."""
+    """The load of a configuration per well-behaved client and GPU (programs/s), and its origin."""
 
     cell: str
     lpm_capacity: float
@@ -91,7 +91,7 @@ def two_digits(rate: float) -> float:
 
 
 def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
-    """Return the well-behaved clients' P99 under vtc, the worst seed's, and the window (s).
+    """Return the worst seed's P99 of well-behaved clients under VTC, and the window (s).
 
     Infinite if some seed leaves requests unfinished or queues empty.
     """
@@ -108,7 +108,7 @@ def latency_s(cell: str, machine: Machine, rate: float) -> tuple[float, float]:
 
 
 def choose(cell: str, machine: Machine) -> Choice:
-    """Return the largest multiple of the capacity at which vtc serves the others in time."""
+    """Return the largest multiple of the capacity at which VTC serves the others in time."""
     lpm, vtc = (capacity(cell, machine, scheduler) for scheduler in ("lpm", "vtc"))
     low, high = 0, len(MULTIPLES) - 1
     found: dict[int, tuple[float, float]] = {}

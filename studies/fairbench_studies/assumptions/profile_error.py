@@ -1,4 +1,4 @@
-"""The headline conclusions that survive an error of the timing profile, and the other profile.
+"""The main conclusions that hold in spite of an error of the timing profile.
 
     fairbench sweep results/tables/profile-error.toml
     python studies profile-error results/runs/profile-error
@@ -39,14 +39,14 @@ Seeds = Mapping[str, Mapping[int, Summary]]
 
 
 def column_of(summary: Summary) -> str:
-    """Return the profile and error under which a run was made."""
+    """Return the profile and the error under which a run was made."""
     if not summary["timing_profile"].endswith(MEASURED):
         return OTHER
     return LEVELS[float(summary.get("timing_error_pct") or 0.0)]
 
 
 def asked(pair: Pair, runs: Seeds) -> list[Seen]:
-    """Return the finding of each seed on a conclusion."""
+    """Return each seed's result for a conclusion."""
     return [
         pair.seen({name: {seed: runs[name][seed]} for name in pair.compared})
         for seed in sorted(runs[pair.above])
@@ -67,7 +67,7 @@ def sign(pair: Pair, seen: Seen) -> Outcome:
 
 
 def shown(pair: Pair, seen: Sequence[Seen]) -> str:
-    """``1.08x to 1.23x``, bounds named as such."""
+    """Return ``1.08x to 1.23x``, with bounds marked as such."""
     values = sorted((one.value, one.bound) for one in seen if one.value is not None)
     if not values:
         return "-"
@@ -110,7 +110,7 @@ def table(summaries: Iterable[Summary]) -> list[dict[str, str]]:
 
 
 def main(folder: str) -> None:
-    """Read the store, write the table."""
+    """Read the store, and write the table."""
     order = [grid["workload"] for grid in read_sweep(str(SWEEP)).grid]
     summaries = [run.summary for run in runs_in(Path(folder) / "runs")]
     rows = table(sorted(summaries, key=lambda one: order.index(one["workload"])))

@@ -1,1 +1,1 @@
-"""The known attacks under many schedulers, and whether a search rediscovers them."""
+"""Known attacks under many schedulers, and whether a search finds them again."""

@@ -1,4 +1,4 @@
-"""The cost of client limits when nobody cheats: the table of docs/appendix/attacks.md.
+"""The cost of client limits without cheating clients, a table of docs/appendix/attacks.md.
 
     python studies client-limits            # about ten minutes of CPU
     python studies client-limits NAME...    # these rows alone, the others unchanged
@@ -76,7 +76,7 @@ COLUMNS = {
 
 
 class Served(NamedTuple):
-    """The results of a run for all its clients, and for those that are no attacker's twin.
+    """The results of a run for all clients, and for those that are not the heavy one.
 
     ``p95_s`` is a lower bound if ``more``.
     """
@@ -89,7 +89,7 @@ class Served(NamedTuple):
 
 
 def spec_of(name: str, limited: bool, seed: int) -> ExperimentSpec:
-    """Return a row's run with the attacks' clients, limited or without a gateway."""
+    """Return the run of a row, with client limits or without a gateway."""
     scheduler, settings = ROWS[name]
     workload = LONG_QA if LONG_QA in name else "judge"
     flags = {
@@ -115,7 +115,7 @@ def served(spec: ExperimentSpec, multiple: float) -> Served:
 
 
 def costs(name: str, seed: int) -> dict[str, float | None]:
-    """Return the ratios with limits over without at a seed; ``at_most``: P95 is an upper bound."""
+    """Return the results with limits relative to those without, at a seed."""
     without, limited = (spec_of(name, on, seed) for on in (False, True))
     before, after = served(without, 4.0), served(limited, 4.0)
     p95 = None
@@ -132,7 +132,7 @@ def costs(name: str, seed: int) -> dict[str, float | None]:
 
 
 def simulate(names: Sequence[str]) -> list[dict[str, str]]:
-    """Return the rows of the table; rows that are not named stay as they were."""
+    """Return the rows of the table; rows that are not named are unchanged."""
     known = {row["scheduler"]: row for row in read()}
     rows = []
     for name in ROWS:
@@ -167,7 +167,7 @@ def read() -> list[dict[str, str]]:
 
 
 def main(*names: str) -> None:
-    """Simulate, and write the file and the page."""
+    """Simulate, and write the data file and the page."""
     rows = simulate(names or list(ROWS))
     write_rows(TABLE, rows)
     PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), rows), encoding="utf-8")

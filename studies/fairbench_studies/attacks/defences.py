@@ -1,4 +1,4 @@
-"""The variants in docs/appendix/attacks.md (tenants, defended, limited) and its tables."""
+"""The defences in docs/appendix/attacks.md (tenants, defended, limited), and its tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMITING = {"gateway": "fcfs", "saturation": "none"}  # which does nothing else
 
 
 def cell(row: Mapping[str, str], measure: str, sign: str = "") -> str:
-    """Return the mean and the upper reach of its interval, behind the sign of a bound."""
+    """Return the mean and the half-width of its interval, after the sign of a bound."""
     if not row[f"{measure}_mean"]:
         return "-"
     mean, high = float(row[f"{measure}_mean"]), float(row[f"{measure}_high"])
@@ -37,7 +37,7 @@ def p95_sign(row: Mapping[str, str], measure: str) -> str:
 def interval_columns(
     found: Mapping[str, Mapping[str, float | None] | None], measure: str
 ) -> dict[str, str]:
-    """Return a mean and its interval in columns of a row, empty where there is none."""
+    """Return a mean and its interval as columns of a row, or empty columns."""
     values = found.get(measure) or {}
     shown = {part: values.get(part) for part in ("mean", "low", "high")}
     return {

@@ -1,4 +1,4 @@
-"""``fairbench attack --rediscover``: the attacks that are known, found again or not."""
+"""``fairbench attack --rediscover``: whether a search finds the known attacks again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRIALS, DURATION_S = 192, 120.0  # which holds whole periods of the known bursts
 def sought_all(
     given_flags: Mapping[str, Any], result_dir: Path, context: RunContext, as_json: bool
 ) -> None:
-    """Search under each scheduler and say what came of it; exits 1 if one was not found."""
+    """Search under each scheduler and print the result; exit 1 if an attack was not found."""
     flags: dict[str, Any] = {"dp": 2, "workload": "judge", "scenario": "none"}
     flags |= {"duration": DURATION_S, "trials": TRIALS, "seeds": 1} | given(dict(given_flags))
     plan = Plan(

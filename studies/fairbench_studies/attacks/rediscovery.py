@@ -1,4 +1,4 @@
-"""Rediscovery: whether a search finds the attacks that are known, without being told of them.
+"""Rediscovery: whether a search finds the known attacks without hints.
 
 What it finds under other schedulers counts only if it does.
 """
@@ -23,7 +23,7 @@ PART = 0.9  # of the harm of the known attack
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """A known attack, the scheduler that it harms, and the choice that makes it."""
+    """A known attack, the scheduler that it harms, and the choice that defines it."""
 
     attack: str
     scheduler: str
@@ -59,7 +59,7 @@ def is_of_its_kind(behaviour: Behaviour, sought: Sought) -> bool:
 
 
 def rediscover(search: Search, sought: list[Sought]) -> list[Mapping[str, Any]]:
-    """Search until all are found, or trials run out; a row each, as JSON types.
+    """Search until all attacks are found or trials run out; return a row for each.
 
     A known attack is found by a behaviour of its kind that does at least nine tenths of its harm at
     the same seeds. Raises Interrupted, and what a simulation raised.

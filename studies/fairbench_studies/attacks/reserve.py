@@ -1,4 +1,4 @@
-"""The effect of a reserve of limits among sixteen clients: a table of docs/appendix/attacks.md.
+"""The effect of a reserve for absent clients, a table of docs/appendix/attacks.md.
 
     python studies attacks-reserve            # about ten minutes of CPU
     python studies attacks-reserve --table    # the table again, from results/attack-reserve.csv
@@ -66,7 +66,7 @@ ATTACKS: Mapping[str, Behaviour] = {
 
 
 def spec_of(reserve: int, seed: int) -> ExperimentSpec:
-    """Return the experiment of judges on four replicas, limited, with this reserve."""
+    """Return an experiment with judge programs on four replicas and this reserve."""
     flags = {
         **{"scheduler": "fair-finish", "workload": "judge", "scenario": "none", "dp": 4},
         **{"duration": DURATION_S, "seed": seed, **LIMITING},
@@ -76,7 +76,7 @@ def spec_of(reserve: int, seed: int) -> ExperimentSpec:
 
 
 def workload_of(spec: ExperimentSpec, behaviour: Behaviour) -> WorkloadSpec:
-    """Return the attack on fifteen victims."""
+    """Return the experiment in which one client attacks fifteen victims."""
     usual = spec.workload.scenario("none")
     fewer = usual.model_copy(update={"rate": usual.rate / TIMES_FEWER, "rates": {}})
     return attack_workload(
@@ -85,14 +85,14 @@ def workload_of(spec: ExperimentSpec, behaviour: Behaviour) -> WorkloadSpec:
 
 
 def seen(spec: ExperimentSpec) -> tuple[Seen, float]:
-    """Return the results of a run, and the useful service of all clients."""
+    """Return the results of a run, and the total useful service of its clients."""
     plans, run = spec.client_plans(), simulate_tables(spec)
     everybody = group_service(run.tables, {plan.index: PLAIN for plan in plans}, DURATION_S)
     return seen_in(plans, *run), everybody.served
 
 
 def simulate() -> list[dict[str, str]]:
-    """Return the rows: attack and reserve, and the twin's service relative to no reserve."""
+    """Return rows by attack and reserve, relative to the honest run without a reserve."""
     rows: list[dict[str, str]] = []
     without: list[float] = []
     for reserve in RESERVES:
@@ -143,7 +143,7 @@ def read() -> list[dict[str, str]]:
 
 
 def main(*flags: str) -> None:
-    """Simulate, and write the file and the page."""
+    """Simulate, and write the data file and the page."""
     if "--table" not in flags:
         rows = simulate()
         write_rows(TABLE, rows)

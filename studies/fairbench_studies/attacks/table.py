@@ -1,4 +1,4 @@
-"""The known attacks under many schedulers: tables, and a picture.
+"""Known attacks under many schedulers, as tables and a picture.
 
     python studies attacks DIR    # simulates what DIR has not yet, about two minutes of CPU a row
     python studies attacks        # picture and tables again, of results/attacks.csv
@@ -145,7 +145,7 @@ def table(rows: Sequence[Row], measure: str) -> str:
 
 
 def draw(rows: Sequence[Row]) -> None:
-    """Draw what victims finish and what the attacker gains, a column per attack."""
+    """Draw the victims' finished programs and the attacker's gain, a column per attack."""
     from matplotlib import pyplot  # the tables need no figures' libraries
 
     names = list(dict.fromkeys(row["scheduler"] for row in rows))
@@ -194,7 +194,7 @@ def read() -> list[dict[str, str]]:
 
 
 def main(*folders: str) -> None:
-    """Write the table if there is a folder, then picture and page."""
+    """Write the table from the folder, if given, then the picture and the page."""
     if folders:
         rows = simulate(Path(folders[0]))
         write_rows(TABLE, rows)

@@ -1,1 +1,1 @@
-"""The cost of deadlines to the fair share, and the reverse."""
+"""The cost of meeting deadlines for fair shares, and the reverse."""

@@ -1,4 +1,4 @@
-"""The cost of deadlines for the fair share, and the reverse: a table and a figure of one sweep.
+"""The cost of meeting deadlines for fair shares, and the reverse: table and figure.
 
     fairbench sweep results/tables/deadlines.toml
     python studies deadlines results/runs/deadlines [SWEEP.toml]
@@ -103,7 +103,7 @@ def curves(store: Path, sweep: Path) -> Curves:
 
 
 def collapse(curve: Mapping[float, Mapping[str, float]]) -> str:
-    """Return the load at which the worst well-behaved client falls below ``KEPT``, interpolated."""
+    """Return the interpolated load at which the worst client falls below ``KEPT``."""
     loads = list(curve)
     for before, after in pairwise(loads):
         high, low = curve[before]["kept_worst"], curve[after]["kept_worst"]
@@ -157,7 +157,7 @@ def _line(curve: Mapping[float, Mapping[str, float]]) -> tuple[Sequence[float], 
 
 
 def _loads(axes: Axes, curve: Mapping[float, Mapping[str, float]]) -> None:
-    """Write the load at each point that is not on top of the one before."""
+    """Write its load next to each point, so that no two labels overlap."""
     last = (-9.0, -9.0)
     for load, x, y in zip(curve, *_line(curve), strict=True):
         if max(abs(x - last[0]), abs(y - last[1])) < 0.09:
@@ -167,7 +167,7 @@ def _loads(axes: Axes, curve: Mapping[float, Mapping[str, float]]) -> None:
 
 
 def main(folder: str, sweep: str = str(SWEEP)) -> None:
-    """Read the store, write the table, draw the figure."""
+    """Read the store, write the table, and draw the figure."""
     found = curves(Path(folder), Path(sweep))
     write(found)
     draw(found)

@@ -1,1 +1,1 @@
-"""The DLPM paper: its figures, its claims, and where they hold."""
+"""The DLPM paper: its figures and claims, and the configurations in which claims hold."""

@@ -1,4 +1,4 @@
-"""A list of all figures by name: the source of their numbers and the function that draws them.
+"""All figures by name. Each has a source of numbers and a function that draws it.
 
 To add a figure, write its module and its sweep under its name; no list needs an entry.
 """
@@ -31,7 +31,7 @@ def read_cells(folder: Path) -> Any:
 
 
 def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> None:
-    """Raise DataError for a cell that the sweep of that figure has not: its title would be wrong.
+    """Raise DataError for a run that does not belong to the sweep of the figure.
 
     Machine, length and settings of the runs may differ.
     """
@@ -49,7 +49,7 @@ def check_own(cells: Sequence[SchedulerResults], name: str, folder: Path) -> Non
 
 @dataclass(frozen=True, slots=True)
 class PaperFigure:
-    """A figure; its module here has its name, ``draw`` and ``rows``. ``read`` reads its store.
+    """A figure. Its module has the same name, with functions ``draw`` and ``rows``.
 
     The sweep that fills the store is the bundled one of the same name; only fig4 has none. With a
     ``preset`` the sweep is the bundled one called NAME-PRESET.
@@ -61,11 +61,11 @@ class PaperFigure:
 
     @property
     def sweep(self) -> str:
-        """The name of the bundled sweep, of the store that it fills, and of the files drawn."""
+        """The name of the bundled sweep, of its store, and of the drawn files."""
         return self.name if self.preset is None else f"{self.name}-{self.preset}"
 
     def plot(self, folder: Path, output: Path, formats: Sequence[str]) -> list[Path]:
-        """Draw what is stored in ``folder`` into ``output``, and its numbers as CSV; the files.
+        """Draw the runs in ``folder`` into ``output``, with numbers as CSV; return the files.
 
         Raises DataError if the store cannot be read or is of something else, UsageError if a file
         cannot be written.
@@ -81,7 +81,7 @@ class PaperFigure:
 
 
 def _figures() -> Mapping[str, PaperFigure]:
-    """Return the figures in order of number: the timings, and bundled sweeps named like figures."""
+    """Return the figures in order of their numbers."""
     names = [name for name in sweep_names() if re.fullmatch(r"fig\d+", name)]
     figures = (PaperFigure("fig4", read_timings), *map(PaperFigure, names))
     return {one.name: one for one in sorted(figures, key=lambda one: int(one.name[len("fig") :]))}
@@ -91,7 +91,7 @@ FIGURES = _figures()
 
 
 def figure_named(name: str, preset: str | None = None) -> PaperFigure:
-    """Return a figure by name, at a preset's settings if one is named.
+    """Return a figure by name, with the settings of a preset if given.
 
     Raises UsageError for an unknown name, or a preset at which the figure was not run.
     """
@@ -108,7 +108,7 @@ def figure_named(name: str, preset: str | None = None) -> PaperFigure:
 
 
 def figures_of(preset: str) -> Mapping[str, PaperFigure]:
-    """Return the figures that ran at a preset's settings, by name. Raises UsageError if unknown."""
+    """Return the figures with a preset's settings, by name. Raises UsageError if unknown."""
     read_preset(preset)
     known = [replace(one, preset=preset) for one in FIGURES.values()]
     return {one.name: one for one in known if one.sweep in sweep_names()}

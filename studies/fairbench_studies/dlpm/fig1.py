@@ -26,7 +26,7 @@ MARK, GROWTH = 30, 12  # area of the first mark in points, and by how much the n
 
 
 def quantum_of(cell: SchedulerResults) -> int | None:
-    """Q^u in tokens; None for a scheduler without."""
+    """Return Q^u in tokens; None for a scheduler without it."""
     return setting_of(cell, "dlpm.quantum") if cell.combined["scheduler"] == "dlpm" else None
 
 
@@ -37,7 +37,7 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Draw two panels: the paper's fairness measure, and one that allows for unequal demand."""
+    """Draw two panels: the paper's fairness measure, and one for unequal demand."""
     table = rows(cells)
     figure, axes = panels(1, len(FAIRNESS), 8.0, 3.6, sharey=True)
     for panel, (metric, label) in zip(axes[0], FAIRNESS.items(), strict=True):

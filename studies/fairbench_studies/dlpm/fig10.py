@@ -1,4 +1,4 @@
-"""Figure 10: throughput and fairness over D2LPM's quantum Q^w, with a misbehaver and without.
+"""Figure 10: throughput and fairness over D2LPM's quantum Q^w, with and without a heavy client.
 
 [DLPM] §7.2. The other schedulers, which have no such quantum, are level lines.
 """
@@ -22,7 +22,7 @@ SCENARIOS = {"s2": "one misbehaving client", "none": "all well-behaved"}
 
 
 def quantum_of(cell: SchedulerResults) -> int | None:
-    """Q^w in tokens; None for a scheduler without."""
+    """Return Q^w in tokens; None for a scheduler without it."""
     is_d2lpm = cell.combined["scheduler"] == "d2lpm"
     return setting_of(cell, "d2lpm.worker_quantum") if is_d2lpm else None
 
@@ -33,7 +33,7 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Above throughput, below Jain's index; a column with a misbehaving client, one without."""
+    """Draw throughput above Jain's index, with a heavy client on the left, without on the right."""
     table = rows(cells)
     shown = [name for name in SCENARIOS if any(row["scenario"] == name for row in table)]
     figure, axes = panels(2, len(shown), 8.0, 4.8, sharex=True, sharey="row")

@@ -1,4 +1,4 @@
-"""Figure 11: service rate with 5 to 50 clients on one A10G, the total rate of programs the same.
+"""Figure 11: service rate with 5 to 50 clients on one A10G, at a constant total rate.
 
 [DLPM] §7.3.
 """
@@ -33,7 +33,7 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def draw(cells: Sequence[SchedulerResults]) -> Figure:
-    """Service rate, and beside it the cache hit rate from which it follows."""
+    """Draw the service rate, and beside it the cache hit rate that explains it."""
     table = rows(cells)
     figure, axes = panels(1, len(COLUMNS), 8.0, 3.3)
     for panel, (metric, (label, unit)) in zip(axes[0], COLUMNS.items(), strict=True):

@@ -1,4 +1,4 @@
-"""Figure 4: what one central DLPM scheduler costs, by number of replicas and by queue length.
+"""Figure 4: the cost of one central DLPM scheduler, by replicas and queue length.
 
 [DLPM] §5.1. The parts are measured on the machine that ran ``fairbench reproduce fig4``; the
 decode step beside them is simulated.
@@ -33,7 +33,7 @@ PARTS = {
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Timings of a central scheduler: where and over which rounds, with the duration of each part.
+    """Timings of a central scheduler: machine, rounds, and the duration of each part.
 
     A point has ``workers``, ``waiting``, ``PARTS``, ``update_ms`` and ``decode_step_ms``.
     """
@@ -56,7 +56,7 @@ def read_timings(folder: Path) -> Timings:
 
 
 def overhead_pct(point: Mapping[str, Any]) -> float:
-    """Return all parts in percent of one decode step, as the paper counts them ([DLPM] §5.1)."""
+    """Return all parts in percent of one decode step, as in [DLPM] §5.1."""
     return 100 * sum(float(point[part]) for part in PARTS) / float(point["decode_step_ms"])
 
 
@@ -66,7 +66,7 @@ def rows(timings: Timings) -> list[dict[str, Any]]:
 
 
 def draw(timings: Timings) -> Figure:
-    """Draw the parts stacked: over replicas on the left, over the queue length on the right."""
+    """Draw the parts stacked, over replicas on the left, over queue length on the right."""
     table = rows(timings)
     figure, axes = panels(1, 2, 8.0, 3.6, sharey=True)
     left = [row for row in table if row["waiting"] == QUEUE]

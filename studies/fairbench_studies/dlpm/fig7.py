@@ -1,4 +1,4 @@
-"""Figure 7: three workloads, two kinds of misbehaving, four schedulers, 1 to 8 replicas.
+"""Figure 7: three workloads, two heavy scenarios, four schedulers, 1 to 8 replicas.
 
 [DLPM] §6.2. A row of panels per workload and scenario; service rate, Jain's index of it, and the
 latency of the well-behaved clients.
@@ -40,7 +40,7 @@ AT_PRESET = (
 
 
 def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
-    """Return a row for each cell: its place, its scheduler, and every metric that is drawn."""
+    """Return a row per cell: configuration, scheduler, and drawn metrics."""
     metrics = list(columns(cells))
     if not _whole(cells):
         metrics.append(REACHABLE)
@@ -48,7 +48,7 @@ def rows(cells: Sequence[SchedulerResults]) -> list[dict[str, Any]]:
 
 
 def columns(cells: Sequence[SchedulerResults]) -> dict[str, str]:
-    """Return the metrics that are drawn, and the title of each.
+    """Return the drawn metrics and the title of each.
 
     Over a whole run of a fixed set of programs every client gets the same whatever the scheduler,
     so Jain's index is then that of the time in which all clients were active.
@@ -60,12 +60,12 @@ def columns(cells: Sequence[SchedulerResults]) -> dict[str, str]:
 
 
 def _whole(cells: Sequence[SchedulerResults]) -> bool:
-    """Tell whether the runs were measured to their ends."""
+    """Return whether the runs were measured to their ends."""
     return all(run.experiment.get("window") == "whole" for cell in cells for run in cell.runs)
 
 
 def _pool(cell: SchedulerResults) -> dict[str, int]:
-    """Return the size of the KV pool in tokens, or nothing where it is the engine's default."""
+    """Return the size of the KV pool in tokens, or nothing for the engine's default."""
     engine = cell.runs[0].experiment["settings"].get("engine", {})
     tokens = engine.get("max_total_tokens", 0)
     return {POOL: tokens} if tokens else {}
@@ -98,7 +98,7 @@ def draw(cells: Sequence[SchedulerResults]) -> Figure:
 
 
 def _x_axis(table: Sequence[dict[str, Any]]) -> str:
-    """Return the key in which the rows of a workload and scenario differ: replicas or KV pool."""
+    """Return the key in which a workload's rows differ: replicas or KV pool."""
     pools = {row.get(POOL) for row in table}
     return POOL if len(pools) > 1 and len({row["dp"] for row in table}) == 1 else "dp"
 

@@ -1,4 +1,4 @@
-"""Figure 9: trees of thought on four A10G until all are done; client 0 has a longer prefix.
+"""Figure 9: trees of thought on four A10G until all end; client 0 has a longer prefix.
 
 [DLPM] §7.1: response time, actual service and service rate of each client over time.
 """

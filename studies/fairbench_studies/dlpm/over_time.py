@@ -1,4 +1,4 @@
-"""Figures over time: a column of panels a scheduler, a row a measure, a line a client."""
+"""Figures over time: a column per scheduler, a row per measure, a line per client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTERVALS = 40
 
 
 class Measure(NamedTuple):
-    """A row of panels: ``of`` takes a run and the ends of the intervals: [client, interval]."""
+    """A row of panels; ``of`` returns values of shape (clients, intervals) for a run."""
 
     label: str
     of: Callable[[StoredRun, Floats], Floats]
@@ -72,7 +72,7 @@ def draw_over_time(
     title: str,
     names: Sequence[str],
 ) -> Figure:
-    """Draw ``rows_over_time``; ``names`` are the measures, and ``cells`` tell the hardware."""
+    """Draw the rows; ``names`` are the measures, and ``cells`` state the hardware."""
     shown = list(dict.fromkeys(row["scheduler"] for row in rows))
     height_in = 1.0 + 1.7 * len(names)
     figure, axes = panels(len(names), len(shown), 9.5, height_in, sharex=True, sharey="row")
@@ -98,7 +98,7 @@ def draw_over_time(
 
 
 def _end(cells: Sequence[SchedulerResults], scheduler: str) -> str:
-    """Return the text that says when the run ended, and whether all work was done."""
+    """Return a text on when the run ended, and whether all work was done."""
     cell = next(cell for cell in cells if cell.combined["scheduler"] == scheduler)
     summary = cell.runs[0].summary
     return (

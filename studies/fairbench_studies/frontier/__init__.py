@@ -1,1 +1,1 @@
-"""The frontier of schedulers: fair finish beside every other pair, as published, capped, tuned."""
+"""The frontier of schedulers: fair-finish against all pairs, as published, capped, tuned."""

@@ -1,4 +1,4 @@
-"""``fairbench reproduce frontier``: fair finish beside every other pair, capped and tuned too."""
+"""``fairbench reproduce frontier``: fair-finish against every other pair."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reproduce_frontier(
     *,
     show: bool,
 ) -> None:
-    """Run what the store lacks, then draw, tabulate and judge whatever seeds are whole.
+    """Run the missing simulations, then draw, tabulate and judge the complete seeds.
 
     Raises Interrupted when interrupted, RunFailed if points failed, after the rest is drawn.
     """

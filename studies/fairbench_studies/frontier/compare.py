@@ -1,4 +1,4 @@
-"""Ours against every other configuration: who dominates in a cell, what is certain over all."""
+"""Fair-finish against every other configuration: dominance per cell, and tests over all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST = 1e-9  # in place of 0, which has no logarithm
 
 
 class Relation(StrEnum):
-    """The relation of our scheduler to a rival in a cell, by the primary measures."""
+    """The relation of fair-finish to a rival in a cell, by the primary measures."""
 
     DOMINATES = "dominates"
     EQUAL = "equal"
@@ -30,7 +30,7 @@ class Relation(StrEnum):
 
 
 class Mark(StrEnum):
-    """The result of the corrected tests for our scheduler."""
+    """The result of the corrected tests for fair-finish."""
 
     BETTER = "+"
     NOT_WORSE = "="
@@ -40,7 +40,7 @@ class Mark(StrEnum):
 
 
 class Compared(NamedTuple):
-    """Ours against one rival: by measure the mean gain over cells and its mark; who wins a cell."""
+    """Fair-finish against one rival: mean gain by measure, its mark, and wins by cell."""
 
     rival: Configuration
     estimates: Mapping[str, Estimate]
@@ -53,13 +53,13 @@ class Compared(NamedTuple):
 
 
 def gain(name: str, ours: float, rival: float) -> float:
-    """Return the logarithm of the factor by which our scheduler is better in a measure."""
+    """Return the logarithm of the factor by which fair-finish is better in a measure."""
     ratio = log(max(ours, LEAST) / max(rival, LEAST))
     return -ratio if name in LESS else ratio
 
 
 def relation(ours: Outcome, rival: Outcome, margin: float) -> Relation:
-    """Return which scheduler is at most ``margin`` worse in all primary measures and better in one.
+    """Return which scheduler dominates: at most ``margin`` worse, and better in one measure.
 
     To count as better, a scheduler must be ahead by more than the margin.
     """
@@ -76,7 +76,7 @@ def relation(ours: Outcome, rival: Outcome, margin: float) -> Relation:
 def compare(
     outcomes: Outcomes, ours: Configuration, *, margin: float, level: float
 ) -> list[Compared]:
-    """Compare our scheduler with every other configuration that was run."""
+    """Compare fair-finish with every other configuration that was run."""
     cells = list(outcomes)
     rivals = [one for one in outcomes[cells[0]] if one != ours]
     estimates = {
@@ -100,7 +100,7 @@ def compare(
 
 
 def _bounds(outcomes: Outcomes, configuration: Configuration) -> frozenset[str]:
-    """Return the measures that are a lower bound in some cell."""
+    """Return the measures that are lower bounds in some cell."""
     return frozenset().union(*(here[configuration].bounds for here in outcomes.values()))
 
 

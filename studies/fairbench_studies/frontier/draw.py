@@ -1,4 +1,4 @@
-"""The frontier's picture: time to finish against latency and minimum fair share, by cell."""
+"""The frontier's picture: completion time, latency and minimum fair share by cell."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TITLE = "Done sooner to the left; below is a shorter wait, above a fairer share"
 
 
 def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
-    """Draw two panels per cell, one above the other; dominated configurations are hollow."""
+    """Draw two panels per cell; dominated configurations are hollow."""
     cells = list(found)
     columns = min(COLUMNS, len(cells))
     bands = -(-len(cells) // columns)
@@ -86,6 +86,6 @@ def _is_dominated(outcome: Outcome, here: Mapping[Configuration, Outcome], margi
 def plot(
     found: Outcomes, frozen: Frozen, basis: str, output: Path, formats: Sequence[str]
 ) -> list[Path]:
-    """Draw it into a folder; the files. Raises UsageError if one cannot be written."""
+    """Draw the picture into a folder; return the files. Raises UsageError on failure."""
     with paper_style():
         return write_figure(draw(found, frozen, basis), output, frozen.name, formats)

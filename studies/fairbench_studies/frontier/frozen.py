@@ -1,4 +1,4 @@
-"""The frontier's configurations, cells and seeds, frozen in a file for each setting.
+"""The frontier's configurations, cells and seeds, fixed in advance in a file for each setting.
 
 ``frozen.toml`` is for the defaults, ``frozen_dlpm_paper.toml`` for the preset ``dlpm-paper``.
 """
@@ -37,7 +37,7 @@ class Configuration(NamedTuple):
 
 
 class Cell(BaseModel):
-    """A workload at a scenario, and the seeds that draw its load, in the order in which they run.
+    """A workload in a scenario, and the seeds of its load in order of running.
 
     ``full`` of them run unless somebody says how many, ``quick`` in the quick form. Development
     cells are those that settings were tuned on; test cells have seeds that nothing was.
@@ -58,7 +58,7 @@ class Cell(BaseModel):
 
 
 class Frozen(BaseModel):
-    """The whole file. ``capped`` are the settings of every capped pair, ``tuned`` those of each.
+    """The whole file. ``capped`` are settings of all capped pairs, ``tuned`` of each pair.
 
     ``preset`` names the settings of a paper under which everything runs, None for the defaults.
     """

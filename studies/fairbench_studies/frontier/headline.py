@@ -1,4 +1,4 @@
-"""The claim that was made before: fair finish beside D2LPM and Preble as published."""
+"""The first claim of the study: fair-finish compared with the published D2LPM and Preble."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RIVALS = tuple(Configuration(pair, PUBLISHED) for pair in ("d2lpm", "preble"))
 
 
 class Claimed(NamedTuple):
-    """A row of the claim: in a cell, ours has a rival's throughput within the margin and lower P99.
+    """A row of the claim: throughput within the margin of a rival's, and a lower P99.
 
     ``service``, ``output`` and ``makespan`` are factors by which ours is better. ``p_service`` is
     the p-value against ours being worse by the margin, after Holm's correction over the claim's
@@ -34,7 +34,7 @@ class Claimed(NamedTuple):
 
     @property
     def throughput_holds(self) -> bool:
-        """Return whether the means meet the throughput part of the claim."""
+        """Return whether the means satisfy the throughput part of the claim."""
         return self.service.gain >= log(1 - self.margin)
 
     @property

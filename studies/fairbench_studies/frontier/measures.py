@@ -1,4 +1,4 @@
-"""Measures of a run, and of a configuration in a cell over its seeds."""
+"""Measures of a run, and of a configuration over its seeds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Samples = Mapping[str, Sample]
 
 
 class Measured(NamedTuple):
-    """The measures of one drained run, in which all programs arrive under every scheduler.
+    """The measures of one drained run, with all programs under every scheduler.
 
     - ``to_90_s`` and ``to_100_s`` are the times by which 90% and 100% of the programs of
     warm-up and window had finished. If that never happened, the value is the run's end, a lower
@@ -46,7 +46,7 @@ class Measured(NamedTuple):
 
 
 def measured(summary: Mapping[str, Any], best_tok_s: float) -> Measured:
-    """Return a run's measures, given the highest service of any run of its cell and seed."""
+    """Return a run's measures, given the highest service of any run of its seed."""
     good = [row for row in summary["clients"] if not row["misbehaving"]]
     compared = compared_summary(summary, best_tok_s, ())
     shares = compared["min_entitlement_best_ratio"]
@@ -87,7 +87,7 @@ def victims(run: StoredRun) -> Samples:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A configuration in a cell: its runs by seed, and the latencies of each, in the same order.
+    """A configuration in a cell: its runs by seed, and the latencies of each.
 
     ``bounds`` are the fields that are only a lower bound in one of the runs.
     """
@@ -104,7 +104,7 @@ class Outcome:
 
     @cached_property
     def p95(self) -> Percentile:
-        """The mean of the well-behaved clients' own, each over all seeds."""
+        """Return the mean of the well-behaved clients' P95, each over all seeds."""
         clients = self.latencies[0]
         return mean_percentile(
             [percentile(pooled([by[name] for by in self.latencies]), 95) for name in clients]
@@ -117,5 +117,5 @@ class Outcome:
 
     @cached_property
     def p99(self) -> Percentile | None:
-        """The P99 over the latencies of all seeds together; None with too few latencies."""
+        """Return the P99 over the latencies of all seeds; None with too few latencies."""
         return percentile(self.together, 99) if self.together.n >= ENOUGH_FOR_P99 else None

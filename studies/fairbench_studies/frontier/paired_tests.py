@@ -1,4 +1,4 @@
-"""Tests of ours against a rival: paired by seed, stratified by cell, corrected for their number.
+"""Tests of fair-finish against a rival: paired by seed, stratified, and corrected.
 
 A gain is the logarithm of a ratio, above 0 where ours is the better. A seed draws the load, so both
 sides of a pair had the same one. Cells are fixed and may differ in what is gained there; what is
@@ -19,7 +19,7 @@ Gains = Mapping[Hashable, Sequence[float]]
 
 
 class Estimate(NamedTuple):
-    """A mean gain over cells: its standard error and degrees of freedom, 0 of single seeds."""
+    """A mean gain over cells, with its standard error and degrees of freedom."""
 
     gain: float
     error: float
@@ -27,11 +27,11 @@ class Estimate(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The factor by which our scheduler is better."""
+        """The factor by which fair-finish is better."""
         return exp(self.gain)
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the factor's confidence interval; 0 to infinity if all cells have one seed."""
+        """Return the factor's confidence interval; 0 to infinity for single seeds."""
         if not self.degrees:
             return 0.0, inf
         reach = quantile(1 - level / 2, self.degrees) * self.error
@@ -84,5 +84,5 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def non_inferior_gain(margin: float) -> float:
-    """Return the gain that our scheduler must exceed to be at most ``margin`` worse."""
+    """Return the gain above which fair-finish is at most ``margin`` worse."""
     return log(1 - margin)

@@ -1,4 +1,4 @@
-"""The robustness of fair-finish away from the default, and the value of each of its parts.
+"""The robustness of fair-finish to other settings, and the value of its parts.
 
     fairbench sweep results/tables/frontier-robustness.toml
     python studies frontier-robustness results/runs/frontier-robustness
@@ -71,7 +71,7 @@ def factors(pairs: Sequence[tuple[Outcome, Outcome]]) -> str:
 
 
 def axis_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Return a row of each tag under which a rival ran."""
+    """Return a row for each tag under which a rival ran."""
     for tag, cells in tagged.items():
         pairs = {rival: _pairs(cells, Configuration(rival, PUBLISHED)) for rival in RIVALS}
         if any(pairs.values()):
@@ -87,7 +87,7 @@ def _pairs(cells: Outcomes, rival: Configuration) -> list[tuple[Outcome, Outcome
 
 
 def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
-    """Return a row of each part's tag: published against the default, capped against capped."""
+    """Return a row for each part: published and capped, each against the default."""
     for tag, cells in tagged.items():
         form, _, lever = tag.partition(" ")
         if form not in ("published", "capped") or tag == CAPPED:
@@ -106,7 +106,7 @@ def lever_rows(tagged: Tagged) -> Iterable[dict[str, str]]:
 
 
 def run_rows(tagged: Tagged) -> Iterable[dict[str, Any]]:
-    """Return a row of each tag and configuration."""
+    """Return a row for each tag and configuration."""
     for tag, cells in tagged.items():
         for cell, here in cells.items():
             for configuration, outcome in here.items():
@@ -121,7 +121,7 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def main(folder: str) -> None:
-    """Read the store, write the tables."""
+    """Read the store, and write the tables."""
     tagged = found(Path(folder))
     _write(RUNS, list(run_rows(tagged)))
     _write(AXES, list(axis_rows(tagged)))

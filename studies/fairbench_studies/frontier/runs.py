@@ -1,4 +1,4 @@
-"""The frontier's runs: which there are, what the store lacks of them, and what is finished."""
+"""The frontier's runs: which exist, which are missing, and which are finished."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Plan:
 
     @cached_property
     def identities(self) -> Mapping[str, list[Point]]:
-        """The points by the identity of their specs, which forms of a pair may share."""
+        """The points by the identity of their specs; forms of a pair may share one."""
         found: dict[str, list[Point]] = {}
         for point, spec in self._points:
             found.setdefault(identity(spec), []).append(point)
@@ -84,7 +84,7 @@ class Plan:
         }
 
     def left(self, folder: Path) -> Filling:
-        """Return the runs that the folder's store lacks; create a missing store.
+        """Return the runs missing in the folder's store; create a missing store.
 
         Test cells come first, then seed after seed, so that an interrupted run has usable results.
         """
@@ -99,7 +99,7 @@ class Plan:
         return replace(lacking, jobs=jobs)
 
     def finished(self, stored: Mapping[str, StoredRun]) -> Mapping[Point, StoredRun]:
-        """Return the stored runs by point, for the seeds that all configurations have finished."""
+        """Return the stored runs by point, for seeds that all configurations have finished."""
         runs = {
             point: stored[key]
             for key, sharing in self.identities.items()

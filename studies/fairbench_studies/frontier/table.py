@@ -1,4 +1,4 @@
-"""The frontier as tables: ours against each configuration, the claim, and every cell."""
+"""The frontier as tables: fair-finish against each configuration, and every cell."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PARTS = {"test": "Test configurations", "development": "Development configuratio
 
 
 def against(compared: Sequence[Compared], ours: Configuration) -> list[str]:
-    """Return a table of the factors by which ours is better, with counts of dominated cells."""
+    """Return a table of the factors by which fair-finish is better, with dominance counts."""
     head = ["against", *COLUMNS.values(), "configurations"]
     rows = [
         [
@@ -143,7 +143,7 @@ def _line(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
-    """Yield the printed lines: ours against each rival by part, and the claim."""
+    """Yield the printed lines: fair-finish against each rival by part, and the claim."""
     ours = Configuration(frozen.ours, PUBLISHED)
     for part, title in PARTS.items():
         here = of_part(found, part)
@@ -167,7 +167,7 @@ def summary_lines(found: Outcomes, frozen: Frozen) -> Iterator[str]:
 
 
 def _like_for_like(found: Outcomes, frozen: Frozen, form: str) -> Iterator[str]:
-    """Yield the comparison of ours in a form with the rivals in that form."""
+    """Yield the comparison of fair-finish in a form with the rivals in that form."""
     alike = {
         cell: {one: outcome for one, outcome in here.items() if one.form == form}
         for cell, here in found.items()

@@ -1,4 +1,4 @@
-"""The trials from which the frontier's tuned configurations were chosen, and the rule.
+"""The trials that chose the frontier's tuned configurations, and the rule.
 
     fairbench sweep results/tables/frontier-tuning.toml
     python studies frontier-tuning results/runs/frontier-tuning [PRESET]
@@ -27,7 +27,7 @@ NAME = "frontier-tuning"
 
 
 class Trial(NamedTuple):
-    """Settings of a pair, for all cells alike; 0 where those of the workload or the rule stay."""
+    """Settings of a pair for all cells; 0 keeps the workload's or the rule's value."""
 
     pair: str
     max_running_requests: int
@@ -73,7 +73,7 @@ def chosen(found: dict[Trial, Means], margin: float) -> dict[str, Trial]:
 
 
 def main(folder: str, preset: str | None = None) -> None:
-    """Read the store, write the table."""
+    """Read the store, and write the table."""
     name = f"{NAME}-{preset}" if preset else NAME
     found = trials(Path(folder), name)
     picked = chosen(found, frozen(preset).margin)

@@ -1,1 +1,1 @@
-"""The kit that all studies share: stores, tables, claims."""
+"""The parts that all studies share: stores, tables and claims."""

@@ -1,4 +1,4 @@
-"""A claim and how it is judged: by its shape and, where the paper has one, its number."""
+"""A claim and its judgement: by its shape and, if the paper has one, its number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Our numbers in words, and what they say of the claim.
+    """The measured numbers in words, and the verdict that they give.
 
     ``verdict`` is by the paper's own measure, ``beside`` by others. ``elsewhere`` says by measure
     in which places the claim does not hold.

@@ -1,4 +1,4 @@
-"""Judged claims of a paper, as rows of a Markdown table and as CSV: one form for every paper."""
+"""Judged claims of a paper as a Markdown table and as CSV, in one form for all papers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNCONTENDED = "under some scheduler queues were empty, or no client was short of
 
 
 class Judged(NamedTuple):
-    """A claim, what was found, and what the numbers are of."""
+    """A claim, its finding, and the source of the numbers."""
 
     claim: Claim
     finding: Finding
@@ -29,7 +29,7 @@ class Judged(NamedTuple):
 
 
 def table_lines(judged: Sequence[Judged]) -> list[str]:
-    """Return a Markdown table's lines: claim, paper, ours, verdict, and reasons for differences."""
+    """Return a Markdown table's lines: claim, paper, fairbench, verdict, and reasons."""
     return [
         "| # | claim | paper | here | verdict |",
         "|--:|---|---|---|---|",
@@ -49,7 +49,7 @@ def _beside(finding: Finding) -> str:
 
 
 def write_claims(judged: Sequence[Judged], text: str, folder: Path, stem: str) -> list[Path]:
-    """``STEM.md`` with the text, ``STEM.csv`` with the claims; the files.
+    """Write ``STEM.md`` with the text and ``STEM.csv`` with the claims; return the files.
 
     Raises UsageError if they cannot be written.
     """

@@ -12,13 +12,13 @@ SEEDS = 3
 
 
 class Fill(Protocol):
-    """Simulates what a folder lacks of so many seeds."""
+    """A function that simulates the missing runs of a folder for some seeds."""
 
     def __call__(self, folder: Path, context: RunContext, *, seeds: int) -> None: ...
 
 
 def filled(fill: Fill, folder: Path, executor: Executor, *, quick: bool, show: bool) -> int:
-    """Run what is missing; of how many seeds the folder has everything then.
+    """Run the missing simulations; return the number of complete seeds.
 
     Raises Interrupted when interrupted, and what a run raised.
     """

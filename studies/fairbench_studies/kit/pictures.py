@@ -1,4 +1,4 @@
-"""Write a figure of a study, and the numbers in it."""
+"""Writes a figure of a study and its numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_figure(
     formats: Sequence[str],
     rows: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[Path]:
-    """Write ``STEM.FORMAT`` of each format, and ``STEM.csv`` if there are rows; return the files.
+    """Write ``STEM.FORMAT`` for each format, and ``STEM.csv`` for rows; return the files.
 
     Raises UsageError if one cannot be written.
     """

@@ -1,4 +1,4 @@
-"""The rows of CSV files, and where the repository keeps them."""
+"""Reading and writing CSV rows, and the folder of the repository."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Row = Mapping[str, str]
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file by the names in its header."""
+    """Return the rows of a CSV file by column names."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
 def read_cells(path: Path) -> list[list[str]]:
-    """Return the cells of a CSV file, its header first; names in the header may be equal."""
+    """Return the cells of a CSV file with its header; column names may repeat."""
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.reader(file))
 

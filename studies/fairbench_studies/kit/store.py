@@ -1,4 +1,4 @@
-"""The runs behind a figure of the paper: a sweep kept in a store of its name."""
+"""The runs behind a figure of the paper, in a store of the same name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECONDS_PER_RUN, SECONDS_PER_REQUEST = 0.5, 3e-4
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """The runs of ``points`` that a store still lacks."""
+    """The missing runs of ``points`` in a store."""
 
     store: SweepStore
     points: int
@@ -29,7 +29,7 @@ class Filling:
 
     @property
     def cpu_minutes(self) -> float:
-        """About how long it takes one processor, by the requests that are expected."""
+        """Estimate the minutes for one processor, from the expected requests."""
         requests = sum(job.requests for job in self.jobs)
         return (len(self.jobs) * SECONDS_PER_RUN + requests * SECONDS_PER_REQUEST) / 60
 
@@ -41,7 +41,7 @@ class Filling:
 def fill_store(
     name: str, folder: Path, context: RunContext, *, quick: bool = False
 ) -> list[FailedPoint]:
-    """Run the points of a bundled sweep that its store lacks, ``quick`` one seed each; who failed.
+    """Run the missing points of a bundled sweep; return the failures.
 
     Raises UsageError if the folder holds another sweep.
     """
@@ -55,7 +55,7 @@ def fill_store(
 
 
 def filling(sweep: Sweep, folder: Path, specs: Sequence[ExperimentSpec] | None = None) -> Filling:
-    """Return the runs of a sweep that the folder's store lacks; create a missing store.
+    """Return the missing runs of a sweep in the folder's store; create a missing store.
 
     Runs that an earlier form of the sweep completed are reused. ``specs`` are the sweep's points,
     if the caller has computed them already.

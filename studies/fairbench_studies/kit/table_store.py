@@ -1,4 +1,4 @@
-"""The stored numbers of the tables: results/tables/*.csv, of runs and sweeps."""
+"""The stored numbers of tables: results/tables/*.csv, from runs and sweeps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SWEEP_NUMBERS = ("sharing_incentive_p95", "service_rate_tok_s", "jain_index_actu
 
 
 def kept(summary: Mapping[str, object], of: str) -> dict[str, str]:
-    """Return a row of a table of runs. ``of`` distinguishes runs of one scheduler."""
+    """Return a row of a table of runs; ``of`` distinguishes runs of one scheduler."""
     censored = summary["censored"]
     assert isinstance(censored, list)
     return {
@@ -47,7 +47,7 @@ def kept(summary: Mapping[str, object], of: str) -> dict[str, str]:
 
 
 def collect(runs: Iterable[str]) -> list[dict[str, str]]:
-    """Return rows of stored runs, ``RUN_DIR`` or ``LABEL::RUN_DIR``, by workload and scheduler."""
+    """Return rows of stored runs (``RUN_DIR`` or ``LABEL::RUN_DIR``), sorted."""
     rows = []
     for run in runs:
         label, _, folder = run.rpartition("::")
@@ -57,7 +57,7 @@ def collect(runs: Iterable[str]) -> list[dict[str, str]]:
 
 
 def collect_sweep(folder: Path) -> list[dict[str, str]]:
-    """Return rows of a stored sweep: means over seeds of the columns of figure 7's table."""
+    """Return rows of a stored sweep: means over seeds of figure 7's columns."""
     cells = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))["cells"]
     rows = []
     for cell in cells:

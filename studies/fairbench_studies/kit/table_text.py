@@ -55,7 +55,7 @@ def _number_of(row: Row) -> str | None:
 
 
 def percentile_of(name: str) -> str:
-    """Return the heading of a column of that latency."""
+    """Return the heading of a latency column."""
     return name.removeprefix("victim_").removesuffix("_s").upper()
 
 
@@ -70,14 +70,14 @@ def percent(row: Row, name: str) -> str:
 
 
 def min_share(row: Row) -> str:
-    """Return the minimum fair share of own total, if any client was short of service."""
+    """Return the minimum fair share of own total, if a client was short of service."""
     return (
         percent(row, "min_entitlement_ratio") if row["min_entitlement_ratio"] else "not contended"
     )
 
 
 def limited(row: Row) -> str:
-    """Return the share of the window with empty queues, if it is large enough to matter."""
+    """Return the fraction of time with empty queues, if it matters."""
     return percent(row, "queue_empty_share") if row["demand_limited"] == "True" else "no"
 
 
@@ -87,6 +87,6 @@ def index(row: Row, name: str) -> str:
 
 
 def put_table(page: str, name: str, table: str) -> str:
-    """Return the page with a table between the comments of a name."""
+    """Return the page with a table between the comments of this name."""
     block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
     return block.sub(lambda found: f"{found[1]}{table}\n{found[2]}", page)

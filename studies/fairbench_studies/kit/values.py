@@ -1,4 +1,4 @@
-"""Numbers of a comparison's cells, as figures and claims take them."""
+"""The measured numbers of each configuration of a comparison, for figures and claims."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Estimate(NamedTuple):
-    """The mean of a metric over seeds and its interval; ``at_least`` if some seed's is a bound.
+    """The mean of a metric over seeds with its interval; ``at_least`` marks a bound.
 
     Of one seed, which has no interval, both ends are the value.
     """
@@ -57,7 +57,7 @@ def schedulers(cells: Iterable[SchedulerResults]) -> list[str]:
 
 
 def row_of(cell: SchedulerResults, metrics: Sequence[str], **more: Any) -> dict[str, Any]:
-    """Return a row to draw and save: the experiment, ``more``, and metrics with intervals."""
+    """Return a row with the experiment, ``more`` fields, and metrics with intervals."""
     row = {key: cell.combined[key] for key in ("workload", "scenario", "dp", "scheduler")} | more
     for metric in metrics:
         found = value_of(cell, metric)

@@ -1,4 +1,4 @@
-"""The leaderboard: its runs in one file, a picture, and a table by place.
+"""The leaderboard: its runs in one file, a picture, and a table by configuration.
 
     fairbench sweep results/tables/leaderboard.toml
     python studies leaderboard results/runs/leaderboard [MORE ...]
@@ -67,7 +67,7 @@ Values = dict[str, dict[str, float]]  # row -> place -> mean over seeds
 
 
 def values(name: str) -> Values:
-    """Return a metric of each row and configuration, the mean over seeds, where defined."""
+    """Return the mean of a metric over seeds, for each row and configuration."""
     found: defaultdict[str, defaultdict[str, list[float]]]
     found = defaultdict(lambda: defaultdict(list))
     for row in read_rows(TABLE):
@@ -90,7 +90,7 @@ def kind(row: str) -> str:
 
 
 def draw(shares: Values, services: Values) -> None:
-    """Minimum fair share of the best total over throughput, a point a row."""
+    """Draw the minimum fair share of best total over throughput, a point per row."""
     from matplotlib import pyplot  # the tables need no figures' libraries
 
     figure, axes = pyplot.subplots(figsize=(8.5, 5.6))
@@ -124,7 +124,7 @@ def _ratio(services: Values, row: str) -> float:
 
 
 def by_place(shares: Values, services: Values, latencies: Values) -> str:
-    """Return minimum fair share of best total / 1000 tok/s / P95 in s, by row and place."""
+    """Return share / throughput / P95 as text, by row and configuration."""
     places = list(shares[BASELINE])
     lines = [f"| | {' | '.join(places)} |", f"|---|{'--:|' * len(places)}"]
     for row in sorted(shares, key=lambda row: -fmean(shares[row].values())):
@@ -153,7 +153,7 @@ def put(page: str, tables: Mapping[str, str]) -> str:
 
 
 def main(*stores: str) -> None:
-    """Write the file if there are stores, then picture and page."""
+    """Write the file from the stores, if given, then the picture and the page."""
     if stores:
         command = [sys.executable, "-m", "fairbench", "leaderboard", *stores, "--format", "csv"]
         TABLE.write_bytes(subprocess.run(command, capture_output=True, check=True).stdout)

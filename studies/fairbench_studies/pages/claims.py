@@ -1,4 +1,4 @@
-"""Tables of the paper's claims beside what came out."""
+"""Tables of the papers' claims and the results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench_studies.kit.table_text import as_markdown, bounded
 
 
 def claims() -> str:
-    """Render how many parts of the paper's claims have each outcome at each setting."""
+    """Return how many parts of the paper's claims have each outcome at each setting."""
     rows = read_rows(ROOT / "results" / "claims.csv")
     outcomes = ("holds", "reversed", "off", "inconclusive", "not contended", "not testable")
     settings = dict.fromkeys(row["setting"] for row in rows)

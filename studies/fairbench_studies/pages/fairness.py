@@ -1,4 +1,4 @@
-"""Draw the example of docs/concepts/fairness.md: ``python studies fairness``.
+"""Draws the example of docs/concepts/fairness.md: ``python studies fairness``.
 
 Writes plots/fairness.svg: demand, service in order of arrival, and fair share of three clients.
 """

@@ -1,4 +1,4 @@
-"""Draw the README's chart from results/tables/cells.csv: ``python studies hero``.
+"""Draws the README's chart from results/tables/cells.csv: ``python studies hero``.
 
 P95 of the well-behaved clients against throughput, one mark a scheduler, in two workloads.
 """

@@ -1,4 +1,4 @@
-"""The README's table of the DLPM paper at its authors' settings, from plots/fig7-dlpm-paper.csv."""
+"""The README's table of the DLPM paper at its authors' settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RIVALS = {"vtc": "VTC", "lpm": "LPM", "preble-code": "Preble"}
 
 
 def paper() -> str:
-    """Render D2LPM beside its rivals: throughput, latency of the well-behaved, Jain's index."""
+    """Return the table of D2LPM and its rivals: throughput, latency, Jain's index."""
     rows: dict[tuple[str, str, str], Row] = {
         (row["workload"], row["scenario"], row["scheduler"]): row
         for row in read_rows(ROOT / "plots" / "fig7-dlpm-paper.csv")

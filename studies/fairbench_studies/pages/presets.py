@@ -8,7 +8,7 @@ from fairbench_studies.kit.table_text import as_markdown
 
 
 def preset_table(name: str) -> str:
-    """Render the facts of a bundled preset."""
+    """Return a table of the facts of a bundled preset."""
     facts = read_preset(name).facts
     return as_markdown(
         ("setting", "value", "source"),

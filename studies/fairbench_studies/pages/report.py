@@ -1,4 +1,4 @@
-"""Photograph the top of a stored run's report: ``report-picture RUN_DIR OUT.png``."""
+"""Takes a picture of a stored run's report: ``report-picture RUN_DIR OUT.png``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZE = "1100,1450"  # down to the end of the figures
 
 
 def main(run: str, picture: str) -> None:
-    """Write the picture; needs Chromium."""
+    """Write the picture. Needs Chromium."""
     with TemporaryDirectory() as folder:
         page = Path(folder, "report.html")
         page.write_text(as_html(run_page(read_run(Path(run)))), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Tables of simulated runs: cells, quanta, gaps and figures 4 and 7."""
+"""Tables of simulated runs: configurations, quanta, gaps, and figures 4 and 7."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def headline() -> str:
 
 
 def quantum() -> str:
-    """D2LPM's quantum in long-qa, also with few questions, beside the cells of the default."""
+    """Return the table of D2LPM's quantum in long-qa, also with few questions."""
     cells = {
         row["scenario"]: row
         for row in read("cells")
@@ -132,7 +132,7 @@ def quantum() -> str:
 
 
 def gaps() -> str:
-    """Largest service gaps on a small pool, beside the theorems' bounds."""
+    """Return the largest service gaps on a small pool, with the theorems' bounds."""
     return as_markdown(
         ("scheduler", "largest gap, tokens", "bound, tokens"),
         (
@@ -156,7 +156,7 @@ def incentive(row: Row) -> str:
 
 
 def fig7() -> str:
-    """Sharing incentive / service in 1000 tok/s / Jain index of computed service."""
+    """Return sharing incentive / throughput / Jain index of computed service of figure 7."""
     rows = read("fig7")
     sizes = sorted({row["dp"] for row in rows}, key=int)
     body, before = [], ("", "")
@@ -188,7 +188,7 @@ def fig7() -> str:
 
 
 def fig4() -> str:
-    """Return the cost of a centralised DLPM from the figure's CSV."""
+    """Return the cost of a centralised DLPM from the CSV of figure 4."""
     rows = read_rows(ROOT / "plots" / "fig4.csv")
     parts = ("synchronisation_ms", "update_ms", "match_ms", "dispatch_ms")
     return as_markdown(
@@ -214,7 +214,7 @@ def fig4() -> str:
 
 
 def default_loads(name: str) -> str:
-    """Return how default loads follow from capacities, by ``python studies loads``."""
+    """Return the table of default loads and capacities (``python studies loads``)."""
     header = ("cell", "capacity under lpm", "under vtc", "multiple", "rate", "P99 under vtc",
               "window")  # fmt: skip
     return as_markdown(

@@ -1,4 +1,4 @@
-"""Draw what a terminal shows of a run or sweep: ``summary DIR OUT.svg COMMAND``."""
+"""Draws the terminal output of a run or sweep: ``summary DIR OUT.svg COMMAND``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/, rendered from results/tables/*.csv.
+"""The tables of README.md and docs/, made from results/tables/*.csv.
 
     python studies tables                                   writes every marked block anew
     python studies tables collect NAME [LABEL::]RUN_DIR ... results/tables/NAME.csv of stored runs
@@ -65,7 +65,7 @@ MADE: dict[str, Callable[[], str]] = {
 
 
 def render(name: str) -> str:
-    """Render the table of a name: one made above, a CSV, or part of one, such as ``cells/W-S``."""
+    """Return the table of a name: a function above, a CSV, or a part such as ``cells/W-S``."""
     if name in MADE:
         return MADE[name]()
     kind, _, which = name.partition("/")
@@ -81,12 +81,12 @@ def render(name: str) -> str:
 
 
 def rendered(text: str) -> str:
-    """Return a document with every marked block written anew."""
+    """Return a document with every marked block made anew."""
     return BLOCK.sub(lambda block: block[1] + render(block[2]) + block[4], text)
 
 
 def main(*arguments: str) -> None:
-    """Render all tables, or collect the rows that the arguments name first."""
+    """Render all tables, or first collect the rows that the arguments name."""
     match arguments:
         case []:
             for document in DOCUMENTS:

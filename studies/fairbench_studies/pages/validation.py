@@ -1,4 +1,4 @@
-"""Tables of the simulator beside measured runs."""
+"""Tables of the simulator compared with measured runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairbench_studies.validation.serving.compare import LONG_TTFT_S
 
 
 def measured(fitted: str) -> str:
-    """Return the validation's runs by row: errors now, and before the refitted prefill law."""
+    """Return the validation's runs by row, with errors now and before the last refit."""
     now, before = (_validation(name, fitted) for name in ("validation", "before"))
     header = (
         "run",
@@ -27,7 +27,7 @@ def measured(fitted: str) -> str:
 
 
 def _validation(name: str, fitted: str) -> dict[str, dict[str, Row]]:
-    """Run -> number -> row of ``results/validation/NAME.csv``, of fitted or of other runs."""
+    """Return run -> number -> row of ``results/validation/NAME.csv``."""
     found: dict[str, dict[str, Row]] = {}
     for row in read_rows(ROOT / "results" / "validation" / f"{name}.csv"):
         if row["fitted"] == fitted:
@@ -36,7 +36,7 @@ def _validation(name: str, fitted: str) -> dict[str, dict[str, Row]]:
 
 
 def _validated(run: str, now: Mapping[str, Row], before: Mapping[str, Row]) -> tuple[str, ...]:
-    """Return a run's row; two errors are before and now."""
+    """Return a run's row with its present and former errors."""
 
     def worst(start: str) -> str:
         sides = []
@@ -60,7 +60,7 @@ def _validated(run: str, now: Mapping[str, Row], before: Mapping[str, Row]) -> t
 
 
 def serving() -> str:
-    """Return the runs of real engines that were not fitted: errors under two profiles."""
+    """Return the tested runs of real engines, with errors under two profiles."""
     return _serving("false")
 
 
@@ -70,7 +70,7 @@ def serving_fitted() -> str:
 
 
 def _serving(fitted: str) -> str:
-    """Return errors with the measured profile, and on an A100 also with the operator profile."""
+    """Return errors under the measured profile and, on an A100, the operator profile."""
     columns = {}
     for name in ("validation", "operator-profile"):
         for row in read_rows(ROOT / "results" / "serving" / f"{name}.csv"):

@@ -1,4 +1,4 @@
-"""Claims 30 to 34, of the Preble paper."""
+"""Claims 30 to 34 of the Preble paper."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEAR = 1.02  # within this ratio two latencies are alike
 
 
 def gains(results: Results, workload: str) -> list[tuple[float, float]]:
-    """Return round-robin's latency over Preble's (mean, P99), by rising rate."""
+    """Return round robin's latency relative to Preble's (mean, P99), by rising rate."""
     found = []
     for rate in RATES[workload]:
         rival = results.latencies[Key("fig3", workload, ROUND_ROBIN, rate)]
@@ -35,7 +35,7 @@ def gains(results: Results, workload: str) -> list[tuple[float, float]]:
 
 
 def judge_end_to_end(results: Results) -> Finding:
-    """Claim 30: Preble ahead of round-robin, more at higher rates, least on programming."""
+    """Judge claim 30: Preble is faster than round robin, more so at higher rates."""
     by_workload = {workload: gains(results, workload) for workload in RATES}
     best = {workload: max(mean for mean, _ in ratios) for workload, ratios in by_workload.items()}
     means = [mean for ratios in by_workload.values() for mean, _ in ratios]
@@ -69,7 +69,7 @@ MEAN_TOO = ("E2 alone", "prefill/decode balancing")  # the others help the P99 o
 
 
 def judge_ablation(results: Results) -> Finding:
-    """Claim 31: each mechanism helps, rebalancing and the priority groups only the P99."""
+    """Judge claim 31: each mechanism helps; two of them only the P99."""
     found = steps(results)
     text = ", ".join(f"{name} {one.mean_s:.1f} / {one.p99_s:.1f}" for name, one in found.items())
     helps = {
@@ -86,7 +86,7 @@ def judge_ablation(results: Results) -> Finding:
 
 
 def judge_baselines(results: Results) -> Finding:
-    """Claim 32: MemServe slower on average; the oracle no faster, much slower on two workloads."""
+    """Judge claim 32: MemServe is slower on average; the oracle is not faster."""
     over: dict[str, dict[str, float]] = {MEMSERVE: {}, ORACLE: {}}
     for workload, (_, rate, _) in RATES.items():
         ours = results.latencies[Key("baselines", workload, PREBLE, rate)].mean_s
@@ -113,7 +113,7 @@ def judge_baselines(results: Results) -> Finding:
 
 
 def judge_window(results: Results) -> Finding:
-    """Claim 33: from one minute to six, H changes the mean by at most a tenth."""
+    """Judge claim 33: a window H from one to six minutes changes the mean by 10% at most."""
     text, largest = [], 0.0
     for workload in ("tool-use", "video-qa"):
         found = {w: results.latencies[Key("window", workload, PREBLE, w)] for w in WINDOWS_S}
@@ -128,7 +128,7 @@ def judge_window(results: Results) -> Finding:
 
 
 def judge_speed(results: Results) -> Finding:
-    """Claim 34: how many decisions a second; informative, for it is another computer."""
+    """Judge claim 34: decisions per second; informative, because the computer differs."""
     by_name = {speed.workload: speed.requests_per_s for speed in results.speeds}
     text = ", ".join(f"{name} {speed:,.0f}/s" for name, speed in by_name.items())
     tools, videos = by_name["tool-use"], by_name["video-qa"]

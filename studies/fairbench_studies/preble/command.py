@@ -26,7 +26,7 @@ def reproduce_preble(
     quick: bool,
     show: bool,
 ) -> None:
-    """Run what is missing, draw figures 3 to 5 and scalability, judge claims 30 to 34.
+    """Run missing simulations, draw figures 3 to 5 and scalability, and judge the claims.
 
     Raises Interrupted when interrupted, and what a run raised.
     """

@@ -29,7 +29,7 @@ FIGURES = {
 
 
 def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
-    """Draw each figure, and its numbers as CSV; the files. UsageError if one cannot be written."""
+    """Draw each figure with its numbers as CSV; return the files. Raises UsageError."""
     files: list[Path] = []
     for name in FIGURES:
         files += _plot_one(name, results, output, formats)
@@ -51,7 +51,7 @@ def rows(shown: Mapping[Key, Latency]) -> list[dict[str, Any]]:
 
 
 def _figure(name: str, shown: Mapping[Key, Latency]) -> Figure:
-    """Above the mean, below the P99; a column a workload."""
+    """Draw the mean above the P99, with a column per workload."""
     workloads = list(dict.fromkeys(key.workload for key in shown))
     figure, axes = panels(2, len(workloads), max(2, len(workloads)) * PANEL_IN, HEIGHT_IN)
     for column, workload in enumerate(workloads):

@@ -1,4 +1,4 @@
-"""The runs that the Preble paper's figures and claims are made of, by name."""
+"""The runs for the Preble paper's figures and claims, by name."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ BURSTS = 0.25  # of the mix: CV 2, as gaps of Azure's trace vary; its file is no
 
 
 class Key(NamedTuple):
-    """The key of a run: figure, workload, system, and the value that the figure varies."""
+    """The key of a run: figure, workload, system, and the value that varies."""
 
     figure: str
     workload: str
@@ -144,7 +144,7 @@ def _windows() -> Iterator[tuple[Key, Experiment]]:
 
 
 def _scales() -> Iterator[tuple[Key, Experiment]]:
-    """More GPUs and as many more documents ([Preble] §F)."""
+    """Yield runs with more GPUs and proportionally more documents ([Preble] §F)."""
     for system in (ROUND_ROBIN, PREBLE):
         for gpus in SCALES:
             rate = RATES["loogle"][-1]

@@ -19,14 +19,14 @@ GPUS = 4
 
 
 class Speed(NamedTuple):
-    """Requests a second that were routed, of prompts of one workload; all sent at once."""
+    """Requests routed per second, for prompts of one workload sent at once."""
 
     workload: str
     requests_per_s: float
 
 
 def measure() -> list[Speed]:
-    """Tool use has the most complex prefix tree, videos the simplest."""
+    """Measure the workloads with the most complex and the simplest prefix tree."""
     return [Speed(name, _speed(name)) for name in ("tool-use", "video-qa")]
 
 
@@ -58,7 +58,7 @@ def _prompts(workload: str) -> list[Prompt]:
 
 
 class _Listed:
-    """A model that answers at once and lists what it was asked (``core.LLM``)."""
+    """A ``core.LLM`` that answers at once and lists its prompts."""
 
     def __init__(self) -> None:
         self.prompts: list[Prompt] = []

@@ -1,4 +1,4 @@
-"""The runs of the Preble paper in a folder: what is missing is simulated, and kept."""
+"""The runs of the Preble paper in a folder; missing runs are simulated and stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairbench_studies.preble.speed import Speed, measure
 
 
 class Latency(NamedTuple):
-    """Seconds from a request's arrival to its end, of those after warm-up: means over seeds."""
+    """Seconds from a request's arrival to its end after the warm-up, as means over seeds."""
 
     mean_s: float
     p99_s: float
@@ -38,7 +38,7 @@ class Results(NamedTuple):
 
 
 def fill(folder: Path, context: RunContext, *, seeds: int) -> None:
-    """Simulate what is not in the folder yet, in parallel. Raises what a run raised."""
+    """Simulate missing runs in parallel. Raises the error of a run."""
     done = _stored(folder)
     wanted = [one.spec(seed) for one in experiments().values() for seed in range(seeds)]
     specs = {identity(spec): spec for spec in wanted}
@@ -48,7 +48,7 @@ def fill(folder: Path, context: RunContext, *, seeds: int) -> None:
 
 
 def read(folder: Path, *, seeds: int) -> Results:
-    """Read the results in a folder; keys with a missing run are left out."""
+    """Read the results in a folder, without keys that have a missing run."""
     stored = _stored(folder)
     found: dict[Key, Latency] = {}
     seen: dict[str, Latency] = {}
@@ -72,7 +72,7 @@ def _latency(run: StoredRun) -> Latency:
 
 
 def latencies_of(requests: Requests) -> tuple[float, float]:
-    """Mean and 99th percentile in seconds; infinite if any was not finished."""
+    """Return mean and P99 in seconds; infinite if a request was not finished."""
     counted = requests.arrival_s >= WARMUP_S
     taken_s = (requests.finish_s - requests.arrival_s)[counted]
     taken_s[requests.status[counted] != FINISHED] = np.inf

@@ -1,1 +1,1 @@
-"""Several routers before one fleet."""
+"""Several routers in front of the same workers."""

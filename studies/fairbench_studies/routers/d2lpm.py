@@ -1,4 +1,4 @@
-"""The cost of several D2LPM routers: locality, fairness, and the drift of charges.
+"""The cost of several D2LPM routers: locality, fairness, and drift of charges.
 
     python studies routers-d2lpm
 
@@ -50,7 +50,7 @@ SEEDS = range(5)
 
 
 class Drift(NamedTuple):
-    """The results of the well-behaved clients, and of charges at workers; no bound is None.
+    """The results of well-behaved clients and of charges at workers.
 
     ``shares`` is by seed. Other values are means over seeds, but the drift and unheard charges are
     maxima and the bound is the minimum.
@@ -64,12 +64,12 @@ class Drift(NamedTuple):
     unheard: float
 
     def changes(self, alone: Drift) -> NDArray[Any]:
-        """Return the change of the share against one router, in percentage points by seed."""
+        """Return the change of the share against one router, in points by seed."""
         return np.asarray(100 * (np.array(self.shares) - np.array(alone.shares)))
 
 
 def simulated(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[RunResult, float]:
-    """Return a result, and the largest charge at a worker of which a router had not heard."""
+    """Return a result, and the largest charge at a worker that a router did not know."""
     spec = resolve(dict(flags), dict(settings))
     simulation = Simulation(spec, spec.client_plans(), None)
     simulation.run()
@@ -80,7 +80,7 @@ def simulated(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[Ru
 
 
 def scaling() -> Iterator[list[str]]:
-    """Yield a row for each fleet, number and form."""
+    """Yield a row for each fleet, number of routers, and form."""
     for workload, dp, numbers in FLEETS:
         for number, form in [(1, ""), *((n, form) for n in numbers for form in FORMS)]:
             flags = SCALE | {"workload": workload, "dp": dp, "routers": number}
@@ -149,7 +149,7 @@ def _drift(one: Case, seed: int) -> Drift:
 
 
 def charges(result: RunResult) -> tuple[float, float]:
-    """Return the largest difference of one client's charges between workers, and L + w_q O."""
+    """Return the largest difference of a client's charges between workers, and its bound."""
     table = result.requests
     column = {key: np.asarray(table[key]) for key in ("worker", "arrival_s", "finish_s")}
     inputs = np.asarray(table["input_tokens"])
@@ -184,7 +184,7 @@ def peaks(events: Sequence[tuple[float, int, float]], *, difference: bool) -> fl
 
 
 def name_of(one: Case) -> str:
-    """Return the form, and the settings beside the skew."""
+    """Return the name of a case: its form, and settings other than the skew."""
     rest = {key: value for key, value in one if key not in ("form", "skew")}
     form = dict(one).get("form", "one router")
     return " ".join([form, *(f"{key}={value:g}" for key, value in rest.items())])
@@ -209,7 +209,7 @@ def points(changes: NDArray[Any]) -> str:
 
 
 def draw(found: Mapping[Case, Drift]) -> None:
-    """Draw the share's error and the drift of charges with its bound, over the interval."""
+    """Draw the error of the share and the drift of charges over the interval."""
     alone = next(iter(found.values()))
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.8))
     for skew, colour in zip(SKEWS, COLOURS, strict=True):
@@ -248,7 +248,7 @@ def draw(found: Mapping[Case, Drift]) -> None:
 
 
 def write(name: str, head: Sequence[str], rows: Iterator[list[str]]) -> None:
-    """Write a table, telling each row as it comes."""
+    """Write a table, and print each row as it is computed."""
     found = []
     for row in rows:
         sys.stderr.write(f"{row}\n")

@@ -1,4 +1,4 @@
-"""The cost of several routers for the fair share, and the benefit of exchanging charges.
+"""The cost of several routers for fair shares, and the benefit of exchanging charges.
 
     python studies routers
 
@@ -44,14 +44,14 @@ def case(**settings: Any) -> Case:
 
 
 def name_of(case: Case) -> str:
-    """Return the form, and the settings beside the skew."""
+    """Return the name of a case: its form, and settings other than the skew."""
     rest = {key: value for key, value in case if key not in ("form", "skew")}
     form = dict(case).get("form", "one router")
     return " ".join([form, *(f"{key}={value:g}" for key, value in rest.items())])
 
 
 class Outcome(NamedTuple):
-    """The results of the two clients. Tokens are charges over weights; None: no bound."""
+    """The results of the two clients, as charges over weights; None without a bound."""
 
     share: float
     service_tok_s: float
@@ -167,7 +167,7 @@ def write(found: Mapping[Case, Outcome]) -> None:
 
 
 def draw(found: Mapping[Case, Outcome]) -> None:
-    """Error of the share, and the gap with its bound, over the interval, a line a skew."""
+    """Draw the error of the share and the gap with its bound, over the interval."""
     alone = next(iter(found.values()))
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.5, 3.8))
     for skew, colour in zip(SKEWS, COLOURS, strict=True):

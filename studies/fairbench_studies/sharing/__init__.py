@@ -1,1 +1,1 @@
-"""Payment for prefixes that clients share."""
+"""Charging for prefixes that clients share."""

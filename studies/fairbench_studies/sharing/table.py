@@ -1,4 +1,4 @@
-"""Payers of a shared prefix: the effect of each rule on shares and on the incentive to share.
+"""Charging rules for a shared prefix: their effect on shares and on the incentive.
 
     fairbench sweep results/tables/sharing.toml
     python studies sharing results/runs/sharing
@@ -30,7 +30,7 @@ Seeds = Sequence[Summary]
 
 
 def rule_of(run: StoredRun) -> str:
-    """Return who pays under the settings of a run."""
+    """Return the charging rule of a run."""
     settings = tomllib.loads((run.path / "experiment.toml").read_text(encoding="utf-8"))["settings"]
     match run.summary["scheduler"]:
         case "lpm":
@@ -42,12 +42,12 @@ def rule_of(run: StoredRun) -> str:
 
 
 def rates(summary: Summary) -> list[float]:
-    """Service of each client, k tok/s, as clients see it."""
+    """Return the service of each client in k tok/s, in the client view."""
     return [client["service_rate_tok_s"] / 1000 for client in summary["clients"]]
 
 
 def row(scheduler: str, rule: str, shared: Seeds, alone: Seeds) -> dict[str, str]:
-    """Return a row: all clients share, the last does not, and the value of sharing for it."""
+    """Return a row: all clients share, the last does not, and the value of sharing."""
     last = [rates(summary)[-1] for summary in shared]
     own = [rates(summary)[-1] for summary in alone]
     others = [mean(rates(a)[:-1]) / mean(rates(s)[:-1]) for s, a in zip(shared, alone, strict=True)]
@@ -88,5 +88,5 @@ def _by_seed(of: Mapping[int, Summary]) -> Seeds:
 
 
 def main(folder: str) -> None:
-    """Read the store, write the table."""
+    """Read the store, and write the table."""
     write("sharing", table(runs_in(Path(folder) / "runs")))

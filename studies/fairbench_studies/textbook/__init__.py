@@ -1,1 +1,1 @@
-"""The textbook's section on SLO-aware scheduling: its listing, and what it prints."""
+"""A textbook's section on SLO-aware scheduling: its listing, and its output."""

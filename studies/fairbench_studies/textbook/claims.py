@@ -1,4 +1,4 @@
-"""Claim 35: what a textbook's listing prints of its SLO-aware scheduler, to the digit."""
+"""Claim 35: the output of a textbook's listing, reproduced to the digit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def played() -> dict[str, Outcome]:
 
 
 def judge_listing(outcomes: dict[str, Outcome]) -> Finding:
-    """Compare all printed numbers exactly, and report what the listing ignores."""
+    """Compare all printed numbers exactly, and report inputs that the listing ignores."""
     found = {
         name: (one.finished, one.on_time, f"{one.short_on_time:.0%}", one.steps)
         for name, one in outcomes.items()
@@ -71,7 +71,7 @@ CLAIM = Claim(
 
 
 def judge_textbook() -> list[Judged]:
-    """Judge the claim, which takes a second."""
+    """Judge the claim (takes a second)."""
     return [Judged(CLAIM, judge_listing(played()), BASIS)]
 
 

@@ -1,4 +1,4 @@
-"""``fairbench reproduce textbook``: what a textbook's listing prints of deadlines."""
+"""``fairbench reproduce textbook``: the output of a textbook's listing on deadlines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TEXTBOOK = "textbook"
 
 
 def reproduce_textbook(claims_dir: Path) -> None:
-    """Judge claim 35. Nothing is stored of its runs, which take a second."""
+    """Judge claim 35. Its runs take a second and are not stored."""
     judged = judge_textbook()
     for path in write_textbook(judged, claims_dir):
         typer.echo(path)

@@ -1,4 +1,4 @@
-"""The listing's own replica and load (Code 24.6.1), for any local scheduler.
+"""The listing's replica and load (Code 24.6.1), for any local scheduler.
 
 Its rules, not ours: prompts cost nothing, memory is tested for a prompt when it is admitted and
 never again, and time counts steps.
@@ -36,7 +36,7 @@ def printed_load(seed: int = 7, count: int = 80, horizon: int = 200) -> list[Req
 
 
 class InOrder(LocalScheduler):
-    """The listing's FCFS: in order of arrival, passing over who does not fit."""
+    """The listing's FCFS: order of arrival, skipping requests that do not fit."""
 
     name = "in-order"
 
@@ -61,7 +61,7 @@ class Outcome:
 
 
 class _Batch(NothingRunning):
-    """A RunningView of what has produced so many tokens."""
+    """A RunningView of the running requests and their produced tokens."""
 
     def __init__(self, produced: dict[Request, int]) -> None:
         self._produced = produced
@@ -82,7 +82,7 @@ class _Batch(NothingRunning):
 
 
 class Replica:
-    """The printed loop: admission against the blocks of prompts, then a token for everyone."""
+    """The printed loop: admission by blocks of prompts, then one token for each request."""
 
     def __init__(self, scheduler: LocalScheduler, requests: list[Request]) -> None:
         self._scheduler = scheduler
@@ -97,7 +97,7 @@ class Replica:
         return [request for request in self._waiting if request.arrival_s <= self._step]
 
     def run(self) -> Outcome:
-        """Run until all requests are done, or the listing gives up."""
+        """Run until all requests are done, or the listing stops."""
         done: dict[Request, int] = {}
         peak = over = 0
         while (self._waiting or self._produced) and self._step < MOST_STEPS:

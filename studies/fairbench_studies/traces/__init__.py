@@ -1,1 +1,1 @@
-"""Public traces under many schedulers."""
+"""The study of public traces: each trace is replayed under many schedulers."""

@@ -1,4 +1,4 @@
-"""Public traces under everything that has a name: one line each.
+"""Public traces under every named scheduler, one line each.
 
     fairbench sweep examples/traces/every-scheduler.toml
     python studies traces-every results/runs/every-scheduler
@@ -33,7 +33,7 @@ def cell(summary: Summary) -> str:
 
 
 def name(summary: Summary) -> str:
-    """Return the schedulers involved: a router and a local scheduler, behind a gateway."""
+    """Return the schedulers: router, local scheduler, and gateway if any."""
     gateway = summary.get("gateway")
     return f"gateway {gateway}" if gateway else str(summary["scheduler"])
 
@@ -50,7 +50,7 @@ def table(summaries: Iterable[Summary], order: Iterable[str]) -> list[dict[str, 
 
 
 def main(folder: str) -> None:
-    """Read the store, write the table."""
+    """Read the store, and write the table."""
     summaries = [run.summary for run in runs_in(Path(folder) / "runs")]
     names = set(map(name, summaries))
     order = sorted(names, key=lambda one: (one.startswith("gateway"), "+" in one, one))

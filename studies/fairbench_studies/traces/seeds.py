@@ -1,4 +1,4 @@
-r"""Traces of which a seed draws the requests, under a handful of schedulers: mean and range.
+r"""Traces whose requests a seed draws, under a few schedulers: mean and range.
 
     fairbench sweep examples/traces/sweep.toml --name seeds --num-runs 3 \\
         --workloads examples/traces/reasoning-clients.toml,examples/traces/small-model-clients.toml
@@ -47,5 +47,5 @@ def _spread(summaries: list[Summary], key: str, factor: float, digits: int) -> s
 
 
 def main(folder: str) -> None:
-    """Write the table of a sweep's directory."""
+    """Write the table from a sweep's directory."""
     write("traces-seeds", rows(run.summary for run in runs_in(Path(folder) / "runs")))

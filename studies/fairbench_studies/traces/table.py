@@ -1,4 +1,4 @@
-"""Public traces under a handful of schedulers: what an operator would compare.
+"""Public traces under a few schedulers that an operator would compare.
 
     fairbench sweep examples/traces/sweep.toml
     python studies traces results/runs/traces
@@ -54,5 +54,5 @@ def table(runs: Iterable[StoredRun]) -> list[dict[str, str]]:
 
 
 def main(folder: str) -> None:
-    """Read the store, write the table."""
+    """Read the store, and write the table."""
     write("traces", table(runs_in(Path(folder) / "runs")))

@@ -1,1 +1,1 @@
-"""The VTC paper again: its experiments, its figures 3 to 14, its claims."""
+"""The VTC paper: its experiments, figures 3 to 14, and claims."""

@@ -20,7 +20,7 @@ MEASURED_VTC = 779
 
 
 def judge_limits(results: Results) -> Finding:
-    """Judge whether a rate limit costs throughput, and less so the higher it is."""
+    """Judge whether a rate limit costs throughput, and less the higher it is."""
     vtc = throughput_tok_s(results.traces[f"{ARENA} vtc"])
     limited = [throughput_tok_s(results.traces[f"{ARENA} rpm {limit}"]) for limit in RPM_LIMITS]
     refused = [results.traces[f"{ARENA} rpm {limit}"].refused for limit in RPM_LIMITS]
@@ -40,7 +40,7 @@ def judge_limits(results: Results) -> Finding:
 
 
 class Row(NamedTuple):
-    """The name of a run, and the mean and variance that were measured."""
+    """The name of a run, with the measured mean and variance."""
 
     run: str
     mean: float

@@ -1,4 +1,4 @@
-"""The measures of VTC-artifact, exactly: service in windows, its differences, response times.
+"""The measures of VTC-artifact: service in windows, differences, response times.
 
 Of a request only arrival, first token and end are known, so its whole service is spread evenly from
 the first token to the last (192c2e2, fair_bench/plot/visualize.py and plot_revision.py). Refused
@@ -24,7 +24,7 @@ WEIGHTS = ServiceWeights()
 
 
 class Differences(NamedTuple):
-    """The largest, mean and variance (population) of a difference over time, and throughput.
+    """Largest, mean and variance of a difference over time, and throughput.
 
     Differences in service a second, throughput in input and output tokens served a second.
     """
@@ -42,28 +42,28 @@ def table_points() -> Floats:
 
 
 def even_points(end_s: float, parts: int = PARTS) -> Floats:
-    """Return the points of the figures, which cut [0, end_s] into equal parts, without ends."""
+    """Return the points that divide [0, end_s] into equal parts, without the ends."""
     return np.array([end_s / parts * part for part in range(1, parts)])
 
 
 def service_rates(
     trace: Trace, points_s: Floats, window_s: float = WINDOW_S, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Service a second of each client (row) in the window around each point (column)."""
+    """Return service per second in windows around points, shape (clients, points)."""
     return _between(trace, points_s - window_s / 2, points_s + window_s / 2, weights) / window_s
 
 
 def accumulated(
     trace: Trace, times_s: Floats, start_s: float = 0.0, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Service of each client (row) from ``start_s`` up to each time (column)."""
+    """Return service from ``start_s`` until each time, shape (clients, times)."""
     return _between(trace, np.full(len(times_s), start_s), times_s, weights)
 
 
 def accumulated_difference(
     trace: Trace, times_s: Floats, start_s: float = 0.0, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Return the difference between the most and least served clients, up to each time."""
+    """Return the difference between the most and least served clients until each time."""
     spread: Floats = np.ptp(accumulated(trace, times_s, start_s, weights), axis=0)
     return spread
 
@@ -71,7 +71,7 @@ def accumulated_difference(
 def demand_rates(
     trace: Trace, points_s: Floats, window_s: float = WINDOW_S, weights: ServiceWeights = WEIGHTS
 ) -> Floats:
-    """Service a second that each client asked for by what arrived in the window."""
+    """Return the demand per second that arrived in windows, shape (clients, points)."""
     served = trace.finished
     arrived, cost = trace.req_time_s[served], trace.service_tokens(weights)[served]
     near = np.abs(arrived[:, np.newaxis] - points_s) <= window_s / 2
@@ -103,7 +103,7 @@ def differences(trace: Trace, weights: ServiceWeights = WEIGHTS) -> Differences:
 
 
 def response_times(trace: Trace, points_s: Floats, window_s: float = WINDOW_S) -> Floats:
-    """Mean time to first token (s) of each client (row) whose first tokens came in the window.
+    """Return mean time to first token (s) in windows, shape (clients, points).
 
     NaN where none did.
     """
@@ -118,7 +118,7 @@ def response_times(trace: Trace, points_s: Floats, window_s: float = WINDOW_S) -
 
 
 def _between(trace: Trace, starts_s: Floats, ends_s: Floats, weights: ServiceWeights) -> Floats:
-    """Service of each client (row) in each of the intervals (columns)."""
+    """Return service in intervals, shape (clients, intervals)."""
     served = trace.finished
     first_s = (trace.req_time_s + trace.first_token_latency_s)[served]
     last_s = (trace.req_time_s + trace.request_latency_s)[served]
@@ -135,6 +135,6 @@ def _between(trace: Trace, starts_s: Floats, ends_s: Floats, weights: ServiceWei
 
 
 def _by_client(trace: Trace, values: Floats) -> Floats:
-    """Return the sums over the served requests (rows) of each client."""
+    """Return sums over the served requests of each client."""
     owner = trace.client[trace.finished]
     return np.array([values[owner == client].sum(axis=0) for client in trace.clients])

@@ -1,4 +1,4 @@
-"""Claims 18 to 29, of the VTC paper and of its code's records."""
+"""Claims 18 to 29 of the VTC paper, judged by runs and by its code's records."""
 
 from __future__ import annotations
 

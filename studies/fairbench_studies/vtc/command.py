@@ -26,7 +26,7 @@ def reproduce_vtc(
     quick: bool,
     show: bool,
 ) -> None:
-    """Run what is missing, draw figures 3 to 14 of seed 0, judge claims 18 to 29.
+    """Run missing simulations, draw figures 3 to 14 of seed 0, and judge the claims.
 
     Raises Interrupted when interrupted, and what a run raised.
     """

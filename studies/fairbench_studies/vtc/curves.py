@@ -22,7 +22,7 @@ ARENA_RANKS = (12, 13, 25, 26)  # clients by their number of requests, as [VTC] 
 
 
 class Curve(NamedTuple):
-    """A line of a panel; ``value`` is NaN where undefined."""
+    """A line of a panel; ``value`` is NaN if undefined."""
 
     name: str
     at: Floats
@@ -75,19 +75,19 @@ def difference_panel(traces: Mapping[str, Trace], title: str) -> Panel:
 
 
 def output_rate(trace: Trace) -> float:
-    """Output tokens served a second, over the whole run."""
+    """Return output tokens served per second over the whole run."""
     return float(trace.output_tokens[trace.finished].sum() / trace.duration_s)
 
 
 def busiest(trace: Trace) -> list[int]:
-    """Return the rows of two clients in the middle and of the two that send most."""
+    """Return the rows of two middle clients and of the two that send most."""
     counts = [int(np.count_nonzero(trace.client == client)) for client in trace.clients]
     order = sorted(range(len(counts)), key=counts.__getitem__)
     return [order[rank] for rank in ARENA_RANKS if rank < len(order)]
 
 
 def _overload(runs: Traces) -> list[Panel]:
-    """Return the panels of the overload, with deficit round robin added to the paper's."""
+    """Return the panels of the overload, with deficit round robin added."""
     named = {"VTC": "vtc", "FCFS": "fcfs", "MDRR": "mdrr"}
     traces = {shown: runs[f"vtc-overload {name}"] for shown, name in named.items()}
     return [

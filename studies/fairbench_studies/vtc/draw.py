@@ -23,7 +23,7 @@ MARKS = 12  # of a curve
 
 
 def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
-    """Draw each figure whose runs are all there; the files. UsageError if one cannot be written."""
+    """Draw each figure with complete runs; return the files. Raises UsageError."""
     files: list[Path] = []
     for number in FIGURES:
         used = _Used(results.traces)
@@ -34,7 +34,7 @@ def plot(results: Results, output: Path, formats: Sequence[str]) -> list[Path]:
 
 
 class _Used(dict[str, Trace]):
-    """Traces that remember which of them were asked for."""
+    """Traces that record which of them were read."""
 
     def __init__(self, traces: Mapping[str, Trace]) -> None:
         super().__init__(traces)

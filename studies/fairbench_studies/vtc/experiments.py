@@ -1,4 +1,4 @@
-"""The runs that the VTC paper's figures and claims are made of, by name."""
+"""The runs for the VTC paper's figures and claims, by name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Experiment:
 
 
 def _predicted(workload: str, duration_s: float | None = None) -> dict[str, Experiment]:
-    """VTC with lengths known, off by up to a half, and averaged."""
+    """Return VTC with known lengths, with lengths off by up to half, and with averages."""
     kinds: dict[str, dict[str, Any]] = {
         "oracle": {"vtc-predict.predictor": "oracle"},
         "off by 50%": {"vtc-predict.predictor": "oracle", "vtc-predict.error": 0.5},

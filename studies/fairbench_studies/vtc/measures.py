@@ -1,4 +1,4 @@
-"""Measures of a run by which the VTC paper's claims are judged."""
+"""Measures of a run that decide the VTC paper's claims."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def difference_of(trace: Trace) -> float:
 
 
 def rates(trace: Trace, start_s: float, end_s: float) -> Floats:
-    """Service a second of each client within a time."""
+    """Return the service per second of each client in a period."""
     service = accumulated(trace, np.array([end_s]), start_s)[:, 0]
     return service / (end_s - start_s)
 
 
 def mean_ttft_s(trace: Trace, client: int) -> float:
-    """Mean time to first token of a client's requests that were served."""
+    """Return the mean time to first token of a client's served requests."""
     mine = (trace.client == trace.clients[client]) & trace.finished
     return float(trace.first_token_latency_s[mine].mean())
 

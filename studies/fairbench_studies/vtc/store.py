@@ -1,4 +1,4 @@
-"""The runs of the VTC paper in a folder: what is missing is simulated, and kept."""
+"""The runs of the VTC paper in a folder; missing runs are simulated and stored."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairbench_studies.vtc.experiments import possible
 
 
 class Results(NamedTuple):
-    """The runs by name, as traces, and what they are of.
+    """The runs by name, as traces, with facts about them.
 
     ``gaps`` are the largest differences in service while both of two clients wait, NaN if none do.
     """
@@ -31,13 +31,13 @@ class Results(NamedTuple):
     bases: Mapping[str, str]
 
     def basis(self, names: Iterable[str] | None = None) -> str:
-        """Return the hardware on which the runs of these names, or all runs, were simulated."""
+        """Return the hardware on which these runs, or all runs, were simulated."""
         chosen = self.bases if names is None else names
         return "; ".join(sorted({self.bases[name] for name in chosen}))
 
 
 def fill(folder: Path, context: RunContext, *, seeds: int = 1) -> None:
-    """Simulate what is not in the folder yet, in parallel. Raises what a run raised."""
+    """Simulate missing runs in parallel. Raises the error of a run."""
     done = _stored(folder)
     wanted = [one.spec(seed) for seed in range(seeds) for one in possible().values()]
     specs = {identity(spec): spec for spec in wanted}
@@ -62,12 +62,12 @@ def read(folder: Path, *, seed: int = 0) -> Results:
 
 
 def trace_of(run: StoredRun) -> Trace:
-    """Return a run reduced to its requests' latencies, as for measured runs."""
+    """Return a run reduced to its requests' latencies, like a measured run."""
     return as_trace(read_tables(run).requests)
 
 
 def gap_of(run: StoredRun) -> float:
-    """Return the largest service difference of two waiting clients, as the bound defines it."""
+    """Return the largest service difference of two waiting clients."""
     gap = run.summary["max_service_gap"]
     return nan if gap is None else float(gap)
 

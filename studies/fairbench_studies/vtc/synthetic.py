@@ -14,7 +14,7 @@ from fairbench_studies.vtc.store import Results
 
 
 def judge_overload(results: Results) -> Finding:
-    """Flat under VTC, growing under FCFS."""
+    """Judge that the difference is flat under VTC and grows under FCFS."""
     traces = {name: results.traces[f"vtc-overload {name}"] for name in ("vtc", "fcfs")}
     vtc, fcfs = (difference_of(trace) for trace in traces.values())
     return Finding(
@@ -39,7 +39,7 @@ def judge_shares(results: Results) -> Finding:
 
 
 def judge_proportional(results: Results) -> Finding:
-    """Judge whether clients below their share get their demand, and the third all the rest."""
+    """Judge that clients below their share get their demand, and the third the rest."""
     trace = results.traces["vtc-proportional vtc"]
     found = rates(trace, 60, 600)
     waits = [mean_ttft_s(trace, client) for client in range(3)]
@@ -55,7 +55,7 @@ def judge_proportional(results: Results) -> Finding:
 
 
 def judge_on_off(results: Results) -> Finding:
-    """Judge whether an on-off but backlogged client gets as much as one that is always on."""
+    """Judge that an on-off, backlogged client gets as much as one that is always on."""
     trace = results.traces["vtc-on-off-overload vtc"]
     one, other = rates(trace, 0, 600)
     gap = difference_of(trace)
@@ -85,7 +85,7 @@ def judge_poisson(results: Results) -> Finding:
 
 
 def judge_isolation(results: Results) -> Finding:
-    """Judge whether a client below its share is unaffected by the other's rise."""
+    """Judge that a client below its share is unaffected when the other's load rises."""
     vtc, fcfs = (
         ttft_s(trace, [trace.clients[0]], 99)
         for trace in (results.traces["vtc-increasing vtc"], results.traces["vtc-increasing fcfs"])
@@ -97,7 +97,7 @@ def judge_isolation(results: Results) -> Finding:
 
 
 def judge_shift(results: Results) -> Finding:
-    """LCF pays back what a client did not ask for while it was off."""
+    """Judge that LCF pays back the service that a client missed while it was off."""
     traces = {name: results.traces[f"vtc-shift {name}"] for name in ("lcf", "vtc")}
     shares = {
         name: float(found[0] / found.sum())
@@ -121,7 +121,7 @@ PREDICTED = {"VTC": ("vtc", 104.0), "off by 50%": ("off by 50%", 12.5), "oracle"
 
 
 def judge_predictions(results: Results) -> Finding:
-    """Judge whether better length predictions yield smaller differences."""
+    """Judge that better length predictions give smaller differences."""
     found = {
         name: differences(results.traces[f"{SHORT} {one}"]) for name, (one, _) in PREDICTED.items()
     }
@@ -139,7 +139,7 @@ def judge_predictions(results: Results) -> Finding:
 
 
 def judge_weights(results: Results) -> Finding:
-    """Service in proportion to the weights."""
+    """Judge that service is in proportion to the weights."""
     found = rates(results.traces["vtc-weighted vtc"], 60, 360)
     parts = found / found.sum() / (np.arange(1, 5) / 10)
     return Finding(
@@ -152,7 +152,7 @@ def judge_weights(results: Results) -> Finding:
 
 
 def judge_pool(results: Results) -> Finding:
-    """Judge whether a larger pool yields a larger difference."""
+    """Judge that a larger pool gives a larger difference."""
     small, large = (
         difference_of(results.traces[f"vtc-memory-pool {one}"]) for one in ("35,000", "65,000")
     )

@@ -41,7 +41,7 @@ def judge_vtc(results: Results, others: Sequence[Results] = ()) -> list[Judged]:
 
 
 def missing(judged: Sequence[Judged]) -> list[int]:
-    """Return the claims that could not be judged."""
+    """Return the claims that could not be judged, because runs are missing."""
     found = {one.claim.number for one in judged}
     return [claim.number for claim in CLAIMS if claim.number not in found]
 

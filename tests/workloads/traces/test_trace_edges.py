@@ -272,7 +272,7 @@ def test_dates_may_be_written_in_two_ways(read):
     [
         (
             gzip.compress(b"t,isl,osl\n1,5,1\n", mtime=0),
-            "is packed with gzip, .* let it end in .gz",
+            "is compressed with gzip; rename it so that it ends in .gz",
         ),
         (b"PK\x03\x04rest", "is a spreadsheet or a zip archive: save it as CSV"),
         (b"PAR1rest", "is Parquet: save it as CSV or JSON lines"),

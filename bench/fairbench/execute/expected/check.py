@@ -118,25 +118,29 @@ def _surprises(
     """Yield a sentence for each fact that may surprise the user."""
     load, worst, peak = facts["load"], facts["load_uncached"], facts["peak_load"]
     if not any(map(expected_programs, plans)):
-        yield "nobody sends anything: no client is there while programs arrive"
+        yield ("no client sends a request: no client is present while programs arrive")
         return
     if load is not None and max(worst, peak) < IDLE:
-        yield "hardly anyone ever waits: every scheduler will look the same"
+        yield ("hardly any request waits, so all schedulers will give similar results")
     if load is not None and load > FLOODED:
-        yield "far more than the cluster can do: queues grow as long as the run lasts"
+        yield (
+            "the load is far above the capacity of the cluster, so queues grow until the end "
+            "of the run"
+        )
     if load and load < 1 < peak:
         yield (
-            f"below what the cluster can do on average, but {peak:.0%} of it in the busiest "
-            f"minute, around {facts['peak_s']:.0f} s: whom queues hurt depends on the scheduler"
+            f"the load is below the capacity of the cluster on average, but {peak:.0%} of "
+            f"it in the busiest minute, around {facts['peak_s']:.0f} s; the scheduler "
+            "decides which clients wait then"
         )
     sizes = [expected_programs(plan) for plan in plans]
     few = sum(size < FEW for size in sizes)
     if few:
         absent = sum(size < 1 for size in sizes)
-        more = f", {absent:,} of them less than one" if absent else ""
+        more = (f", and {absent:,} of them fewer than one") if absent else ""
         yield (
-            f"{few:,} of {len(plans):,} clients send fewer than {FEW} programs on average{more}: "
-            "their own percentiles will say little"
+            f"{few:,} of {len(plans):,} clients send fewer than {FEW} programs on "
+            f"average{more}, so their percentiles are not reliable"
         )
     for group, sample in zip(groups, samples, strict=True):
         weighed = [(one.weight, call) for one in sample for call in one.calls]
@@ -148,11 +152,14 @@ def _surprises(
         total = sum(weight for weight, _ in weighed)
         if large:
             yield (
-                f"{group.clients}: {large / total:.0%} of the requests are refused, since "
-                f"they do not fit a KV pool of {machine.pool_tokens:,} tokens"
+                f"{group.clients}: {large / total:.0%} of the requests will be refused, "
+                f"because they do not fit a KV pool of {machine.pool_tokens:,} tokens"
             )
     if any(row["closed"] for row in facts["groups"]):
-        yield "users in closed loops ask for what the cluster lets them: their rates are a guess"
+        yield (
+            "the rates of users in closed loops are estimates, because they depend on the "
+            "speed of the cluster"
+        )
     if load and load > 1:
         yield from _short(facts, groups, weights or {})
 
@@ -172,6 +179,6 @@ def _short(
     short = int(np.sum((given < 0.999 * np.asarray(demands)) & np.asarray(good)))
     if short:
         yield (
-            f"{short:,} of {sum(good):,} well-behaved clients ask for more than a fair share: they "
-            "wait under a fair scheduler too"
+            f"{short:,} of {sum(good):,} well-behaved clients need more than a fair "
+            "share, so they wait under a fair scheduler, too"
         )

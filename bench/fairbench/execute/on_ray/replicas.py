@@ -156,6 +156,6 @@ class _Switchboard:
             return Broken(ticket, f"{error}".strip().partition("\n")[0], lost=True)
 
     def _close(self) -> None:
-        """Close the remaining keepers, so that no process is left behind."""
+        """Close the remaining keeper actors, so that no server process is left behind."""
         closing = [keeper.close.remote() for keeper in self._keepers]
         self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)

@@ -108,7 +108,7 @@ def cdfs(cells: Cells) -> Figure:
         if axis.lines:
             log_x(axis)
 
-    return _of_places(cells, "latencies at most that long, %", "Latencies, well-behaved", one)
+    return _of_places(cells, "fraction of latencies, %", "Latencies, well-behaved", one)
 
 
 KINDS: Mapping[str, Callable[[Cells], Figure]] = {"bars": bars, "tradeoff": tradeoff, "cdf": cdfs}

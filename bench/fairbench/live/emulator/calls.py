@@ -43,7 +43,7 @@ class StopFields(msgspec.Struct, kw_only=True):
 
 
 class BadRequest(Exception):
-    """The request is not valid. The message is one line for the client."""
+    """Raised for a request that is not valid. The message is one line for the client."""
 
 
 @dataclass(frozen=True, slots=True)

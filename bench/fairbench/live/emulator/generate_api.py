@@ -44,7 +44,7 @@ class EmulatedGenerate:
         body = decoded(raw, _Body)
         prompt = body.input_ids or body.text
         if prompt is None:
-            raise BadRequest("either text or input_ids is needed")
+            raise BadRequest("the body must have text or input_ids")
         sampling = body.sampling_params or _SamplingParams()
         return make_call(
             headers,

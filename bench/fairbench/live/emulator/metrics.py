@@ -66,7 +66,7 @@ def _counters(emulator: EmulatedWorker) -> dict[str, float]:
 def _service(emulator: EmulatedWorker) -> Metric:
     service = CounterMetricFamily(
         "fairbench:client_tokens",
-        "Tokens of each client by kind, emulated",
+        "Emulated tokens of each client by kind",
         labels=["client", "kind"],
     )
     for client, total in emulator.totals.clients.items():

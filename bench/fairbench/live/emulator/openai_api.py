@@ -101,7 +101,7 @@ class _OpenAIApi(ABC):
 
 
 class EmulatedCompletions(_OpenAIApi):
-    """``/v1/completions`` with one prompt per request: text or token ids."""
+    """The route ``/v1/completions``, with one prompt per request as text or token ids."""
 
     object_name = chunk_name = "text_completion"
 
@@ -121,7 +121,7 @@ class EmulatedCompletions(_OpenAIApi):
 
 
 class EmulatedChat(_OpenAIApi):
-    """``/v1/chat/completions``. A conversation is its turns under the names of their roles."""
+    """The route ``/v1/chat/completions``. The prompt is the text of all turns with their roles."""
 
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
 

@@ -19,7 +19,7 @@ FORK_TRIES = 16
 
 
 class _Stream:
-    """Tokens under one key, and the streams that branch off: (offset, first token) -> stream."""
+    """The tokens of one key, and the streams that branch off, by (offset, first token)."""
 
     __slots__ = ("forks", "ids", "key", "place")
 

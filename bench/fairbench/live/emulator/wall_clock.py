@@ -10,9 +10,10 @@ from fairbench.sim.clock import Clock
 
 
 class WallClock:
-    """A clock that runs ``scale`` seconds per real second. Deadlines are absolute, without drift.
+    """A clock that runs ``scale`` seconds per real second.
 
-    ``time_s`` must be the time that the event loop's ``call_at`` goes by.
+    Waits end at absolute times, so they do not drift. ``time_s`` must be the time that the event
+    loop's ``call_at`` goes by.
     """
 
     def __init__(self, scale: float, time_s: Callable[[], float] = monotonic) -> None:

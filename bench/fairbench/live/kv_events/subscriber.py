@@ -104,8 +104,9 @@ class Subscriber:
 
     def _give_up(self) -> None:
         log.warning(
-            "KV events of %s: %d messages in succession could not be read; it is followed no more, "
-            "and what it caches is guessed from what is sent there",
+            "KV events of %s: %d messages in succession could not be read; its events "
+            "are ignored from now on, and its cache is estimated from the requests sent "
+            "to it",
             self._events,
             self._unreadable,
         )
@@ -229,7 +230,7 @@ class Subscriber:
     def _lose_until(self, first: int) -> None:
         """Give up the messages before ``first``, and treat the cache as empty."""
         log.warning(
-            "KV events of %s: %d to %d missed; its cache is taken to be empty",
+            "KV events of %s: messages %d to %d are missing; its cache is treated as empty",
             self._events,
             self._next,
             first - 1,

@@ -25,7 +25,7 @@ class Exporter:
         }
         self._balance: Any = Gauge(
             "fairbench_client_balance",
-            "What the local scheduler holds for the client (DLPM: credit, VTC: service counted)",
+            "Balance of the client in the local scheduler (DLPM: credit, VTC: counted service)",
             ["client"],
             multiprocess_mode="mostrecent",
         )

@@ -56,7 +56,7 @@ class Place(Protocol):
 
     @property
     def python(self) -> str:
-        """The Python that starts servers at the place."""
+        """The path of the Python that starts servers on the host."""
         ...
 
     @property

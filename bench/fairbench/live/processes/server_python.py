@@ -81,5 +81,7 @@ def ask_python(python: str, program: str, *arguments: str) -> str:
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.SubprocessError):
-        raise UsageError(f"server_python {python}: cannot be run") from None
+        raise UsageError(
+            f"server_python {python}: cannot be run; give the path of a working Python"
+        ) from None
     return found.stdout

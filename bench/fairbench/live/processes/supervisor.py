@@ -62,7 +62,7 @@ class Supervisor:
         if now_s - case.started_s >= STEADY_S:
             case.pause_s = FIRST_PAUSE_S
         case.due_s = now_s + case.pause_s
-        log.warning("%s; it is started again in %g s", server.how_it_ended(), case.pause_s)
+        log.warning("%s; restart in %g s", server.how_it_ended(), case.pause_s)
         case.pause_s = min(2 * case.pause_s, LONGEST_PAUSE_S)
 
 

@@ -56,11 +56,11 @@ class Access:
         try:
             file = read_keys(self._path)
         except DataError as error:
-            log.warning("%s: what was read before holds on", error)
+            log.warning("%s: the previous content stays in force", error)
             return
         self._apply(file)
         clients = len(set(file.keys.values()))
-        log.info("%s: read again: %d keys of %d clients", self._path, len(file.keys), clients)
+        log.info("%s: reloaded: %d keys of %d clients", self._path, len(file.keys), clients)
 
     def _apply(self, file: KeysFile) -> None:
         self.keys = Keyring(file.keys)

@@ -79,7 +79,7 @@ def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
         raise bad_request('send {"url": "http://HOST:PORT[,kv=...[,replay=...]]"}')
     for field in body:
         if field not in FIELDS:
-            raise bad_request(f"there is no field {field!r}: only {' and '.join(FIELDS)}")
+            raise bad_request(f"field {field!r} is unknown: choose from {' and '.join(FIELDS)}")
     try:
         address = keys.signed(parse_worker(body["url"], "url"))
     except UsageError as error:
@@ -88,7 +88,7 @@ def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
     if key is None:
         return address
     if not isinstance(key, str) or not is_key(key):
-        raise bad_request("key: must be a text of printable ASCII, without spaces around")
+        raise bad_request("key: must be a text of printable ASCII, without spaces at its ends")
     return WorkerAddress(address.url, address.kv_events, address.kv_replay, key)
 
 

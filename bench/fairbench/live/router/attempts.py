@@ -163,7 +163,10 @@ class Attempts:
         if self._dispatcher.up <= {worker}:
             self._breakers.reset(worker)  # a bad one is better than none
             return
-        log.warning("worker %d fails what others serve: it gets nothing for a while", worker)
+        log.warning(
+            "worker %d failed requests that other workers served; it gets no requests for a while",
+            worker,
+        )
         self._dispatcher.eject(worker)
 
     async def _attempt(

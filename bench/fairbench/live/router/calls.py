@@ -109,7 +109,7 @@ class GenerateApi(Api):
         elif body.text is not None:
             ids = limits.ids_of(text, body.text)
         else:
-            raise bad_request("neither input_ids nor text is given")
+            raise bad_request("the body must have input_ids or text")
         start = body.logprob_start_len
         if body.return_logprob and start is not None and start >= 0:
             _check_prompt_logprobs(len(ids) - start)
@@ -225,7 +225,7 @@ def _ids(given: list[Any], limits: PromptLimits) -> array[int]:
     try:
         ids = array("I", given)
     except (TypeError, OverflowError):
-        raise bad_request("a prompt of token ids holds only numbers from 0 to 2^32 - 1") from None
+        raise bad_request("token ids must be numbers from 0 to 2^32 - 1") from None
     limits.check_tokens(len(ids))
     check_ids(given, limits.vocab_size, "prompt")
     return ids
@@ -246,7 +246,8 @@ def _check_prompt_logprobs(tokens: int) -> None:
     """Raise Problem if log-probabilities are asked for more prompt tokens than allowed."""
     if tokens > MOST_PROMPT_LOGPROBS:
         raise bad_request(
-            f"log-probabilities of a prompt: of at most {MOST_PROMPT_LOGPROBS} of its last tokens"
+            "log-probabilities can be requested for at most the last "
+            f"{MOST_PROMPT_LOGPROBS} tokens of a prompt"
         )
 
 
@@ -257,5 +258,6 @@ def _check_single(prompts: int | None) -> None:
 
 def _several() -> Problem:
     return bad_request(
-        "one prompt and one answer (n = 1) a request: workers lose the client of a batch"
+        "a request must have one prompt and one answer (n = 1), because workers do not "
+        "keep the client of a batch"
     )

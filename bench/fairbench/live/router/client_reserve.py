@@ -34,10 +34,15 @@ async def default_limits(
     sizes = zip(CLIENT_LIMITS, (info.pool_tokens, most), strict=True)
     limits: dict[str, Any] = {name: size for name, size in sizes if size}
     if not limits:
-        log.warning("no worker says how much it runs: one client may take all (--gateway, --set)")
+        log.warning(
+            "no worker reports its size, so one client may use all workers (set limits with "
+            "--gateway and --set)"
+        )
         return {}
     told = " and ".join(f"{name.partition('_')[2]} {size}" for name, size in limits.items())
     log.info(
-        "a client alone may have %.0f%% of each worker (%s)", 100 / (1 + DEFAULT_RESERVE), told
+        "a client that is alone may use %.0f%% of each worker (%s)",
+        100 / (1 + DEFAULT_RESERVE),
+        told,
     )
     return limits | {CLIENT_RESERVE: DEFAULT_RESERVE}

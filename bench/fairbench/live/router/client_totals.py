@@ -17,9 +17,9 @@ from fairbench.live.router.charges import Charge
 MAX_CLIENTS = 1000  # with a label of their own: a name may be anything, so there may be many
 WEIGHTS = ServiceWeights()
 REQUESTS = (
-    "Requests sent to a worker, by how that ended: ok, error (the worker's), left (the client "
-    "did), evicted (it had to, for another client's), lost (the worker, and nobody else was "
-    "asked), retried (the worker, and another was)"
+    "Requests sent to a worker, by outcome: ok, error (the worker failed), left (the "
+    "client disconnected), evicted (to make room for another client), lost (the worker "
+    "was lost, no retry), retried (the worker was lost, sent to another one)"
 )
 
 
@@ -85,11 +85,11 @@ class TotalsByClient(Collector):
                 requests.add_metric([client, outcome], count)
         yield requests
         for name, text in (
-            ("input_tokens", "Prompt tokens, cached included"),
-            ("cached_tokens", "Prompt tokens found in a cache"),
+            ("input_tokens", "Prompt tokens, including cached tokens"),
+            ("cached_tokens", "Prompt tokens that were cached"),
             ("output_tokens", "Tokens produced"),
             ("service", "Input + 2 x output tokens"),
-            ("held_seconds", "Seconds that requests were held before they went to a worker"),
+            ("held_seconds", "Seconds that requests were queued before they were sent to a worker"),
         ):
             family = CounterMetricFamily(f"fairbench_{name}", text, labels=["client"])
             for client, totals in by_client.items():

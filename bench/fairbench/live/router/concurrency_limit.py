@@ -49,9 +49,12 @@ class ConcurrencyLimit:
         """Take a slot until the block ends. Raises Problem (429) if there is none."""
         own = len(self._taken.get(client, ()))
         if own >= self._most_each:
-            raise _full(f"{self._most_each} requests of this client are under way already")
+            raise _full(
+                f"this client already has {self._most_each} unfinished requests, the limit "
+                "per client"
+            )
         if self._count >= self._most and not self._evict_for(client, own):
-            raise _full(f"{self._most} requests are under way already")
+            raise _full(f"the router already has {self._most} unfinished requests, its limit")
         slot = Slot(client)
         self._taken.setdefault(client, {})[slot] = None
         self._count += 1
@@ -92,7 +95,10 @@ class ConcurrencyLimit:
 
 def evicted() -> Problem:
     """Return the answer to an evicted request."""
-    return _full("the router is full, and this client has more requests under way than others")
+    return _full(
+        "the router is full, and this client has more unfinished requests than others; try "
+        "again later"
+    )
 
 
 def _full(why: str) -> Problem:

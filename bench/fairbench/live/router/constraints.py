@@ -81,7 +81,9 @@ def check_stops(stop: str | list[str] | None) -> None:
     """Raise Problem for too many or too long stop texts."""
     stops = [stop] if isinstance(stop, str) else stop or []
     if len(stops) > MOST_STOPS or any(len(one) > LONGEST_STOP for one in stops):
-        raise bad_request(f"stop: at most {MOST_STOPS} texts of at most {LONGEST_STOP} characters")
+        raise bad_request(
+            f"stop: must be at most {MOST_STOPS} texts of at most {LONGEST_STOP} characters"
+        )
 
 
 def check_many(name: str, values: object, most: int) -> None:
@@ -158,7 +160,9 @@ class _Walk:
             return  # a recursion, which grammars have room for
         name = next((target[len(one) :] for one in _DEFINITIONS if _is_in(one, target)), None)
         if name is None or "/" in name:
-            raise bad_request(f"{self._where}: $ref: only # and names in #/$defs or #/definitions")
+            raise bad_request(
+                f"{self._where}: $ref: must be # or a name in #/$defs or #/definitions"
+            )
         table = self._root.get(target.split("/")[1]) if isinstance(self._root, dict) else None
         found = table.get(_unescaped(name)) if isinstance(table, dict) else None
         if found is None:
@@ -170,7 +174,7 @@ class _Walk:
         texts = len(value) // TEXT_VALUE if isinstance(value, str) else 0
         self._budget.spend(1 + texts, self._where)
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
-            raise bad_request(f"{self._where}: a number of more than 64 bits")
+            raise bad_request(f"{self._where}: a number must fit 64 bits")
         if not deep:
             return
         if isinstance(value, dict):
@@ -205,7 +209,7 @@ def _decoded(raw: bytes, where: str) -> Any:
     try:
         return msgspec.json.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        raise bad_request(f"{where}: no JSON that can be read") from None
+        raise bad_request(f"{where}: must be valid JSON") from None
 
 
 def _raw(value: Any) -> msgspec.Raw:
@@ -222,5 +226,6 @@ def _unescaped(name: str) -> str:
 
 def _refused(what: str) -> Problem:
     return bad_request(
-        f"{what}: regular expressions and grammars are refused here (fairbench serve {ALLOW_FLAG})"
+        f"{what}: regular expressions and grammars are not allowed on this server (the "
+        f"operator can allow them with {ALLOW_FLAG})"
     )

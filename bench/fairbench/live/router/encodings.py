@@ -85,4 +85,4 @@ def _encoding(http: web.Request) -> str:
 
 
 def _broken() -> Problem:
-    return bad_request("the body is not encoded as its headers say")
+    return bad_request("the encoding of the body does not match its headers")

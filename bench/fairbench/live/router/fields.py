@@ -123,7 +123,9 @@ def check_ids(ids: range | list[int], vocab_size: int | None, where: str) -> Non
     if not ids or vocab_size is None:
         return
     if min(ids) < 0 or max(ids) >= vocab_size:
-        raise bad_request(f"{where}: the model's token ids are 0 to {vocab_size - 1}")
+        raise bad_request(
+            f"{where}: token ids must be from 0 to {vocab_size - 1}, the model's vocabulary"
+        )
 
 
 def check_bias(bias: Mapping[str, float] | None, vocab_size: int | None) -> None:
@@ -131,9 +133,9 @@ def check_bias(bias: Mapping[str, float] | None, vocab_size: int | None) -> None
     try:
         check_ids([int(name) for name in bias or ()], vocab_size, "logit_bias")
     except ValueError:
-        raise bad_request("logit_bias: its keys are token ids") from None
+        raise bad_request("logit_bias: keys must be token ids") from None
     if any(abs(value) > MOST_BIAS for value in (bias or {}).values()):
-        raise bad_request(f"logit_bias: its values are -{MOST_BIAS:.0f} to {MOST_BIAS:.0f}")
+        raise bad_request(f"logit_bias: values must be from -{MOST_BIAS:.0f} to {MOST_BIAS:.0f}")
 
 
 def check_template_kwargs(values: Mapping[str, object] | None) -> None:

@@ -102,13 +102,15 @@ def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]
     if most is None:
         most = Concurrency.Params.requests
         log.warning(
-            "no worker says how many requests it runs at once; assumed: %d "
-            "(--max-inflight-per-worker)",
+            "no worker reports how many requests it runs at once; %d is assumed (set "
+            "--max-inflight-per-worker)",
             most,
         )
     else:
         found[HEADROOM] = more = given.get(HEADROOM, headroom_of(most))
-        log.info("gateway: %d requests run at a worker at once, %s more wait there", most, more)
+        log.info(
+            "gateway: a worker runs %d requests at once, and %s more may wait there", most, more
+        )
     found[MOST_REQUESTS] = most
     if info.pool_tokens:
         found |= {

@@ -95,8 +95,11 @@ class Ingress:
     def _refused(self) -> Problem:
         late_s = self.queue.retry_after_s()
         if late_s is None:
-            return _too_many("the queue before the workers takes no more of this client now")
-        why = f"it would be late by about {late_s:.1f} s: the workers have too much before it"
+            return _too_many("the queue is full for this client; try again later")
+        why = (
+            f"the request would miss its deadline by about {late_s:.1f} s, because the "
+            "workers are too busy"
+        )
         return _too_many(why, max(1, ceil(late_s)))
 
     def moved(self, request: Request, worker: int | None) -> None:
@@ -148,7 +151,9 @@ class Ingress:
 
 def _given_up(is_open: bool) -> Problem:
     if is_open:
-        return _too_many("the request has waited as long as it may, or others went before it")
+        return _too_many(
+            "the request waited too long in the queue, or was displaced by others; try again later"
+        )
     return Problem(
         HTTPStatus.SERVICE_UNAVAILABLE,
         "no worker became available within the time that the request may wait",

@@ -83,7 +83,9 @@ async def poll(
             loads.hear(worker, told)
         elif not complained and worker in loads.workers():
             complained = True
-            log.warning("worker %d says no load at %s or %s: full", worker, LOADS, METRICS)
+            log.warning(
+                "worker %d reports no load at %s or %s; it counts as full", worker, LOADS, METRICS
+            )
         await asyncio.sleep(poll_s)
 
 

@@ -26,7 +26,7 @@ class Held(Collector):
         """Yield the metrics for Prometheus."""
         held = self._ingress.held()
         family = GaugeMetricFamily(
-            "fairbench_held_requests", "Requests held before the workers", labels=["client"]
+            "fairbench_held_requests", "Requests queued before the workers", labels=["client"]
         )
         most = held.most_common(MAX_CLIENTS)
         for client, count in most:
@@ -47,14 +47,14 @@ class WorkerGauges(Collector):
         """Yield the metrics for Prometheus."""
         up, flights = self._dispatcher.up, self._dispatcher.flights
         sent = {worker: len(those) for worker, those in flights.items()}
-        yield _gauge("under_way", "Requests sent and not finished", sent)
+        yield _gauge("under_way", "Unfinished requests at the worker", sent)
         rotation = {worker: worker in up for worker in flights}
         yield _gauge("worker_up", "1 while the worker is in rotation", rotation)
         for name, text, field in (
             ("kv_event_gaps", "Gaps in a worker's KV events", "gaps"),
             ("kv_event_losses", "Gaps not repaired", "losses"),
             ("kv_event_unreadable", "Messages not decoded", "unreadable"),
-            ("kv_events_followed", "1 while they are followed", "follows"),
+            ("kv_events_followed", "1 while the KV events are followed", "follows"),
         ):
             found = {worker: getattr(one, field) for worker, one in self._subscribers.items()}
             yield _gauge(name, text, found)
@@ -90,7 +90,7 @@ class RouterMetrics:
 
     def describe(self, router: str, token_count_method: str) -> None:
         """Set the labels that do not change."""
-        info = Info("fairbench_router", "What routes, and how it counts", registry=self.registry)
+        info = Info("fairbench_router", "The router and its token counter", registry=self.registry)
         info.info({"router": router, "token_count_method": token_count_method})
 
     def watch(self, dispatcher: Dispatcher, subscribers: Mapping[int, Subscriber]) -> None:

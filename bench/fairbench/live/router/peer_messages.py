@@ -40,13 +40,13 @@ def check_message(message: Message) -> None:
     """Raise Problem for impossible totals, which would make sums infinite or undefined."""
     told = {**message.gone, message.origin: message.parts}
     if len(told) > MOST_ORIGINS or any(len(origin) > LONGEST_ORIGIN for origin in told):
-        raise bad_request("the message tells of more routers than there can be")
+        raise bad_request("the message lists more routers than are allowed")
     for totals in (one for parts in told.values() for one in parts.values()):
         fits = 0 <= totals.since <= totals.version <= MOST_VERSION
         sums = (*totals.charged.items(), *totals.raised.items())
         fits &= all(abs(value) <= MOST_TOKENS for _, of in sums for value in of.values())
         if not (fits and all(map(is_name, {*dict(sums), *totals.waiting}))):
-            raise bad_request("the message has totals that no router can have")
+            raise bad_request("the message has impossible totals")
 
 
 class Answer(msgspec.Struct, forbid_unknown_fields=True):

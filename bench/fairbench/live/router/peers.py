@@ -107,7 +107,7 @@ class Peering:
         try:
             message = msgspec.json.decode(body, type=Message)
         except (ValueError, RecursionError):
-            raise bad_request("the body is no message of a router") from None
+            raise bad_request("the body must be a message of a peer router") from None
         check_message(message)
         told = {**message.gone, message.origin: message.parts}
         fits = all(parts.keys() == self.parts.keys() for parts in told.values())
@@ -144,10 +144,10 @@ class Peering:
 
 
 def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
-    """Make the router one of several, if it has peers. Call this before any request."""
+    """Connect the router to its peers, if it has any. Call this before the first request."""
     if not config.peers:
         return None
-    assert config.peer_key is not None, "nobody is heard without a key"
+    assert config.peer_key is not None, "a key is required"
     parts: dict[str, Exchanges] = {}
     if isinstance(dispatcher.router, Exchanges):
         parts[ROUTER] = dispatcher.router
@@ -215,7 +215,7 @@ async def _told(
     except (ClientError, OSError, TimeoutError) as error:
         return f"cannot be told: {type(error).__name__}"
     except (ValueError, RecursionError):
-        return "answers what no router would"
+        return "the answer is not that of a router"
 
 
 def telling(config: RouterConfig, peering: Peering | None, session: ClientSession) -> list[Work]:

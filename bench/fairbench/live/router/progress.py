@@ -79,7 +79,7 @@ class Progress:
             return
         self.heard(worker)
         log.warning(
-            "worker %d has %d requests and has produced nothing for %g s: it is down",
+            "worker %d has %d requests and has produced no token for %g s; it counts as down",
             *(worker, len(flights), self._stall_s),
         )
         self._on_stall(worker)

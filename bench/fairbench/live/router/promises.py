@@ -89,6 +89,7 @@ def promises(given: Mapping[str, str] | None) -> Promises:
 def _ms(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 12 and 1 <= int(text) <= LONGEST_MS):
         raise bad_request(
-            f"{headers.DEADLINE}: {text[:40]!r} is not a number of milliseconds, 1 to {LONGEST_MS}"
+            f"{headers.DEADLINE}: {text[:40]!r} must be a number of milliseconds from 1 "
+            f"to {LONGEST_MS}"
         )
     return int(text)

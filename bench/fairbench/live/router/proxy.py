@@ -185,14 +185,14 @@ class Proxy:
                 HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {BODY_S:g} s"
             ) from None
         except web.RequestPayloadError:
-            raise bad_request("the body does not have the length that its headers say") from None
+            raise bad_request("the length of the body does not match its headers") from None
         decoder.end()
         return bytes(body)
 
     def _headers(self, http: web.Request) -> dict[str, str]:
         passed = http.headers.get(headers.ROUTERS, "")
         if self._config.router_id in passed.split(","):
-            said = "this router is among its own workers, by way of another one"
+            said = "this router is reached through one of its own workers"
             raise Problem(HTTPStatus.LOOP_DETECTED, said)
         return {
             **_kept(http, PASSED_ON),

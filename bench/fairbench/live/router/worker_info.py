@@ -41,7 +41,9 @@ class WorkerInfo(NamedTuple):
         """Return the limits of a request; the operator's ``vocab_size`` overrides the workers'."""
         size = config.vocab_size or self.vocab_size
         if size is None:
-            log.warning("no worker says its vocab_size: token ids are not checked (--vocab-size)")
+            log.warning(
+                "no worker reports its vocabulary, so token ids are not checked (set --vocab-size)"
+            )
         return PromptLimits(self.most_pool_tokens or UNKNOWN_POOL_TOKENS, size, config.patterns)
 
 
@@ -90,10 +92,10 @@ def warn_of_others(local: str | None, found: Mapping[int, Collection[str]]) -> N
     """Log which workers do not run the requested local scheduler."""
     for worker, schedulers in found.items():
         if local is not None and set(schedulers) != {local}:
-            runs = " and ".join(sorted(schedulers)) or "a scheduler of its engine's own"
+            runs = " and ".join(sorted(schedulers)) or "its engine's own scheduler"
             log.warning(
-                "worker %d does not run %s but %s: requests that wait there go in that order "
-                "(--gateway %s would hold them here)",
+                "worker %d does not run %s but %s, which orders the requests that wait there "
+                "(--gateway %s would queue them in this router instead)",
                 *(worker, local, runs, local),
             )
 
@@ -103,7 +105,9 @@ async def ask_workers(session: ClientSession, workers: Iterable[WorkerAddress]) 
     told = await asyncio.gather(*(_ask(session, worker) for worker in workers))
     pools = [size for info in told if (size := _size(info, "max_total_num_tokens"))]
     if not pools:
-        log.warning("no worker says how large its KV pool is; assumed: %d", ASSUMED_POOL_TOKENS)
+        log.warning(
+            "no worker reports the size of its KV pool; %d tokens are assumed", ASSUMED_POOL_TOKENS
+        )
     return WorkerInfo(
         min(pools, default=None),
         max(pools, default=None),

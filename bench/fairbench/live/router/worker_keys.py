@@ -22,7 +22,7 @@ class WorkerKeys:
     default: str | None = field(default=None, repr=False)
 
     def signed(self, worker: WorkerAddress) -> WorkerAddress:
-        """Return the worker with its key."""
+        """Return the address of a worker, with its API key."""
         return replace(worker, key=self.named.get(worker.url, self.default))
 
     def check_named(self, urls: Collection[str]) -> None:

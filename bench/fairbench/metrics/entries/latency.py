@@ -1,4 +1,4 @@
-"""Latency of requests, of programs, and of the load itself."""
+"""Metrics of latency: of requests, of programs, and of the sending of the load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a crowd: its Lorenz curve, and clients by fraction of their share."""
+"""The figures of runs with many clients: Lorenz curve, and clients by fraction of their share."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ def _lorenz(curve: Lorenz, fair: Lorenz | None) -> Figure:
         line_chart(
             "Lorenz curve of service",
             series,
-            x_label="clients, the smallest first, %",
-            y_label="part of the service",
+            x_label="clients, smallest first, %",
+            y_label="fraction of the service",
             percent=True,
         ),
-        "What the smallest clients had together, and in brackets the Gini index. Clients ask for "
-        "different amounts, so what is fair is not that all have the same: the more the service "
-        "lies below the line of the fair shares, the more the small ones were short.",
+        "Total service of the smallest clients, with the Gini index in brackets. Clients "
+        "ask for different amounts, so a fair allocation is not equal. The further the "
+        "service lies below the line of fair shares, the more the small clients were "
+        "short of service.",
     )
 
 
@@ -70,6 +71,7 @@ def _ratios(ratios: Sequence[float]) -> Figure:
             text(end + 6, y + 13, f"{count:,}"),
         ]
     return Figure(
-        drawing(bottom + 6, "How many clients had how much of their fair share", parts),
-        f"How many of {len(ratios):,} clients had how much of their max-min fair share.",
+        drawing(bottom + 6, "Clients by fraction of their fair share", parts),
+        f"Number of the {len(ratios):,} clients by the fraction of their max-min fair "
+        "share that they received.",
     )

@@ -16,7 +16,7 @@ from fairbench.report.pages.traffic_figures import traffic_figures
 from fairbench.report.traffic_lines import Judged, traffic_lines
 
 MOST_ROWS = 30  # clients with a row each
-NOBODY = "Nobody floods: no client asks for much more than the others."
+NOBODY = "There is no flood: no client sends much more than the others."
 PEAK_S = 60.0
 
 
@@ -38,14 +38,14 @@ def log_page(
     """
     said = list(traffic_lines(found, "as recorded", measured)) or [NOBODY]
     if not measured:
-        said.append("The file has no latencies, so nothing tells who waited.")
+        said.append("The file has no latencies, so waits are not known.")
     return Page(
         title=_title(name, found),
         provenance=provenance,
         headlines=list(_headlines(found, measured)),
         warnings=warnings,
         sections=[
-            Section("Who floods, who waited and when", [Bullets(said)]),
+            Section("Floods and waits over time", [Bullets(said)]),
             *_pictures(found, measured),
             Section("Clients", list(_clients(found.traffic, measured))),
             *sections,
@@ -106,7 +106,9 @@ def _clients(traffic: Traffic, measured: str) -> Iterator[Grid | Paragraph]:
     yield Grid(["client", "requests", "share of the load", *times], rows)
     if len(order) > MOST_ROWS:
         rest = tokens[order[MOST_ROWS:]].sum() / tokens.sum()
-        yield Paragraph(f"And {len(order) - MOST_ROWS:,} more with {percent(rest)} of the load.")
+        yield Paragraph(
+            f"And {len(order) - MOST_ROWS:,} more clients with {percent(rest)} of the load."
+        )
 
 
 def _rank(waits: Floats, rank: int) -> float | None:

@@ -84,7 +84,7 @@ def _causes(found: Sequence[Judged]) -> Iterator[Section]:
 def _warnings(summaries: Sequence[Summary]) -> Iterator[str]:
     yield from counted_warnings(summaries)
     if limited := sum(bool(summary["demand_limited"]) for summary in summaries):
-        yield f"{limited} of {len(summaries)} runs are limited by demand: rates compare loads."
+        yield (f"{limited} of {len(summaries)} runs are limited by demand, so rates show the load.")
 
 
 def _headlines(combined: Summary, columns: Sequence[Column]) -> Iterator[Headline]:

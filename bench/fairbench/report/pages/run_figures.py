@@ -117,14 +117,14 @@ def _latencies(
             if len(sample.known_s)
         ],
         x_label=_kind(facts),
-        y_label="share of all that arrived in the window",
+        y_label="fraction of all that arrived in the window",
         log_x=True,
         percent=True,
     )
     return Figure(
         chart,
-        "How many were done within so long. A line that ends below 100%: the rest were unfinished "
-        f"at the end, or refused.{rest}",
+        "Fraction that was finished within a time. A line that ends below 100% means "
+        f"that the rest were unfinished or refused.{rest}",
     )
 
 
@@ -153,6 +153,6 @@ def _gap_and_bound(summary: Summary) -> Figure:
     ]
     return Figure(
         drawing(80, "Largest service gap and its bound", parts),
-        "Largest difference in service between two clients while both wait at every worker, beside "
-        f"the bound of {summary['bound_source']}.",
+        "Largest difference in service between two clients while both wait at every "
+        f"worker, and the bound of {summary['bound_source']}.",
     )

@@ -53,7 +53,11 @@ def run_page(run: StoredRun) -> Page:
         found = judged(traffic_of(tables.clients, tables.requests, facts.horizon_s))
         figures = list(run_figures(summary, tables, facts, found))
         said = list(traffic_lines(found, "in this run"))
-        causes = [Section("Who waited, when and because of whom", [Bullets(said)])] if said else []
+        causes = (
+            [Section("Waits of clients over time, and their cause", [Bullets(said)])]
+            if said
+            else []
+        )
         sections = [*causes, _clients(summary), *sections, Section("Figures", figures)]
         headlines = [*flood_headlines(found), *headlines]
     return Page(
@@ -98,7 +102,7 @@ def _clients(summary: Summary) -> Section:
     if not is_crowd(summary):
         return Section("Clients", [client_grid(summary)])
     worst = worst_clients(summary)
-    told_first = f"The {len(worst)} well-behaved clients that came off worst:"
+    told_first = f"The {len(worst)} well-behaved clients that are worst off:"
     lines = Definitions(list(crowd_lines(summary)))
     return Section("Clients", [lines, Paragraph(told_first), client_grid(summary, worst)])
 
@@ -134,15 +138,17 @@ def _bound(summary: Summary) -> Iterator[tuple[str, str]]:
 def _undefined(summary: Summary) -> Iterator[Section]:
     pairs = [text for _, text in notes_of(summary)]
     if pairs:
-        yield Section("What has no value, and why", [Paragraph(text) for text in pairs])
+        yield Section(
+            "Metrics without a value, and the reason", [Paragraph(text) for text in pairs]
+        )
 
 
 def rerun(command: str, file: str) -> list[Block]:
     """Explain how to reproduce the records from a file that the report contains."""
     return [
         Paragraph(
-            f"Save {file}, below, under that name; a simulated run gives the same records from it, "
-            "with the same version of fairbench."
+            f"Save {file}, shown below, under this name. With the same version of "
+            "fairbench, a simulated run then gives the same records."
         ),
         Code(command),
     ]

@@ -18,7 +18,7 @@ def run_warnings(summary: Summary) -> Iterator[str]:
     """Yield the warnings, most serious first."""
     notes = summary["notes"]
     if not summary["complete"]:
-        yield "Incomplete: the run ended before its time."
+        yield ("Incomplete: the run ended early.")
     if summary.get("synthetic"):
         yield f"Synthetic: {summary['synthetic']}."
     yield from (f"{key.capitalize()}: {notes[key]}." for key in REMARKS if key in notes)
@@ -27,8 +27,8 @@ def run_warnings(summary: Summary) -> Iterator[str]:
             yield f"The Jain index of {what} is undefined: {notes.get(key, 'no reason is stored')}."
     if lost := summary["failed"] + summary["refused"]:
         yield (
-            f"{number(lost)} of {number(summary['num_requests'])} requests failed or "
-            "were refused; their latency counts as infinite."
+            f"{number(lost)} of {number(summary['num_requests'])} requests failed or were "
+            "refused; their latency counts as infinite."
         )
     if summary["unfinished"]:
         yield (
@@ -38,14 +38,14 @@ def run_warnings(summary: Summary) -> Iterator[str]:
     if is_extrapolated(summary):
         outside = percent(summary["outside_fit_ratio"])
         yield (
-            f"{outside} of the busy time lies outside what the timing profile was fitted to "
-            "(larger batches, or more context): extrapolated."
+            f"{outside} of the GPU time is extrapolated: its batches or contexts are "
+            "larger than those to which the timing profile was fitted."
         )
     if hides_backlog(summary):
         yield f"Backlog {hidden_backlog(summary)}."
     yield from _of_the_window(summary)
     if is_above_bound(summary):
-        yield "The largest service gap is above the bound that the theorem promises."
+        yield ("The largest service gap exceeds the bound of the theorem.")
 
 
 def is_above_bound(summary: Summary) -> bool:
@@ -69,11 +69,12 @@ def _of_the_window(summary: Summary) -> Iterator[str]:
     if window_is_short(summary, tail):
         shown = latency(summary, f"victim_p{tail}_s", set(summary["censored"]))
         yield (
-            f"The window ({whole(_window_s(summary))} s) is shorter than the P{tail} latency of "
-            f"the well-behaved ({shown} s): most of what the slowest got came after it."
+            f"The measured window ({whole(_window_s(summary))} s) is shorter than the "
+            f"P{tail} latency of the well-behaved clients ({shown} s), so the slowest "
+            "programs got most of their service after it."
         )
     if not is_carried(n := summary["victim_n"], tail):
-        yield f"A P{tail} is of {n} latencies only; it needs about {ENOUGH[tail]}."
+        yield (f"A P{tail} needs about {ENOUGH[tail]} latencies, and a client has only {n}.")
     if summary["demand_limited"]:
         empty = percent(summary["queue_empty_share"])
-        yield f"Limited by demand: queues were empty {empty} of the window, so rates compare loads."
+        yield (f"Limited by demand: queues were empty {empty} of the time, so rates show the load.")

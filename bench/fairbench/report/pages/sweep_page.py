@@ -40,13 +40,14 @@ from fairbench.results.sharing import Bound, Incentive
 from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
 
 MEANING = (
-    "The latency of the worst-off well-behaved client over its latency alone on 1/n of the "
-    "cluster. At most 1: no reason to leave the shared cluster."
+    "Latency of the worst-off well-behaved client, divided by its latency alone on 1/n "
+    "of the cluster. At most 1 means that sharing the cluster pays off for every client."
 )
 LEGEND = (
-    "▲ best and ▼ worst of a place{certain}. Minimum fair share of best total: the least that a "
-    f"client got of its fair share of the best total delivered there. {LIMITED} demand-limited: "
-    "queues were empty for part of the window under some scheduler, so service rates compare loads."
+    "▲ best and ▼ worst in a configuration, if significant{certain}. Minimum fair share of best "
+    "total: the lowest fraction of its fair share of the best total that a client received. "
+    f"{LIMITED} limited by demand: queues were empty for a part of the time, so service rates show "
+    "the load rather than the scheduler."
 )
 
 
@@ -66,7 +67,7 @@ def sweep_page(path: Path) -> Page:
             *_filled("Latency against throughput", list(tradeoff_figures(cells))),
             Section("Comparison", [comparison_grid(cells), Paragraph(_legend(cells))]),
             *_filled("Sharing incentive", list(_figure(cells, tail)), Paragraph(MEANING)),
-            Section("Clients, place by place", []),
+            Section("Clients by configuration", []),
             *place_sections(cells),
             Section("Run it again", rerun(f"fairbench sweep {SWEEP_FILE}", SWEEP_FILE)),
             Section("Versions, of the first point", [Definitions(list(versions(first)))]),
@@ -117,7 +118,9 @@ def _figure(cells: Sequence[SchedulerResults], tail: int) -> Iterator[Figure]:
     if any(row.dots for row in rows):
         label = f"sharing incentive, P{tail}"
         yield Figure(
-            dot_chart("Sharing incentive by place", series, rows, x_label=label, reference=1.0),
+            dot_chart(
+                "Sharing incentive by configuration", series, rows, x_label=label, reference=1.0
+            ),
             "Left of 1, a client has no reason to leave. Open marks with an arrow are only bounds: "
             "latencies that were longer than the run.",
         )

@@ -53,7 +53,7 @@ def latency_column(cells: Sequence[SchedulerResults]) -> Column:
 def sweep_title(cells: Sequence[SchedulerResults]) -> str:
     """Return the answer of a sweep in a line."""
     places, tail = compared(cells), tail_of(cells)
-    what = f"P{tail} of the well-behaved"
+    what = f"P{tail} of the well-behaved clients"
     schedulers = list(dict.fromkeys(cell.scheduler for cell in cells))
     if len(schedulers) == 1:
         count = len(places)
@@ -119,10 +119,12 @@ def tradeoff_figures(cells: Sequence[SchedulerResults]) -> Iterator[Figure]:
             f"Latency against throughput: {one.place}",
             series,
             x_label="throughput, weighted tokens/s",
-            y_label=f"P{tail} of the well-behaved, s",
+            y_label=f"P{tail} of the well-behaved clients, s",
             log_y=log,
         )
-        yield Figure(chart, f"{one.place}: the best is at the bottom right.{_bars(one.cells)}")
+        yield Figure(
+            chart, f"{one.place}: the best scheduler is at the bottom right.{_bars(one.cells)}"
+        )
 
 
 def _bars(cells: Sequence[SchedulerResults]) -> str:

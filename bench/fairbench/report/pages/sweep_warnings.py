@@ -28,8 +28,8 @@ def sweep_warnings(store: SweepStore, cells: Sequence[SchedulerResults]) -> Iter
     if limited:
         places = len({cell.place for cell in cells})
         yield (
-            f"{len(limited)} of {places} places are demand-limited ({LIMITED}): rates compare "
-            "loads there."
+            f"{len(limited)} of {places} configurations are limited by demand "
+            f"({LIMITED}), so rates show the load there."
         )
 
 
@@ -37,26 +37,24 @@ def counted_warnings(runs: Sequence[Summary]) -> Iterator[str]:
     """Yield each warning with the number of runs that have it."""
     tail = shown_tail(runs)
     counts = {
-        "ended before their time": sum(not run["complete"] for run in runs),
+        "ended early": sum(not run["complete"] for run in runs),
         "had requests that failed or were refused": sum(
             run["failed"] + run["refused"] > 0 for run in runs
         ),
         "had requests unfinished at the end; percentiles among them are lower bounds (> x)": sum(
             run["unfinished"] > 0 for run in runs
         ),
-        "have no Jain index of actual service": sum(
+        "have no Jain index of computed service": sum(
             run["jain_index_actual"] is None for run in runs
         ),
         "sent requests late": sum("lateness" in run["notes"] for run in runs),
-        f"have a window shorter than the P{tail} of the well-behaved": sum(
+        f"have a window shorter than the P{tail} of the well-behaved clients": sum(
             window_is_short(run, tail) for run in runs
         ),
-        f"have a P{tail} of fewer than {ENOUGH[tail]} latencies": sum(
+        f"have fewer than {ENOUGH[tail]} latencies for a P{tail}": sum(
             not is_carried(run["victim_n"], tail) for run in runs
         ),
         f"hide their backlog in the running batch ({NO_ORDER})": sum(map(hides_backlog, runs)),
-        "have a service gap above the bound that the theorem promises": sum(
-            map(is_above_bound, runs)
-        ),
+        "have a service gap above the bound of the theorem": sum(map(is_above_bound, runs)),
     }
     yield from (f"{count} of {len(runs)} runs {what}." for what, count in counts.items() if count)

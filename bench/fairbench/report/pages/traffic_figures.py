@@ -69,9 +69,9 @@ def _load(found: Judged, shown: Sequence[str], edges: Floats) -> Figure:
         y_label="load, weighted tokens/s",
         shaded=[(one.start_s, one.end_s) for one in found.floods if not one.throughout],
     )
-    caption = f"Load (input + 2 x output tokens of the requests that arrive), {_bins(edges)}."
+    caption = f"Load (input + 2 x output tokens of arriving requests), {_bins(edges)}."
     if heavy:
-        caption += f" On top, and shaded: the flood of {', '.join(map(printable, heavy))}."
+        caption += f" Shaded: the flood of {', '.join(map(printable, heavy))}, which is on top."
     return Figure(chart, caption)
 
 
@@ -107,13 +107,15 @@ def waits_figure(
         HeatRow(printable(name), _medians(traffic, [name], edges), "var(--c1)") for name in clients
     ]
     chart = heat_chart(
-        *("Who waited and when", edges, rows),
+        *("Waits over time", edges, rows),
         x_label="time of arrival, s",
         unit="s",
         limits=limits,
     )
-    caption = f"Median {measured} by time of arrival, {_bins(edges)}: stronger is longer."
-    shown = " The clients that waited longest have a row each." if len(clients) < len(good) else ""
+    caption = f"Median {measured} by time of arrival, {_bins(edges)}; darker is longer."
+    shown = (
+        " The clients that waited longest have their own rows." if len(clients) < len(good) else ""
+    )
     return Figure(chart, caption + shown)
 
 

@@ -1,4 +1,4 @@
-"""Rules by which idle clients leave the client list. [DLPM] Alg. 1 keeps them for ever."""
+"""Rules for when an idle client leaves the client list ([DLPM] Alg. 1 never removes one)."""
 
 from __future__ import annotations
 

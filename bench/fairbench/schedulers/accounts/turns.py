@@ -78,7 +78,7 @@ class Turns:
         return self.credits.refill(self.waiting())
 
     def no_room(self, client: str) -> bool:
-        """Return whether the pass goes on after a request that did not fit."""
+        """Return whether the scheduling pass continues after a request that did not fit."""
         return not self.stops
 
     def tried(self, client: str, scan: Scan) -> None:

@@ -157,7 +157,7 @@ class OutputsAhead(DispatchCharging):
 def dispatch_charging(
     extend_weight: int, output_weight: int, charge: Charge, *, ahead: bool
 ) -> DispatchCharging:
-    """Return the charging that a router's parameters select.
+    """Return the charging method that a router's parameters select.
 
     Args:
         extend_weight: The price of a token of a prompt.

@@ -1,1 +1,1 @@
-"""Queues before the cluster: the order of requests, and the time at which each is released."""
+"""The gateway's queue in front of the cluster: it orders requests and releases them."""

@@ -125,7 +125,7 @@ def charging_of(
     by_time: bool,
     tokens: type[TokenCharging] = TokenCharging,
 ) -> Charging:
-    """Return the charging that a scheduler's parameters select.
+    """Return the charging method that a scheduler's parameters select.
 
     Args:
         name: The scheduler's name, for the message.

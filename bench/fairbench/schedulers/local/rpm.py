@@ -16,7 +16,7 @@ WINDOW_S = 60.0
 
 
 class RPM(LocalScheduler):
-    """Admits at most ``limit`` requests of a client per minute, in queue order.
+    """Admits at most ``limit`` requests of a client per minute, in the order of the queue.
 
     ``window=sliding`` counts those let through in the last 60 s, as the code behind [VTC]'s figures
     does ([VTC-artifact], lshare_req_queue.py), ``fixed`` those of the current minute. What is over

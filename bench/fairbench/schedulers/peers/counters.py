@@ -95,7 +95,7 @@ class SharedCounters:
         return self._counters.keys()
 
     def lifted(self, client: str, before: float) -> None:
-        """Record that the policy has just lifted the client from the counter ``before``."""
+        """Record that the policy has just lifted the client's counter, which was ``before``."""
         by = self.counter(client) - before
         if by > 0:
             self.raised[client] = self.raised.get(client, 0.0) + by

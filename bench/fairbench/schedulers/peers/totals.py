@@ -42,7 +42,7 @@ class Exchanges(Protocol):
         ...
 
     def export_totals(self, since: int = 0) -> Totals:
-        """Return the totals for peers that have heard version ``since`` of this origin.
+        """Return the totals to send to peers that already have version ``since`` from this origin.
 
         The totals are complete if ``since`` is 0, or so old that the changes are unknown.
         """
@@ -69,7 +69,7 @@ class Heard:
         self._places: dict[str, set[int]] = {}
 
     def places(self, origin: str) -> Collection[int]:
-        """Return the places where the origin has charged any client."""
+        """Return the workers at which the origin router has charged any client."""
         return self._places.get(origin, ())
 
     def newer(self, origin: str, totals: Totals) -> dict[str, dict[int, float]] | None:

@@ -1,4 +1,4 @@
-"""A waiting queue that also lists the clients that wait at other routers."""
+"""A waiting queue that also knows which clients have requests waiting at other routers."""
 
 from __future__ import annotations
 

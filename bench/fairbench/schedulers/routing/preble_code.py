@@ -47,7 +47,7 @@ class PrebleE2Code(Router):
 
     @dataclass(frozen=True)
     class Params:
-        """Parameters with the code's values; inf turns a part off.
+        """The parameters, by default as in the authors' code; the value inf turns a mechanism off.
 
         ``rebalance_after``: not before so many requests a GPU; ``rebalance_min_hits``: only nodes
         with so many requests in the window; ``rebalance_max_chain``: not for a request whose leaf

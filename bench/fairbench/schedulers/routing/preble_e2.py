@@ -23,7 +23,7 @@ from fairbench.schedulers.routing.preble_windows import Windows
 
 
 class PrebleE2(Router):
-    """E2 in the form of the paper ([Preble] Alg. 1 and 2, §3.2).
+    """The router E2 as the Preble paper describes it ([Preble] Alg. 1 and 2, §3.2).
 
     With more tokens cached than missed, the request exploits: it goes to the GPU of lowest cost
     among those that hold its longest match. Otherwise it explores: to the GPU that mostly decodes,

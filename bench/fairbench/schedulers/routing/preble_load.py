@@ -76,7 +76,7 @@ class GpuWindow:
 
     @property
     def prefill_us(self) -> int:
-        """The part of L that is prefill."""
+        """The prefill part of the router's load estimate L."""
         return self._prefill_us
 
     @property

@@ -1,4 +1,4 @@
-"""Preble's prefix autoscaling: a prefix whose queueing time doubles gets another GPU."""
+"""Preble's prefix autoscaling: a prefix whose queueing time doubles also goes to another GPU."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def request(
     output_tokens: Any,
     **optional: Any,
 ) -> Object:
-    """Return a request by fairbench's names, with times in seconds.
+    """Return a request with fairbench's field names and times in seconds.
 
     An answer that was not streamed, so without a time to its first token, has all tokens at once.
     """

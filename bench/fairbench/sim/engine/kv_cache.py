@@ -138,7 +138,7 @@ class KVCache(PrefixTree[KVNode]):
         self._list_if_leaf(parent)
 
     def abandon(self) -> None:
-        """Drop every node at the end, because linked nodes are slow to collect."""
+        """Remove every node at the end of a run, because Python frees linked nodes slowly."""
         for node in self.nodes():
             node.parent = node.waiters = None
         self.root.children.clear()

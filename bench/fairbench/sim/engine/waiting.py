@@ -129,7 +129,7 @@ class WaitingQueue(Generic[N]):
         return request in self.entries
 
     def withdraw(self, request: Request) -> None:
-        """Remove a request that will not run. Do not call this within a pass."""
+        """Remove a waiting request that will not run. Do not call this during a scheduling pass."""
         self.admit(request)
         self.end_pass()
 
@@ -161,7 +161,10 @@ class WaitingQueue(Generic[N]):
         self._leaving.append(entry)
 
     def end_pass(self) -> None:
-        """Remove admitted requests. No scan may be used afterwards."""
+        """Remove admitted requests from the queue.
+
+        Scans that were started earlier become invalid.
+        """
         for entry in self._leaving:
             del self._queue[entry.number]
             if not self._cache_aware:

@@ -83,7 +83,10 @@ class Agent(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides instruction, observations and outputs."""
+        """Build a program.
+
+        An item of a real dataset provides instruction, observations and outputs.
+        """
         if item is None:
             instruction = sample_input(rng, params.instruction_tokens, params.instruction_sigma)
             count = rng.randint(params.steps_min, params.steps_max)

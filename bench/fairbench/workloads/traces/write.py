@@ -25,7 +25,7 @@ class TraceLine(BaseModel):
 
     time: Annotated[float, Field(description="Arrival time (s).")]
     client: Annotated[str, Field(max_length=MAX_NAME, description="Client.")] = "all"
-    input_tokens: Annotated[int, Gt(0), Le(MAX_INPUT), Field(description="Length of its prompt.")]
+    input_tokens: Annotated[int, Gt(0), Le(MAX_INPUT), Field(description="Tokens of the prompt.")]
     output_tokens: Annotated[int, Gt(0), Le(MAX_OUTPUT), Field(description="Tokens of the answer.")]
     max_tokens: Annotated[
         int,
@@ -34,16 +34,14 @@ class TraceLine(BaseModel):
         Field(description="Limit on the answer in tokens; 0 if unknown."),
     ] = 0
     session: Annotated[
-        str, Field(max_length=MAX_NAME, description="The program that it is a step of.")
+        str, Field(max_length=MAX_NAME, description="Program that the request belongs to.")
     ] = ""
     delay_s: Annotated[
         float | None, Field(ge=0, description="Delay after the answer to the previous step (s).")
     ] = None
     end: Annotated[float | None, Field(description="End of the answer (s).")] = None
-    hash_ids: Annotated[
-        list[int], Field(description="Identities of the blocks that its prompt begins with.")
-    ] = []
-    block_size: Annotated[int, Ge(0), Field(description="Tokens of such a block.")] = 0
+    hash_ids: Annotated[list[int], Field(description="Blocks that the prompt begins with.")] = []
+    block_size: Annotated[int, Ge(0), Field(description="Tokens of each block in hash_ids.")] = 0
     branch: Annotated[int, Ge(0), Field(description="Sub-agent of the session; 0: none.")] = 0
     synthetic: Annotated[
         str, Field(max_length=MAX_NAME, description="Parts that were not recorded, if any.")

@@ -99,7 +99,7 @@ def arrival_times(
 
 
 def gamma_gaps(rng: random.Random, burstiness: float) -> Iterator[float]:
-    """Yield gaps of mean 1, Gamma with shape ``burstiness``.
+    """Yield gaps with mean 1 from a Gamma distribution with shape ``burstiness``.
 
     The coefficient of variation is 1/sqrt(burstiness): 1 is Poisson, infinity is even.
     """

@@ -1,1 +1,1 @@
-"""The strawman of figure 4: one DLPM scheduler for all workers, and what a round of it costs."""
+"""The centralised design of figure 4: one DLPM scheduler for all workers, and its cost."""

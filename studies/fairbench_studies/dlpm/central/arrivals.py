@@ -1,4 +1,4 @@
-"""An endless stream of tree-of-thought requests for the timing of a central scheduler."""
+"""An endless stream of tree-of-thought requests, to time a central scheduler."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TreeOfThoughtArrivals:
         )
 
     def on_finish(self, request: Request) -> None:
-        """Later requests may go on from this one, unless it was of the last level."""
+        """Let later requests extend this one, unless it is of the last level."""
         prompt, depth = self._under_way.pop(request.request_id)
         if depth + 1 < LEVELS:
             self._finished.append((prompt, depth))

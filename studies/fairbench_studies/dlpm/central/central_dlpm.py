@@ -1,4 +1,4 @@
-"""DLPM over one global queue: the strawman that D2LPM does without ([DLPM] §5.1)."""
+"""DLPM with one global queue, the centralised design that D2LPM replaces ([DLPM] §5.1)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TreeDelta(NamedTuple):
 
 
 class CentralDLPM:
-    """A scheduler with one queue, one credit per client and a copy of every worker's tree.
+    """A scheduler with one queue, credits, and a copy of every worker's tree.
 
     A worker that is about to form a batch reports the changes of its cache and is blocked for its
     turn: ``update``, ``match``, ``dispatch``. The class is no ``Router``: a router answers as soon
@@ -47,11 +47,11 @@ class CentralDLPM:
         self.scheduler.on_tokens(client, tokens)
 
     def on_finish(self, request: Request) -> None:
-        """Note that a dispatched request has produced its last token."""
+        """Record that a dispatched request has produced its last token."""
         self.scheduler.on_finish(request)
 
     def update(self, worker: int, delta: TreeDelta) -> None:
-        """Bring the copy of the worker's tree up to date."""
+        """Update the copy of the worker's tree."""
         tree = self._trees[worker]
         for prefix, tokens in delta.evicted:
             tree.evict(prefix, tokens, 0)
@@ -64,7 +64,7 @@ class CentralDLPM:
         return {r: tree.holders(tree.find(r.prompt).node).tokens for r in self.queue}
 
     def dispatch(self, matched: dict[Request, int], free_tokens: int) -> list[Request]:
-        """Return the requests for a worker with these matches and free KV memory, in order.
+        """Return the requests for a worker, given its matches and free KV memory.
 
         The requests leave the queue. Each takes its uncached prompt and all of its
         ``max_new_tokens``.

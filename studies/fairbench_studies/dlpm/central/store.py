@@ -1,4 +1,4 @@
-"""Timings of the central scheduler in a folder: what is missing is timed, and kept."""
+"""Timings of the central scheduler in a folder; missing ones are measured and stored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUNDS, QUICK_ROUNDS = 50, 20
 
 
 def fill_timings(folder: Path, context: RunContext, *, quick: bool = False) -> None:
-    """Time the central scheduler where it was not timed yet; each point is kept when it is done.
+    """Measure the missing timings of the central scheduler, and store each at once.
 
     All timings of one store are of one machine: raises UsageError if it holds those of another.
     """

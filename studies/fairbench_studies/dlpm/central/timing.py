@@ -1,4 +1,4 @@
-"""The cost of a centralised DLPM: real rounds of the strawman, timed ([DLPM] §5.1, Fig. 4).
+"""The cost of centralised DLPM, measured over real rounds ([DLPM] §5.1, Fig. 4).
 
 Measured are the scheduler and its messages, between processes of this machine. The workers' caches
 and the decode step it is compared with are simulated.
@@ -37,7 +37,7 @@ WARMUP_TOKENS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class RoundCost:
-    """A round in which each of ``workers`` is served once, with ``waiting`` requests queued.
+    """A round that serves each of ``workers`` once, with ``waiting`` requests queued.
 
     ``synchronisation_ms`` is wall time: all workers tell their news at once, and each is sent its
     requests. The others are the scheduler's CPU time: ``update_ms`` of its copies of the trees,
@@ -55,7 +55,7 @@ class RoundCost:
 
     @property
     def overhead_pct(self) -> float:
-        """Synchronisation and algorithm as a share of one decode step, as [DLPM] §5.1 does."""
+        """Return synchronisation and algorithm in percent of a decode step ([DLPM] §5.1)."""
         overhead_ms = self.synchronisation_ms + self.match_ms + self.dispatch_ms
         return 100 * overhead_ms / self.decode_step_ms
 
@@ -63,7 +63,7 @@ class RoundCost:
 def time_rounds(
     workers: int, waiting: int, profile: TimingProfile, *, rounds: int = 30, seed: int = 0
 ) -> RoundCost:
-    """Return the cost of a round, timed over ``rounds`` rounds with ``waiting`` queued requests.
+    """Return the mean cost of ``rounds`` rounds with ``waiting`` queued requests.
 
     Starts a process per worker, so the caller's main module must be importable.
     """
@@ -104,7 +104,7 @@ class _Seconds(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """A round: one turn of every worker."""
+    """A round, which gives every worker one turn."""
 
     seconds: _Seconds
     dispatched: list[Request]

@@ -1,4 +1,4 @@
-"""Worker processes that are blocked until a central scheduler has served them."""
+"""Worker processes that block until a central scheduler serves them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JOIN_TIMEOUT_S = 5.0
 
 
 class CentralWorkers:
-    """Worker processes, each with a simulated KV cache of ``pool_tokens`` tokens and a pipe.
+    """Worker processes, each with a simulated KV cache of ``pool_tokens`` tokens.
 
     Usage, in this order: ``send`` each worker its prompts, which it caches; ``wait`` until all have
     done so; ``collect`` the changes in their caches. The processes end when the context is left or
@@ -66,14 +66,14 @@ class CentralWorkers:
             pipe.recv()
 
     def collect(self) -> list[TreeDelta]:
-        """Return every worker's cache changes, in the order of workers; all are asked at once."""
+        """Return every worker's cache changes in order; all workers are asked at once."""
         for pipe in self._pipes:
             pipe.send(None)
         return [pipe.recv() for pipe in self._pipes]
 
 
 def _serve(pipe: Connection, pool_tokens: int) -> None:
-    """Run a worker process: cache prompts, confirm, report changes when asked, until the end."""
+    """Run a worker process: cache prompts, confirm, and report changes when asked."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides; it closes the pipe
     evicted: list[tuple[Prompt, int]] = []
     cache = KVCache(pool_tokens, lambda prefix, tokens: evicted.append((prefix, tokens)))
@@ -92,7 +92,7 @@ def _serve(pipe: Connection, pool_tokens: int) -> None:
 
 
 def _compute(cache: KVCache, prompt: Prompt) -> None:
-    """Cache a prompt, as a request does that computes it and is gone."""
+    """Cache a prompt as a finished request does."""
     tokens = prompt_tokens(prompt)
     node, place = cache.match(prompt, tokens)
     cache.lock(node)

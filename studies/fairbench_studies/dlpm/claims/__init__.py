@@ -1,1 +1,1 @@
-"""The DLPM paper's claims, each judged by the numbers behind one of the figures."""
+"""The DLPM paper's claims, each judged by the numbers of a figure."""

@@ -14,7 +14,7 @@ from fairbench_studies.dlpm.claims.seeds import INTERVALS, Runs, over_seeds, res
 
 
 class Chat(NamedTuple):
-    """Longest responses of clients 0, 1 and of 2, 3, by scheduler; and D2LPM's at last, of each."""
+    """The longest responses of clients 0, 1 and of 2, 3 by scheduler, and D2LPM's last ones."""
 
     good: Mapping[str, float]
     flooding: Mapping[str, float]
@@ -33,7 +33,7 @@ def _chat(runs: Runs) -> Chat:
 
 
 def judge_chat(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge who waits: clients 0 and 1 under LPM, 2 and 3 under VTC, nobody long under D2LPM."""
+    """Judge which clients wait: 0 and 1 under LPM, 2 and 3 under VTC, none under D2LPM."""
     found = over_seeds(cells, _chat, ("lpm", "vtc", "d2lpm"))
     good = {name: fmean(one.good[name] for one in found) for name in ("lpm", "vtc", "d2lpm")}
     flooding = {name: fmean(one.flooding[name] for one in found) for name in ("vtc", "d2lpm")}

@@ -19,7 +19,7 @@ SAME = 0.005  # of Jain's index counts as equal
 
 
 def order(name: str, metric: str) -> All:
-    """VTC >= D2LPM > Preble > RR+LPM in Jain's index, called ``name``."""
+    """Return the order VTC >= D2LPM > Preble > RR+LPM in Jain's index."""
     steps = [
         Pair(f"{CALLED[above]} over {CALLED[below]}", metric, above, below, 0.0, is_ratio=False)
         for above, below in pairwise(FAIREST_FIRST)
@@ -45,7 +45,7 @@ WAITS: Mapping[str, tuple[Pair, ...]] = {
 
 
 def judge_jain(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge VTC >= D2LPM > Preble > RR+LPM, step by step, while all clients are active.
+    """Judge VTC >= D2LPM > Preble > RR+LPM step by step, while all clients are active.
 
     The index over the common window is reported beside; over a whole run of a fixed set of programs
     it is the same under every scheduler.
@@ -67,7 +67,7 @@ def judge_jain(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _slightly(gaps: Mapping[tuple[str, str], float]) -> list[Part]:
-    """Judge that D2LPM is slightly below VTC, and notably above each Preble."""
+    """Judge that D2LPM is slightly below VTC, and clearly above both Prebles."""
     below_vtc = gaps["vtc", "d2lpm"]
     return [
         number(
@@ -87,7 +87,7 @@ def _known(one: Tally) -> list[float]:
 
 
 def judge_latency(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge the latency of the well-behaved under each scheduler over that under D2LPM."""
+    """Judge the latency of well-behaved clients relative to that under D2LPM."""
     at = by_place(cells)
     names = run_of(PAPER_MEANS, cells)
     found = {name: [tally(pair, at) for pair in WAITS[name]] for name in names}

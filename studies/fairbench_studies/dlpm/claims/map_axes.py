@@ -1,4 +1,4 @@
-"""The axes of the map of claims: one setting at a time, round the default of a cell."""
+"""The axes of the map of claims: one setting at a time around the default."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROFILES = (
 
 
 class Step(NamedTuple):
-    """A value on an axis: what to call it, and the keys that differ from the default."""
+    """A value on an axis: its name, and the keys that differ from the default."""
 
     axis: str
     label: str
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Return whether the step leaves the cell unchanged."""
+        """Return whether the step changes nothing."""
         return not self.changes
 
 
@@ -73,7 +73,7 @@ def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
 
 
 def _multiples(axis: str, key: str, default: float, by: Mapping[str, float]) -> list[Step]:
-    """Return multiples of the default, and the default itself in order of size."""
+    """Return multiples of the default, and the default itself, in order of size."""
     whole = isinstance(default, int)
     found = [
         (factor, Step(axis, label, {key: round(default * factor) if whole else default * factor}))
@@ -94,7 +94,7 @@ def _values(axis: str, key: str, default: int) -> list[Step]:
 
 
 def _profiles(spec: ExperimentSpec) -> list[Step]:
-    """Return the cell's own profile and others of its GPU and model, or none without others."""
+    """Return the profile of the configuration and others of its GPU and model."""
     machine = spec.gpu.rpartition("/")[0]
     names = [spec.gpu, *(one for one in PROFILES if one.rpartition("/")[0] == machine)]
     steps = [

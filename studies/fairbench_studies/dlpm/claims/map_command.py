@@ -1,4 +1,4 @@
-"""``fairbench reproduce claims --map``: where each claim holds, one setting at a time."""
+"""``fairbench reproduce claims --map``: where each claim holds, by one setting at a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class MapFiles(NamedTuple):
 def draw_claims_map(
     folder: Path, files: MapFiles, executor: Executor, *, quick: bool, show: bool
 ) -> None:
-    """Run what the store of the map lacks, then draw and tabulate it.
+    """Run the missing simulations of the map, then draw and tabulate it.
 
     Raises RunFailed if points failed, after the rest is drawn; Interrupted when interrupted.
     """

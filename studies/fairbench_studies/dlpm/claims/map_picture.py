@@ -1,4 +1,4 @@
-"""A picture of a claim on the map: a row of panels a cell, a column an axis, a line a measure."""
+"""A picture of a claim on the map: rows are configurations, columns axes, lines measures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BARS = " Bars are 95% intervals of the paired difference, cut off at the panel."
 
 
 def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str) -> Figure:
-    """Draw the figure of one claim; ``readings`` may include those of other claims."""
+    """Draw the figure of one claim; other readings are ignored."""
     names = {pair.name for pair in claim.lines}
     mine = [r for r in readings if r.claim == claim.number and r.measure.name in names]
     places = list(dict.fromkeys(one.place for one in mine))
@@ -50,7 +50,7 @@ def draw_map(claim: Mapped, title: str, readings: Sequence[Reading], basis: str)
 
 
 def _scale(axes: Axes, pair: Pair, values: Sequence[float | None]) -> None:
-    """Scale an axis to show all values and the flip; intervals may be cut off."""
+    """Scale an axis to show all values and the threshold; intervals may be cut off."""
     known = [pair.flip, *(value for value in values if value is not None)]
     if not pair.is_ratio:
         margin = 0.15 * (max(known) - min(known)) or 0.1

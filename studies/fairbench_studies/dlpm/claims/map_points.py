@@ -1,4 +1,4 @@
-"""The runs behind the map of claims: cells, axes and schedulers as one sweep, each run once."""
+"""The runs behind the map of claims: configurations, axes and schedulers as one sweep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fairbench_studies.dlpm.claims.trees import SOONER
 
 
 class Mapped(NamedTuple):
-    """A claim on the map: the measures that its verdict has too, and what its picture shows."""
+    """A claim on the map: the measures of its verdict, and those in its picture."""
 
     number: int
     measures: tuple[Measure, ...]
@@ -28,7 +28,7 @@ class Mapped(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Claims that are looked at in the same cells, and the schedulers that they compare."""
+    """Claims with the same configurations, and the schedulers that they compare."""
 
     claims: tuple[Mapped, ...]
     cells: tuple[Draft, ...]
@@ -36,7 +36,7 @@ class Group(NamedTuple):
 
 
 def _cell(figure: str, **wanted: Any) -> Draft:
-    """Return the cell of a figure's sweep whose grid has these values."""
+    """Return the configuration of a figure's sweep with these values."""
     sweep = read_sweep(figure)
     grid = next(one for one in sweep.grid if all(one.get(k) == v for k, v in wanted.items()))
     return {**sweep.base, **{key: value for key, value in grid.items() if key != "scheduler"}}
@@ -67,7 +67,7 @@ _A100: tuple[Draft, ...] = tuple(
 
 
 def groups(*, quick: bool = False) -> tuple[Group, ...]:
-    """Return the groups of the map. ``quick`` leaves out the most expensive cell."""
+    """Return the groups of the map. ``quick`` leaves out the most expensive one."""
     return (
         Group(IN_FIGURE_7, _A100[1:] if quick else _A100, ("lpm", "vtc", "preble", "d2lpm")),
         Group((DONE_FIRST,), (_cell("fig9"),), ("vtc", "preble", "d2lpm")),
@@ -79,7 +79,7 @@ SEEDS, QUICK_SEEDS = 3, 1
 
 
 class Reading(NamedTuple):
-    """A measure's outcome for a claim, at one value of an axis in one cell."""
+    """A measure's outcome for a claim at one value of an axis."""
 
     claim: int
     measure: Measure
@@ -91,7 +91,7 @@ class Reading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The cells of a group, and the steps that each has, over so many seeds."""
+    """The configurations of a group with all steps, over a number of seeds."""
 
     group: Group
     steps: Mapping[Place, Sequence[Step]]
@@ -105,11 +105,11 @@ class Chart:
         return cls(group, steps, seeds)
 
     def grid(self) -> list[dict[str, Any]]:
-        """Return all runs of the chart, as grids of a sweep."""
+        """Return all runs of the chart as grids of a sweep."""
         return [self._draft(place, step) for place, of in self.steps.items() for step in of]
 
     def readings(self, finished: Mapping[str, StoredRun]) -> list[Reading]:
-        """Return the readings of the finished runs, by identity; skip incomplete comparisons."""
+        """Return the readings of finished runs, without incomplete comparisons."""
         return [
             Reading(claim.number, measure, place, step, measure.seen(at), seeds)
             for place, steps in self.steps.items()
@@ -121,7 +121,7 @@ class Chart:
         ]
 
     def summaries(self, finished: Mapping[str, StoredRun]) -> list[Summary]:
-        """Return the summaries of the chart's finished runs, given by identity."""
+        """Return the summaries of the chart's finished runs by identity."""
         wanted = {identity(spec) for spec in points(map_sweep([self], "chart"))}
         return [run.summary for key, run in finished.items() if key in wanted]
 
@@ -140,7 +140,7 @@ class Chart:
 
 
 def map_sweep(charts: Sequence[Chart], name: str) -> Sweep:
-    """Return a sweep of all charts' runs; runs shared by axes or claims occur once."""
+    """Return a sweep of all charts' runs; each run occurs once."""
     grid = [draft for chart in charts for draft in chart.grid()]
     return make_sweep({"name": name, "num_runs": charts[0].seeds, "grid": grid})
 
@@ -150,5 +150,5 @@ def _place(cell: Draft) -> Place:
 
 
 def _seeds(measure: Measure, at: At) -> int:
-    """Return the number of seeds for which all runs exist that a measure compares."""
+    """Return the number of seeds with all runs that a measure compares."""
     return len(set.intersection(*(set(at.get(name, ())) for name in measure.compared)))

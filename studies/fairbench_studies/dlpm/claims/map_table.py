@@ -1,4 +1,4 @@
-"""The map of claims as tables: in how many cells a claim holds at each value of each axis."""
+"""The map of claims as tables: how often a claim holds at each value of each axis."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def map_markdown(readings: Sequence[Reading], titles: dict[int, str], basis: str
 
 
 def _axis(readings: Sequence[Reading]) -> str:
-    """``**1** 2/4, 1/2 4/4``: in how many it holds, of how many that are contended."""
+    """Return ``**1** 2/4, 1/2 4/4``: in how many contended configurations it holds."""
     listed = []
     for label, of in _grouped(readings, lambda one: one.step.label):
         tally = Tally(label, {one.place: one.seen for one in of})
@@ -62,7 +62,7 @@ def _grouped(readings: Iterable[Reading], key: Any) -> list[tuple[Any, list[Read
 
 
 def map_rows(readings: Iterable[Reading]) -> list[dict[str, Any]]:
-    """Return a row per claim, measure, cell and value of an axis."""
+    """Return a row per claim, measure, configuration and value of an axis."""
     return [
         {
             "claim": one.claim,

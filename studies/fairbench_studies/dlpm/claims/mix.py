@@ -15,7 +15,7 @@ from fairbench_studies.dlpm.claims.seeds import Runs, over_seeds, responses
 
 
 class Mix(NamedTuple):
-    """Means by scheduler: response (all, conversations), end, Jain's index of computed service."""
+    """Means by scheduler: response times, end, and Jain's index of computed service."""
 
     mean_s: Mapping[str, float]
     chat_s: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""Pairs: two schedulers at one place, compared by seed, and whether a claim holds there.
+"""Pairs of schedulers in one configuration, compared by seed, to judge a claim.
 
 A claim holds in a place if the 95% interval of the difference, paired by seed, lies wholly on the
 claim's side of the value at which its sign flips, is reversed if it lies on the other, and is
@@ -24,7 +24,7 @@ LENGTH = "duration"  # until all programs of the run were, unless it was cut off
 
 
 class Outcome(StrEnum):
-    """The outcome of runs for a claim, at one configuration or all; ``OFF`` is for numbers only."""
+    """The outcome of a claim in one configuration or in all; ``OFF`` is for numbers."""
 
     HOLDS = "holds"
     REVERSED = "reversed"
@@ -35,7 +35,7 @@ class Outcome(StrEnum):
 
 
 class Seen(NamedTuple):
-    """A measure at one place: its mean over seeds with its interval, and what that says.
+    """A measure in one configuration: its mean with interval, and the outcome.
 
     ``low`` and ``high`` are None where they are not known. ``bound`` is ``>`` or ``<`` if ``value``
     is only a bound of the mean, which is None where nothing is known or several pairs are meant.
@@ -50,7 +50,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """``above`` has more of a metric than ``below``: called ``name``, by a ratio or a difference.
+    """The claim that ``above`` has more of a metric than ``below``, by ratio or difference.
 
     ``flip`` is the ratio or difference at which the sign of the claim changes.
     """
@@ -64,7 +64,7 @@ class Pair:
 
     @property
     def compared(self) -> frozenset[str]:
-        """The schedulers that must have been run."""
+        """The schedulers that the pair needs."""
         return frozenset({self.above, self.below})
 
     def seen(self, at: At) -> Seen:
@@ -104,14 +104,14 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Several pairs at once: it holds where all of them hold, and is reversed where one is."""
+    """Several pairs at once, which hold if all hold and are reversed if one is."""
 
     name: str
     pairs: tuple[Pair, ...]
 
     @property
     def compared(self) -> frozenset[str]:
-        """The schedulers that must have been run."""
+        """The schedulers that the pairs need."""
         return frozenset().union(*(pair.compared for pair in self.pairs))
 
     def seen(self, at: At) -> Seen:
@@ -131,7 +131,7 @@ def joined(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 def _reading(summary: Summary, metric: str) -> Value:
-    """Return a metric of a run; if work is unfinished, the run's length is a lower bound."""
+    """Return a metric of a run; for unfinished work, the run's length as a lower bound."""
     value = value_of(summary, metric)
     unfinished = metric == LENGTH and summary["unfinished"]
     if unfinished or (metric == MAKESPAN and value.raw is None):
@@ -146,7 +146,7 @@ def _outcome(low: float | None, high: float | None, flip: float) -> Outcome:
 
 
 def _sides(less: Sequence[Value], more: Sequence[Value]) -> tuple[bool, bool]:
-    """Return whether the values bound the true differences from below, and from above."""
+    """Return whether the values bound the true differences from below and from above."""
     bounds = {(a.bound, b.bound) for a, b in zip(less, more, strict=True)}
     low = all(a != ">" and b != "<" for a, b in bounds)
     high = all(a != "<" and b != ">" for a, b in bounds)

@@ -1,4 +1,4 @@
-"""A claim of the DLPM paper and its parts, each judged by itself.
+"""A claim of the DLPM paper and its parts, which are judged separately.
 
 A direction *holds*, is *reversed*, or is *inconclusive*, which is no failure. A number that the
 paper states holds if ours is near it, and is *off* if not. A part is *not contended* where no
@@ -52,13 +52,13 @@ class Claim:
 
 
 def number(text: str, value: float, low: float, high: float, shown: str) -> Part:
-    """Return a part that is a number: it holds from ``low`` to ``high``."""
+    """Return a part that is a number, which holds from ``low`` to ``high``."""
     outcome = Outcome.HOLDS if low <= value <= high else Outcome.OFF
     return Part(text, outcome if value == value else Outcome.INCONCLUSIVE, shown)
 
 
 def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
-    """Return a part that holds if it is there in every seed, and is reversed if it is in none."""
+    """Return a part that holds if every seed shows it, and is reversed if none does."""
     there = sum(found)
     outcome = Outcome.INCONCLUSIVE
     if there in (0, len(found)):
@@ -68,7 +68,7 @@ def in_every(text: str, found: Sequence[bool], ours: str) -> Part:
 
 
 def score(parts: Sequence[Part]) -> str:
-    """Return ``3 of 4 parts hold, 1 inconclusive``, of the parts that were tested."""
+    """Return ``3 of 4 parts hold, 1 inconclusive`` for the tested parts."""
     counts = Counter(part.outcome for part in parts)
     tested = sum(counts[outcome] for outcome in COUNTED)
     if not tested:

@@ -1,4 +1,4 @@
-"""Places of a figure, and what was run at each: summaries by scheduler and seed."""
+"""The configurations of a figure, each with its summaries by scheduler and seed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PREBLES = ("preble", "preble-code")
 
 
 class Place(NamedTuple):
-    """A panel's row of figure 7, and the number of replicas."""
+    """A row of panels of figure 7, and the number of replicas."""
 
     workload: str
     scenario: str
@@ -46,7 +46,7 @@ def by_seed(cell: SchedulerResults) -> BySeed:
 
 
 def by_place(cells: Iterable[SchedulerResults]) -> Mapping[Place, At]:
-    """Return what was run at each place, by scheduler.
+    """Return the runs in each configuration, by scheduler.
 
     A place that was run with several KV pools is none: it is shown in the figure, not judged.
     """
@@ -63,13 +63,13 @@ def by_place(cells: Iterable[SchedulerResults]) -> Mapping[Place, At]:
 
 
 def mean_over(runs: BySeed, metric: str) -> float:
-    """Return the mean of a metric over the seeds that define it, NaN if none does."""
+    """Return the mean of a metric over the seeds that define it; NaN if none does."""
     known = [summary[metric] for summary in runs.values() if summary[metric] is not None]
     return fmean(known) if known else nan
 
 
 def contended(runs: Iterable[BySeed]) -> bool:
-    """Return whether clients competed in all runs: work nearly always queued, someone short of it.
+    """Return whether clients competed in all runs.
 
     Below saturation a rate equals the demand, and a scheduler has nothing to decide. The time with
     empty queues varies by chance, and is therefore averaged over the seeds.

@@ -1,4 +1,4 @@
-"""Claims 12 to 14: what figures 10 and 1 show over the quanta."""
+"""Claims 12 to 14: figures 10 and 1 over the quanta."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def swept_over(
 
 
 def judge_worker_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge Q^w from 2,000 to 40,000: throughput rises above all others, Jain's index falls."""
+    """Judge that with Q^w from 2,000 to 40,000 throughput rises and Jain's index falls."""
     mine = chosen(cells, scenario="s2")
     least, most = PAPER_QUANTA
     swept = swept_over(mine, fig10.quantum_of)
@@ -61,7 +61,7 @@ def _rises(mine: Sequence[SchedulerResults], where: str) -> list[Part]:
 
 
 def judge_all_well_behaved(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that without a misbehaving client Jain's index is 1 under every quantum."""
+    """Judge that without a heavy client Jain's index is 1 under every quantum."""
     mine = chosen(cells, scenario="none")
     swept = swept_over(mine, fig10.quantum_of)
     active, window = (
@@ -75,7 +75,7 @@ def judge_all_well_behaved(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge a larger Q^u: more throughput, less fairness, and a frontier between VTC and LPM."""
+    """Judge that a larger Q^u gives more throughput and less fairness."""
     swept = swept_over(cells, fig1.quantum_of)
     least, most = str(min(swept)), str(max(swept))
     at: dict[str, BySeed] = {str(quantum): runs for quantum, runs in swept.items()}
@@ -98,7 +98,7 @@ def judge_quantum(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def _part(text: str, pairs: Sequence[Pair], at: At, ours: str = "") -> Part:
-    """Return a part that several measures tell at one place, of which the first is the paper's."""
+    """Return a part from several measures in one configuration, the paper's first."""
     first, *beside = (pair.seen(at) for pair in pairs)
     names = [pair.name for pair in pairs[1:]]
     others = {name: seen.outcome for name, seen in zip(names, beside, strict=True)}

@@ -25,7 +25,7 @@ LOWEST = All(
 
 
 def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that DLPM is near LPM and slightly declines, and that VTC is lowest and flat."""
+    """Judge that DLPM is near LPM and declines slightly, and that VTC is lowest and flat."""
     rates = {
         name: {clients_of(c): mean_of(c, RATE) or 0.0 for c in chosen(cells, scheduler=name)}
         for name in ("dlpm", "lpm", "vtc")
@@ -50,7 +50,7 @@ def judge_clients(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_central(timings: Timings) -> list[Part]:
-    """Judge the overhead of one central scheduler: its size, and that it grows."""
+    """Judge the overhead of a central scheduler: its size and its growth."""
     pct = {(int(p["workers"]), int(p["waiting"])): overhead_pct(p) for p in timings.points}
     shown = pct[REPLICAS, QUEUE]
     ours = f"{shown:.0f}% of a decode step"
@@ -66,7 +66,7 @@ def judge_central(timings: Timings) -> list[Part]:
 
 
 def _grows(pct: Mapping[tuple[int, int], Any], axis: int) -> bool:
-    """Return whether the value rises from start to end of every line along one axis.
+    """Return whether the value rises from start to end along every line of an axis.
 
     The axes are (workers, waiting). Neighbours are not compared, because they may differ by less
     than the noise of a measurement.

@@ -1,4 +1,4 @@
-"""Judging seed by seed: a shape must be there in every seed, numbers are means over them."""
+"""Judging by seed: every seed must show a shape; numbers are means over seeds."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def over_seeds(
 
 
 def responses(run: StoredRun, end_s: float) -> Floats:
-    """Mean response time of each client's requests in each interval of the arrivals."""
+    """Return the mean response time of each client's requests, by interval of arrival."""
     return response_times(run, np.linspace(0.0, end_s, INTERVALS + 1))

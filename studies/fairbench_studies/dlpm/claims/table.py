@@ -1,4 +1,4 @@
-"""The page of all claims: their parts at each setting, side by side."""
+"""The page of all claims, with their parts at each setting side by side."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ RULE = (
 
 
 class Setting(NamedTuple):
-    """The source of runs: a title, and the data behind each figure."""
+    """The source of runs: a title, and the data of each figure."""
 
     title: str
     sources: Mapping[str, Any]
 
 
 class Judged(NamedTuple):
-    """A claim, and its parts by the title of each setting in which its figure was run."""
+    """A claim, and its parts by the title of each setting that has its figure."""
 
     claim: Claim
     parts: Mapping[str, Sequence[Part]]
@@ -89,7 +89,7 @@ def judge_all(settings: Sequence[Setting]) -> list[Judged]:
 
 
 def claims_markdown(judged: Sequence[Judged], settings: Sequence[Setting]) -> str:
-    """Return the page: what comes out in three sentences, a row a claim, a table of its parts."""
+    """Return the page: results in three sentences, a row per claim, a table of its parts."""
     titles = [setting.title for setting in settings]
     lines = [
         "# Claims of the DLPM paper",
@@ -127,7 +127,7 @@ def _counted(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
-    """Return how many parts hold at one of two settings only, as a sentence."""
+    """Return a sentence on how many parts hold at only one of two settings."""
     if len(titles) != 2:
         return ""
     pairs = [
@@ -144,7 +144,7 @@ def _changed(judged: Sequence[Judged], titles: Sequence[str]) -> str:
 
 
 def _same(first: Sequence[Part], second: Sequence[Part]) -> list[tuple[Part, Part]]:
-    """Return the parts of the same text."""
+    """Return the pairs of parts whose text is equal."""
     others = {part.text: part for part in second}
     return [(part, others[part.text]) for part in first if part.text in others]
 
@@ -158,7 +158,7 @@ def _row(one: Judged, titles: Sequence[str]) -> str:
 
 
 def _details(one: Judged, titles: Sequence[str]) -> list[str]:
-    """Return the parts of a claim as a table, a column a setting, and why some do not hold."""
+    """Return the parts of a claim as a table, a column per setting, with reasons."""
     shown = [title for title in titles if title in one.parts]
     texts = dict.fromkeys(part.text for title in shown for part in one.parts[title])
     by_text = {title: {part.text: part for part in one.parts[title]} for title in shown}

@@ -1,4 +1,4 @@
-"""Tallies: in how many of the contended places a claim holds, by one measure."""
+"""Tallies: in how many contended configurations a claim holds, by one measure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST = 0.8  # of the places that are decided
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A measure's outcome at each configuration in which its schedulers were run."""
+    """A measure's outcome in each configuration that has its schedulers."""
 
     name: str
     seen: Mapping[Any, Seen]
@@ -37,7 +37,7 @@ class Tally:
 
     @property
     def values(self) -> Mapping[Any, Seen]:
-        """The contended places whose value is known, from the least to the largest."""
+        """The known values of contended configurations, in ascending order."""
         known = {
             place: seen
             for place, seen in self.seen.items()
@@ -46,7 +46,7 @@ class Tally:
         return dict(sorted(known.items(), key=lambda one: one[1].value or 0.0))
 
     def outcome(self) -> Outcome:
-        """Return what the places say together.
+        """Return the joint outcome of the configurations.
 
         It holds (is reversed) if it does in at least four fifths of the contended places that are
         decided, and these are at least half of all that are contended. An inconclusive place counts
@@ -62,7 +62,7 @@ class Tally:
 
     @property
     def score(self) -> str:
-        """``holds in 20 of 21 (reversed in 1)``."""
+        """Return ``holds in 20 of 21 (reversed in 1)``."""
         rest = [
             f"{outcome} in {len(places)}"
             for outcome in (Outcome.REVERSED, Outcome.INCONCLUSIVE)
@@ -75,7 +75,7 @@ class Tally:
 
     @property
     def extremes(self) -> str:
-        """``up to 4.06x (long-qa s1 at 4), least 0.96x (tot s2 at 2)``, of ratios."""
+        """Return ``up to 4.06x (long-qa s1 at 4), least 0.96x (tot s2 at 2)`` for ratios."""
         values = list(self.values.items())
         if not values:
             return "nothing known"
@@ -84,7 +84,7 @@ class Tally:
 
     @property
     def elsewhere(self) -> str:
-        """The places in which it does not hold, by outcome."""
+        """The configurations in which the claim does not hold, by outcome."""
         listed = [
             f"{outcome}: {', '.join(map(str, places))}"
             for outcome in Outcome
@@ -101,7 +101,7 @@ def _ratio(seen: Seen) -> str:
 
 
 def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
-    """Evaluate a measure at each configuration that has all schedulers it compares."""
+    """Evaluate a measure in each configuration that has all schedulers it compares."""
     return Tally(
         measure.name,
         {place: measure.seen(runs) for place, runs in at.items() if measure.compared <= set(runs)},
@@ -109,7 +109,7 @@ def tally(measure: Measure, at: Mapping[Any, At]) -> Tally:
 
 
 def part_of(text: str, tallies: Sequence[Tally], ours: str = "") -> Part:
-    """Return the part of a claim that several measures tell, of which the first is the paper's."""
+    """Return the part of a claim from several measures, the paper's first."""
     first, *beside = tallies
     counted = first.score.removeprefix(f"{Outcome.HOLDS} ")  # which the outcome says already
     said = counted if not ours else f"{counted}, {ours}"

@@ -1,4 +1,4 @@
-"""Claims 37 to 39: the service bounds of [DLPM] Theorems 4.1, 4.2 and 5.1 in figure 7's runs."""
+"""Claims 37 to 39: the bounds of [DLPM] Theorems 4.1, 4.2 and 5.1 in figure 7's runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OUTPUT_WEIGHT = 2
 
 
 class Bounded(NamedTuple):
-    """The largest difference in service of a run, and the theorem's bound, in weighted tokens."""
+    """A run's largest difference in service, and the bound, in weighted tokens."""
 
     gap: float
     bound: float
@@ -30,7 +30,7 @@ class Bounded(NamedTuple):
 def judge_bound(
     cells: Sequence[SchedulerResults], *, theorem: str, measured: Callable[[StoredRun], float]
 ) -> list[Part]:
-    """Judge that no run exceeds a theorem's bound, and say how near the nearest comes to it.
+    """Judge that no run exceeds a theorem's bound, and report the nearest run.
 
     Args:
         cells: The cells of figure 7.
@@ -61,7 +61,7 @@ def _bounded_by(run: StoredRun, theorem: str) -> bool:
 
 
 def service_gap(run: StoredRun) -> float:
-    """Return the largest difference in service between two clients that were backlogged together.
+    """Return the largest service difference of two clients while both are backlogged.
 
     NaN if no two clients were backlogged on every worker at once.
     """
@@ -70,7 +70,7 @@ def service_gap(run: StoredRun) -> float:
 
 
 def shortfall(run: StoredRun) -> float:
-    """Return how much less service a backlogged client got than any other client, at most.
+    """Return how much less service than others a backlogged client got at most.
 
     Of one worker. The other client need not be backlogged (Theorem 4.2).
     """
@@ -81,7 +81,7 @@ def shortfall(run: StoredRun) -> float:
 
 
 def largest_lead(requests: Requests, service: ServiceLog, clients: int, horizon_s: float) -> float:
-    """Return the largest lead of any client over one that was backlogged all the while.
+    """Return the largest lead of any client over one that was backlogged throughout.
 
     Args:
         requests: The requests of one worker.
@@ -103,14 +103,14 @@ def largest_lead(requests: Requests, service: ServiceLog, clients: int, horizon_
 
 
 class _History(NamedTuple):
-    """Cumulative service: ``served`` has shape (n_times, n_clients), weighted tokens."""
+    """Cumulative service: ``served`` has shape (n_times, n_clients), in weighted tokens."""
 
     times: Floats
     served: Floats
 
     @classmethod
     def of(cls, service: ServiceLog, clients: int) -> _History:
-        """Book prompts at admission, and outputs at the end of the stretch in which they came."""
+        """Book prompts at admission, and outputs at the end of their stretch."""
         rows = service.between(0, len(service))
         times = np.unique(np.concatenate([[-np.inf], rows.start_s, rows.end_s]))
         served = np.zeros((len(times), clients))

@@ -1,4 +1,4 @@
-"""Claims 1 to 4 and 7: throughput in figure 7, by the paper's service rate and other measures.
+"""Claims 1 to 4 and 7: throughput in figure 7, by the paper's and other measures.
 
 The service rate counts cached input too, so in a fixed window it favours a scheduler that serves
 the client with the most cached input. Output tokens and the time until all programs were done do
@@ -32,7 +32,7 @@ HARD = ("tot", "s2")
 
 
 def gains(above: str, below: str, flip: float = 1.0) -> tuple[Pair, ...]:
-    """Return that one has more throughput than another, by each measure, the paper's first.
+    """Return the claim that one has more throughput than another, by each measure.
 
     The gain in makespan is how many times as long the other takes.
     """
@@ -52,7 +52,7 @@ OVER_PREBLE = gains("d2lpm", "preble", NEARLY)
 def judge_gain(
     cells: Sequence[SchedulerResults], *, below: str, paper: float, low: float, high: float
 ) -> list[Part]:
-    """Judge D2LPM's throughput over another's: where it is above, and its largest gain."""
+    """Judge D2LPM's throughput relative to another's: where it is higher, and how much."""
     at = by_place(cells)
     tallies = [tally(pair, at) for pair in gains("d2lpm", below)]
     first = tallies[0]
@@ -68,7 +68,7 @@ def _largest(one: Tally) -> float:
 
 
 def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge RR+LPM in the hard trees from 4 to 8 replicas: its hit rate and its throughput."""
+    """Judge RR+LPM's hit rate and throughput in the hard trees from 4 to 8 replicas."""
     at = by_place(cells)
     both = {str(dp): at[Place(*HARD, dp)]["lpm"] for dp in (4, 8)}
     hits, rates = ([mean_over(runs, metric) for runs in both.values()] for metric in (HIT, RATE))
@@ -85,13 +85,13 @@ def judge_scaling(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_preble(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge D2LPM against both Prebles: as good but for the one place where Preble wins."""
+    """Judge that D2LPM is as good as both Prebles, except where Preble wins."""
     at = by_place(cells)
     return [part for preble in run_of(PREBLES, cells) for part in _against(preble, at)]
 
 
 def run_of(names: Iterable[str], cells: Sequence[SchedulerResults]) -> list[str]:
-    """Return those of the schedulers that were run."""
+    """Return those of the schedulers that have runs."""
     there = {cell.combined["scheduler"] for cell in cells}
     return [name for name in names if name in there]
 
@@ -115,7 +115,7 @@ def _against(preble: str, at: Mapping[Place, At]) -> list[Part]:
 
 
 def judge_missing(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Preble has no point at one replica; whose point is missing at 8 the paper does not say."""
+    """Judge Preble's missing points: none at one replica; the paper does not say which at 8."""
     at = by_place(cells)
     alone = any("preble" in at[place] for place in at if place.dp == 1)
     ends = ", ".join(

@@ -32,7 +32,7 @@ SOONER = {
 
 
 def judge_makespan(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge how much sooner all programs are done under D2LPM than under VTC and both Prebles."""
+    """Judge how much sooner all programs end under D2LPM than under VTC and the Prebles."""
     at: At = {cell.combined["scheduler"]: by_seed(cell) for cell in cells}
     seen = {name: SOONER[name].seen(at) for name in run_of(SOONER, cells)}
     gains = {name: one.value or nan for name, one in seen.items()}
@@ -52,7 +52,7 @@ def judge_makespan(cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 def judge_responses(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge the response times of §7.1: lower than VTC's, and not as high as LPM's and Preble's."""
+    """Judge the response times of §7.1: lower than VTC's, and not as high as LPM's."""
     others = run_of(("vtc", "lpm", *PREBLES), cells)
     found = over_seeds(cells, partial(_responses, others=others), ("d2lpm", *others))
     mean = {name: fmean(one[name].mean_s for one in found) for name in ("d2lpm", *others)}
@@ -89,7 +89,7 @@ def _responses(runs: Runs, others: Sequence[str]) -> dict[str, Responses]:
 
 
 class Stall(NamedTuple):
-    """The longest response of clients 1 and 2, and the idlest time: from when, how busy."""
+    """The longest response of clients 1 and 2, and the idlest period."""
 
     longest_s: float
     busy: float
@@ -107,7 +107,7 @@ def _stall(runs: Runs, preble: str) -> Stall:
 
 
 def judge_stall(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge that under each Preble most workers idle for minutes while the well-behaved queue."""
+    """Judge that under each Preble most workers idle while well-behaved clients queue."""
     return [part for preble in run_of(PREBLES, cells) for part in _stalls(preble, cells)]
 
 
@@ -129,7 +129,7 @@ def _stalls(preble: str, cells: Sequence[SchedulerResults]) -> list[Part]:
 
 
 class Equal(NamedTuple):
-    """Jain's index of actual service while all are active, and whose service rate is highest."""
+    """Jain's index of computed service while all are active, and the largest service."""
 
     actual: Mapping[str, float]
     first: bool
@@ -144,7 +144,7 @@ def _equal(runs: Runs) -> Equal:
 
 
 def judge_equal_service(cells: Sequence[SchedulerResults]) -> list[Part]:
-    """Judge equal computed service under VTC and D2LPM, and that client 0 has more service."""
+    """Judge that computed service is equal under VTC and D2LPM, and client 0 has more."""
     found = over_seeds(cells, _equal, ("vtc", "d2lpm"))
     actual = {name: fmean(one.actual[name] for one in found) for name in ("vtc", "d2lpm")}
     return [

@@ -85,7 +85,7 @@ def write_comparison(
 def as_json_object(
     runs: list[ServingComparison], tenants: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Return everything, for programs; runs of several tenants have a list of their own."""
+    """Return all comparisons as plain values; runs with several tenants have a separate list."""
     whole: dict[str, Any] = {"runs": [run.as_dict() for run in runs]}
     return {**whole, "tenants": list(tenants)} if tenants else whole
 

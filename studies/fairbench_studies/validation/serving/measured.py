@@ -95,7 +95,7 @@ class ServingRun:
 
     @property
     def output_limit(self) -> int:
-        """The largest requested output, which nearly all requests reach."""
+        """The largest output length that requests ask for; nearly all requests reach theirs."""
         return int(self.output_tokens.max())
 
     @property

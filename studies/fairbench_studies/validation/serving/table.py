@@ -28,10 +28,10 @@ def serving_text(runs: list[ServingComparison]) -> str:
     tested = [run for run in runs if not run.fitted]
     fitted = [run for run in runs if run.fitted]
     blocks: list[RenderableType] = [
-        Text("runs of real serving engines: as measured, and how far off the simulator is"),
+        Text("runs of real serving engines: measured values, and the simulator's error"),
         *(Text(f"timing profile {profile}") for profile in profiles),
-        Text(f"{FITTED} the measured profile was fitted to this run    {MISSED} misses a target"),
-        Text(f"{UNRESOLVED} measured below {1_000 * LONG_TTFT_S:g} ms, not resolved: no target"),
+        Text(f"{FITTED} the profile was fitted to this run    {MISSED} misses a target"),
+        Text(f"{UNRESOLVED} measured below {1000 * LONG_TTFT_S:g} ms, too short for a target"),
     ]
     for title, some in (("tested", tested), ("fitted", fitted)):
         if some:

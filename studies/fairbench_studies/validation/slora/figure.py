@@ -126,7 +126,7 @@ def _mark(kind: _Kind, run: RunComparison) -> dict[str, Any]:
 
 
 def _legend(axes: Axes, kinds: Sequence[_Kind]) -> None:
-    """Draw the kinds as filled marks, and one open mark for all fitted runs."""
+    """Draw each kind of run with a filled mark, and all fitted runs with one open mark."""
     for kind in kinds:
         label = kind.label if axes.get_xscale() == "linear" else kind.label.split(" (")[0]
         axes.plot([], [], kind.marker, color=kind.colour, markersize=5, label=label)

@@ -24,7 +24,10 @@ class Tracked:
 
 
 class LiveBatch:
-    """A RunningView of what runs in a vLLM scheduler. Nothing is kept free for outputs to come."""
+    """A RunningView of the running requests of a vLLM scheduler.
+
+    A vLLM scheduler reserves no memory for outputs.
+    """
 
     def __init__(self, scheduler: Any, tracked: Mapping[str, Tracked]) -> None:
         self._scheduler = scheduler

@@ -27,7 +27,7 @@ class SchedulerQueue:
             self._home.end_pass()
 
     def __bool__(self) -> bool:
-        """Return, in a pass, whether there is a candidate. vLLM asks before each attempt."""
+        """Return whether the scheduling pass has a candidate. vLLM asks before each attempt."""
         if not self._in_pass or self._is_full():
             return len(self) > 0
         return self._home.head() is not None

@@ -30,7 +30,7 @@ class DRR(FlowPolicy):
 
     @dataclass(frozen=True)
     class Params(PriceParams):
-        """The parameters of deficit round robin, in addition to ``PriceParams``.
+        """The parameters of deficit round robin. They extend those of ``PriceParams``.
 
         ``quantum`` is the number of tokens that a turn grants a client of weight 1. ``weights``
         override the experiment's weights for the clients that they name.

@@ -53,4 +53,4 @@ class Detector(ABC):
         """Record the present worker of a sent request; None if it has none but is not over."""
 
     def on_finish(self, request: Request) -> None:
-        """Handle the end of a request that was sent."""
+        """Handle the end of a request that was sent to a worker."""

@@ -7,7 +7,10 @@ from fairbench.sim.engine.batch import RunningBatch
 
 
 class Memory:
-    """A ``KVMemory`` without a cache. A minibatch counts from its end."""
+    """A ``KVMemory`` without a prefix cache.
+
+    A minibatch's memory counts once its prefill has ended.
+    """
 
     evictable = 0
 

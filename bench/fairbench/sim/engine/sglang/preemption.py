@@ -61,7 +61,7 @@ class Preemption:
         return min(to_go, CLIP_MAX_NEW_TOKENS) * self._ratio.at(self._batch.steps)
 
     def take(self, wish: Preempt) -> bool:
-        """Take the memory of a running request, as its scheduler wishes.
+        """Preempt a running request, as its scheduler orders: free the request's memory.
 
         False: it does not run, or cannot be copied to the host.
         """

@@ -67,7 +67,7 @@ class BlockCache:
         return len(self.unused) * self.block_size
 
     def abandon(self) -> None:
-        """Drop every node at the end, because linked nodes are slow to collect."""
+        """Remove every node at the end of a run, because Python frees linked nodes slowly."""
         nodes = [self.root]
         while nodes:
             node = nodes.pop()
