@@ -28,8 +28,9 @@ def tokens_per_hour(spec: ExperimentSpec) -> float:
 def gpu_s_per_hour(spec: ExperimentSpec) -> float:
     """Return the GPU time that the attack adds per hour, by the engine's costs (``RequestWork``).
 
-    The attacker's own padding counts as cached and the rest of a prompt as computed. The result is
-    an upper bound for programs whose calls share a prompt.
+    The attacker's own padding counts as cached, fresh padding only from its second use on, and the
+    rest of a prompt as computed. The result is an upper bound for programs whose calls share a
+    prompt.
     """
     work = RequestWork(ProfileCosts(load_profile(spec.gpu)))
 
@@ -37,7 +38,10 @@ def gpu_s_per_hour(spec: ExperimentSpec) -> float:
         calls, disguise = job.demand.requests, plan.disguise
         padding = disguise.padding_tokens if disguise and disguise.prefix_of is None else 0
         new_tokens = max(1, round(job.demand.input_tokens / calls) - padding)
-        return calls * work.gpu_s(padding, new_tokens, job.demand.output_tokens / calls)
+        gpu_s = calls * work.gpu_s(padding, new_tokens, job.demand.output_tokens / calls)
+        if disguise and disguise.fresh and padding:
+            gpu_s += calls / (1 + disguise.keep_alive) * work.gpu_s(0, padding, 0)
+        return gpu_s
 
     return _per_hour(spec, gpu_s)
 

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from fairbench.report.table import MAX_WIDTH, printed
 
-KEYS = ("kept", "finished", "gain")
+KEYS = ("kept", "finished", "gain", "hits")
 EXPLAINED = (
     "kept: what victims were served of what was due, against the honest twin; finished: their "
     "programs that were over, likewise; gain: the attacker's useful service against its own as the "
-    "twin; P95: the victims' latency, > where it is at least that. 95% intervals over seeds."
+    "twin; hits: the victims' cache hit rate, likewise; P95: the victims' latency, > where it is at least that. 95% intervals over seeds."
 )
 
 
@@ -24,11 +24,11 @@ def attack_text(
 ) -> str:
     """Return a table with one row per ``about`` and its harm (``measure.combined``)."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("", "kept", "finished", "gain", "P95"):
+    for heading in ("", *KEYS, "P95"):
         table.add_column(heading, justify="right" if heading else "left", overflow="fold")
     for row in rows:
         p95 = (">" if row["more"] and row["p95"] else "") + interval_text(row["p95"])
-        table.add_row(*map(Text, (_about(row), *(interval_text(row[key]) for key in KEYS), p95)))
+        table.add_row(*map(Text, (_about(row), *(interval_text(row.get(key)) for key in KEYS), p95)))
     blocks: list[RenderableType] = [
         Text(title, style="bold"),
         Text(),

@@ -80,7 +80,7 @@ def attack(
     ] = None,
     objective: Annotated[
         Objective | None,
-        Option(help="Its useful service, or the victims' loss of it or P95. [default: harm]"),
+        Option(help="Its useful service, or the victims' loss of it, P95 or hits. [default: harm]"),
     ] = None,
     trials: Annotated[
         int | None, Option(min=1, help="Behaviours to try. [default: 64, or 16 with --quick]")

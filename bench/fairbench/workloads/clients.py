@@ -186,6 +186,8 @@ def _disguised(plan: ClientPlan, wrong: Misbehaving, plans: Sequence[ClientPlan]
             copied,
             wrong.max_new_multiple or 1.0,
             wrong.output_multiple or 1,
+            bool(wrong.padding_fresh),
+            wrong.keep_alive or 0,
         )
     return replace(
         plan,

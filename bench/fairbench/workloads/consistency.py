@@ -111,11 +111,12 @@ def _check_scenario(spec: WorkloadSpec, name: str, scenario: Scenario) -> None:
 
 
 def _check_padding(where: str, wrong: Misbehaving, count: int) -> None:
+    for key in ("padding_of", "padding_fresh", "keep_alive"):
+        if getattr(wrong, key) is not None and wrong.padding_tokens is None:
+            raise ValueError(f"{where}.{key}: needs padding_tokens")
     whose, where = wrong.padding_of, f"{where}.padding_of"
     if whose is None:
         return
-    if wrong.padding_tokens is None:
-        raise ValueError(f"{where}: needs padding_tokens, which it is the beginning of")
     if whose in wrong.numbers:
         raise ValueError(f"{where} = {whose}: must be another client")
     if whose >= count:

@@ -93,7 +93,8 @@ class Misbehaving(Group):
     ``rate_multiple`` multiplies its program rate, up to ``until_fraction`` of the run if given.
     ``arrivals`` and ``presence`` are instead of the workload's and the scenario's.
     ``padding_tokens`` come before each of its prompts: what client ``padding_of`` last began with,
-    as far as it goes, then text of its own; of its outputs it says that they may be
+    as far as it goes, then text of its own, new for each call if ``padding_fresh``. After its work
+    a program sends its padding ``keep_alive`` times alone. Of its outputs it says that they may be
     ``max_new_multiple`` times as long, and they are ``output_multiple`` times as long, of which the
     rest is of no use. A program waits while ``in_flight`` of its own are under way, or, with
     ``reaction``, until something of its own has ended in a way that tells it to go (``reactions``).
@@ -107,6 +108,8 @@ class Misbehaving(Group):
     arrivals: Arrivals | None = None
     padding_tokens: Annotated[int, Field(ge=1, le=10**6)] | None = None
     padding_of: Annotated[int, Field(ge=0, lt=1000)] | None = None
+    padding_fresh: bool | None = None
+    keep_alive: Annotated[int, Field(ge=1, le=1000)] | None = None
     max_new_multiple: Annotated[float, Field(ge=1, le=1e4)] | None = None
     output_multiple: Annotated[int, Field(ge=1, le=1000)] | None = None
     in_flight: Annotated[int, Field(ge=1)] | None = None
