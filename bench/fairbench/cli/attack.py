@@ -55,6 +55,10 @@ def attack(
         str | None,
         Option(metavar="DETECTOR", help="Saturation detector: when --gateway releases requests."),
     ] = None,
+    eviction: Annotated[
+        str | None,
+        Option(metavar="POLICY", help="Eviction policy, see `list evictions`. [default: lru]"),
+    ] = None,
     workload: Annotated[
         str | None,
         Option(metavar="NAME|FILE.toml", help="Workload of all clients. [default: judge]"),
@@ -147,6 +151,7 @@ def attack(
         "scheduler": scheduler,
         "gateway": gateway,
         "saturation": saturation,
+        "eviction": eviction,
         "scenario": scenario,
         "dp": dp,
         "duration": QUICK_S if quick and duration is None else duration,

@@ -17,7 +17,7 @@ from fairbench.workloads.programs import Job, Program
 if TYPE_CHECKING:
     from fairbench.workloads.plan import ClientPlan
 
-KEEP_ALIVE_S = 10.0  # from a program's end, or a repetition of its padding, to the next
+KEEP_ALIVE_S = 60.0  # from a program's end, or a repetition of its padding, to the next
 
 
 @dataclass(frozen=True, slots=True)
