@@ -32,6 +32,7 @@ from fairbench.hardware.costs import ProfileCosts
 from fairbench.live.run_folder import run_folder
 from fairbench.metrics.parties import party
 from fairbench.metrics.records import Padding
+from fairbench.schedulers.request_work import RequestWork
 from fairbench.sim.tables_only import simulate_tables
 from fairbench.workloads.spec import load_workload
 from fairbench_studies.attacks.rediscovery import (
@@ -277,6 +278,23 @@ def test_an_attack_keeps_within_its_gpu_time(tmp_path):
     assert gpu_s_per_hour(_of(spec, kept)) == pytest.approx(honest, rel=1e-3)
 
 
+def test_fresh_padding_is_computed_at_its_first_use_alone(tmp_path):
+    spec = spec_of(duration=600.0, request_rate=0.31)
+    free = Search(SearchStore.create(tmp_path, spec, PLAN), RunContext())
+    padded = Behaviour(padding_tokens=8000)
+    cached, fresh, pinned = (
+        gpu_s_per_hour(_of(spec, free.workload(one)))
+        for one in (
+            padded,
+            replace(padded, padding_fresh=True),
+            replace(padded, padding_fresh=True, keep_alive=4),
+        )
+    )
+    work, calls = RequestWork(ProfileCosts(load_profile(spec.gpu))), 3600 * 3 * 0.31 * 4
+    assert fresh - cached == pytest.approx(calls * work.gpu_s(0, 8000, 0))
+    assert pinned - fresh == pytest.approx(calls * 4 * work.gpu_s(7999, 1, 1))
+
+
 def test_longer_answers_are_in_both_budgets(tmp_path):
     spec = spec_of(duration=600.0, request_rate=0.31)
     free = Search(SearchStore.create(tmp_path, spec, PLAN), RunContext())
@@ -434,7 +452,7 @@ def test_trials_are_written_and_read(tmp_path):
         (
             "search.json",
             {"objective": "harmm"},
-            "unknown objective 'harmm': choose from gain, harm, hits, latency. Did you mean 'harm'?",
+            "unknown objective 'harmm': choose from gain, harm, hits, latency. Did you mean 'harm'",
         ),
         ("search.json", {"victims": "a"}, "search.json: victims = 'a': must be a valid integer"),
         ("search.json", {"multiple": 1e300}, "programs in all, at most 2,000,000 are allowed"),

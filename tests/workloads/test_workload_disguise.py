@@ -4,8 +4,8 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
-from pydantic import ValidationError
 from memory_pool import Pool
+from pydantic import ValidationError
 from workload_fakes import calls_of, demand_of
 
 from fairbench.core import Segment

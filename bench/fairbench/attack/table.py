@@ -15,7 +15,8 @@ KEYS = ("kept", "finished", "gain", "hits")
 EXPLAINED = (
     "kept: what victims were served of what was due, against the honest twin; finished: their "
     "programs that were over, likewise; gain: the attacker's useful service against its own as the "
-    "twin; hits: the victims' cache hit rate, likewise; P95: the victims' latency, > where it is at least that. 95% intervals over seeds."
+    "twin; hits: the victims' cache hit rate, likewise; P95: the victims' latency, > where it is "
+    "at least that. 95% intervals over seeds."
 )
 
 
@@ -28,7 +29,8 @@ def attack_text(
         table.add_column(heading, justify="right" if heading else "left", overflow="fold")
     for row in rows:
         p95 = (">" if row["more"] and row["p95"] else "") + interval_text(row["p95"])
-        table.add_row(*map(Text, (_about(row), *(interval_text(row.get(key)) for key in KEYS), p95)))
+        measures = (interval_text(row.get(key)) for key in KEYS)
+        table.add_row(*map(Text, (_about(row), *measures, p95)))
     blocks: list[RenderableType] = [
         Text(title, style="bold"),
         Text(),

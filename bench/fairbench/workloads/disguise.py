@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
+from fairbench.core import LLM, Demand, Prompt, Segment
 from fairbench.workloads.programs import Job, Program
 
 if TYPE_CHECKING:
