@@ -1,6 +1,6 @@
 """Attacks on KV memory under each eviction policy: the tables of docs/studies/memory-attacks.md.
 
-    python studies memory-attacks            # about five minutes of CPU
+    python studies memory-attacks            # about two minutes of CPU
     python studies memory-attacks --table    # the tables again, from results/memory-attacks.csv
 
 Writes results/memory-attacks.csv, a row per run, and the tables.
@@ -95,10 +95,11 @@ def table(rows: Sequence[Row], workload: str) -> str:
 
 
 def _lost(before: Sequence[float], after: Sequence[float]) -> str:
-    """Return the mean loss over seeds and the half of its 95% interval."""
+    """Return the mean loss over seeds and half of its 95% interval, if that is not 0."""
     found = t_interval([one - other for one, other in zip(before, after, strict=True)])
     assert found.high is not None
-    return f"{found.mean:.1f} ± {found.high - found.mean:.1f}"
+    half = f"{found.high - found.mean:.1f}"
+    return f"{found.mean:.1f}" + (f" ± {half}" if half != "0.0" else "")
 
 
 def _p95(rows: Sequence[Row]) -> str:
