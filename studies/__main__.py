@@ -17,6 +17,7 @@ SCRIPTS = {
     "hero": "pages.hero",
     "leaderboard": "leaderboard.table",
     "loads": "assumptions.loads",
+    "memory-attacks": "attacks.memory",
     "profile-error": "assumptions.profile_error",
     "report-picture": "pages.report",
     "routers": "routers.table",

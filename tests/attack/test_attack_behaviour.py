@@ -53,7 +53,12 @@ def test_the_honest_behaviour_is_the_twin():
 
 @pytest.mark.parametrize(
     "behaviour",
-    [*KNOWN.values(), Behaviour(identities=3, on_share=0.25), Behaviour(identities=2, split=4)],
+    [
+        *KNOWN.values(),
+        Behaviour(identities=3, on_share=0.25),
+        Behaviour(identities=2, split=4),
+        Behaviour(padding_tokens=3000, padding_fresh=True, keep_alive=4),
+    ],
 )
 def test_it_sends_as_many_programs_as_its_twin(behaviour):
     """On average: here over 20,000 s."""
@@ -160,6 +165,7 @@ def test_a_mix_is_refused():
 def test_what_makes_no_difference_is_not_told_apart():
     assert Behaviour(in_turn=True, period_s=20.0).plain() == HONEST
     assert Behaviour(padding_of_victim=True).plain() == HONEST
+    assert Behaviour(padding_fresh=True, keep_alive=4).plain() == HONEST
     assert Behaviour(reaction="refill", in_flight=4).plain() == Behaviour(reaction="refill")
     turns = Behaviour(identities=2, in_turn=True, on_share=0.5, period_s=20.0)
     assert turns.plain() == Behaviour(identities=2, in_turn=True, period_s=20.0)

@@ -31,6 +31,7 @@ from fairbench.hardware.costs import ProfileCosts
 from fairbench.metrics.records import Padding
 from fairbench.metrics.useful_service import group_service
 from fairbench.results.run_folder import run_folder
+from fairbench.schedulers.request_work import RequestWork
 from fairbench.sim.tables_only import simulate_tables
 from fairbench.workloads.spec import load_workload
 from fairbench_studies.attacks.rediscovery import (
@@ -165,7 +166,7 @@ def test_the_worst_come_first_and_can_be_replayed(tmp_path):
 
 
 def test_the_longest_latencies_come_first_by_that_objective(tmp_path):
-    spec = spec_of(duration=20.0, request_rate=0.3).model_copy(update={"max_drain_s": 20.0})
+    spec = spec_of(duration=20.0, request_rate=0.3, seed=4).model_copy(update={"max_drain_s": 20.0})
     store = SearchStore.create(tmp_path, spec, replace(PLAN, objective="latency"))
     done = Search(store, RunContext(executor=InOrder()))
     found = done.run()
@@ -179,6 +180,35 @@ def test_latency_is_the_mean_over_seeds_and_endless_where_nobody_has_one():
     longer, endless = Harm(1.0, 1.0, 1.0, 3.0, False), Harm(1.0, 1.0, 1.0, None, False)
     assert value_of((longer, longer._replace(p95=2.0)), "latency") == 2.5
     assert value_of((longer, endless), "latency") == inf
+
+
+def test_hits_are_lost_in_part_and_not_where_there_were_none():
+    honest, attack = Seen(1.0, 1.0, 1, 1.0, False, 0.8), Seen(1.0, 1.0, 1, 1.0, False, 0.2)
+    some, none = harm(attack, honest), harm(attack, honest._replace(hits=0.0))
+    assert (some.hits, none.hits) == (0.25, None)
+    assert value_of((some,), "hits") == 0.75
+    assert value_of((some, none), "hits") == 0.375
+    assert combined([some])["hits"]["mean"] == 0.25
+
+
+SCAN = Behaviour(padding_tokens=3000, padding_fresh=True)
+
+
+@pytest.mark.parametrize("behaviour", [SCAN, replace(SCAN, keep_alive=2)])
+def test_memory_attacks_cost_hits_under_lru_and_repeat_themselves(behaviour):
+    """A victim has about two documents of 2,000 tokens at a time, and a share of 7,500."""
+    flags = {"workload": "long-qa", "duration": 600.0, "request_rate": 0.01, "seed": 3}
+    sets = {"long-qa.document_tokens": 2000.0, "long-qa.document_sigma": 0.0}
+    sets |= {"long-qa.gap_mean_s": 10.0, "engine.max_total_tokens": 30_000}
+    kept = {}
+    for eviction in ("lru", "max-min"):
+        usual = {"scheduler": "fcfs", "scenario": "none", "eviction": eviction}
+        spec = experiment(usual | flags, sets).model_copy(update={"max_drain_s": 60.0})
+        both = pair(spec, attack_workload(spec.workload, "none", behaviour, Stakes()))
+        (found,) = replay([both], 1, RunContext(executor=InOrder()))
+        assert replay([both], 1, RunContext(executor=InOrder())) == [found]
+        kept[eviction] = found["hits"]["mean"]
+    assert kept["lru"] < kept["max-min"] <= 1
 
 
 def test_of_behaviours_that_come_to_the_same_the_first_is_among_the_worst():
@@ -245,6 +275,23 @@ def test_an_attack_keeps_within_its_gpu_time(tmp_path):
     store = SearchStore.create(tmp_path, spec, Plan(**(vars_of(PLAN) | bounded)))
     kept = Search(store, RunContext()).workload(Behaviour(padding_tokens=8000))
     assert gpu_s_per_hour(_of(spec, kept)) == pytest.approx(honest, rel=1e-3)
+
+
+def test_fresh_padding_is_computed_at_its_first_use_alone(tmp_path):
+    spec = spec_of(duration=600.0, request_rate=0.31)
+    free = Search(SearchStore.create(tmp_path, spec, PLAN), RunContext())
+    padded = Behaviour(padding_tokens=8000)
+    cached, fresh, pinned = (
+        gpu_s_per_hour(_of(spec, free.workload(one)))
+        for one in (
+            padded,
+            replace(padded, padding_fresh=True),
+            replace(padded, padding_fresh=True, keep_alive=4),
+        )
+    )
+    work, calls = RequestWork(ProfileCosts(load_profile(spec.gpu))), 3600 * 3 * 0.31 * 4
+    assert fresh - cached == pytest.approx(calls * work.gpu_s(0, 8000, 0))
+    assert pinned - fresh == pytest.approx(calls * 4 * work.gpu_s(7999, 1, 1))
 
 
 def test_longer_answers_are_in_both_budgets(tmp_path):
@@ -408,7 +455,7 @@ def test_trials_are_written_and_read(tmp_path):
         (
             "search.json",
             {"objective": "harmm"},
-            "unknown objective 'harmm': choose from gain, harm, latency. Did you mean 'harm'?",
+            "unknown objective 'harmm': choose from gain, harm, hits, latency. Did you mean 'harm'",
         ),
         ("search.json", {"victims": "a"}, "search.json: victims = 'a': must be a valid integer"),
         (

@@ -1,7 +1,10 @@
 """The page on known attacks says what its file of results does."""
 
+import re
+
 from fairbench.attack.known import KNOWN
-from fairbench_studies.attacks import client_limits
+from fairbench.schedulers.eviction.registry import EVICTIONS
+from fairbench_studies.attacks import client_limits, memory
 from fairbench_studies.attacks import reserve as attack_reserve
 from fairbench_studies.attacks import table as plot
 
@@ -43,3 +46,37 @@ def test_what_a_reserve_does_is_that_of_its_file():
     assert attack_reserve.put(page, rows) == page
     rows[1]["p95_mean"] = "0.1234"
     assert "| 0.12 ±" in attack_reserve.put(page, rows)
+
+
+def test_what_attacks_on_the_cache_cost_is_that_of_its_file():
+    page = memory.PAGE.read_text(encoding="utf-8")
+    rows = memory.read()
+    wanted = len(memory.WORKLOADS) * len(EVICTIONS) * len(memory.ATTACKS) * memory.SEEDS
+    assert len(rows) == wanted
+    assert memory.put(page, rows) == page
+    rows[0]["hits"] = "0.0001"
+    assert memory.put(page, rows) != page
+
+
+def test_the_text_on_attacks_on_the_cache_has_the_numbers_of_its_tables():
+    page = memory.PAGE.read_text(encoding="utf-8")
+    tables = "".join(line for line in page.splitlines() if line.startswith("|"))
+    text = page[: page.index("## Setup")] + page[page.index("## Findings") :]
+    numbers = re.findall(r"\d+\.\d+", "".join(x for x in text.splitlines() if x[:1] != "|"))
+    kept = {name: [] for name in memory.ATTACKS}
+    for row in memory.read():
+        kept[row["attack"]].append(100 * float(row["kept"]))
+    pairs = (zip(kept["none"], kept[name], strict=True) for name in ("scan", "pin"))
+    known = {
+        *re.findall(r"\d+\.\d+", tables),
+        f"{max(abs(a - b) for p in pairs for a, b in p):.1f}",
+    }
+    assert len(numbers) >= 8
+    assert sorted(set(numbers) - known) == []
+
+
+def test_a_run_of_the_study_repeats_itself(monkeypatch):
+    monkeypatch.setattr(memory, "DURATION_S", 400.0)
+    rows = [memory.run("tool-use", "max-min", "pin", 200) for _ in range(2)]
+    assert rows[0] == rows[1]
+    assert 0 < float(rows[0]["hits"]) < 1

@@ -4,14 +4,17 @@ from dataclasses import replace
 from itertools import islice
 
 import pytest
+from memory_pool import Pool
 from pydantic import ValidationError
 from workload_fakes import calls_of, demand_of
 
 from fairbench.core import Segment
+from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.workloads.clients import plan_clients
-from fairbench.workloads.disguise import Disguise, beginning, first_prompt
+from fairbench.workloads.disguise import KEEP_ALIVE_S, Disguise, beginning, first_prompt
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import program_stream
+from fairbench.workloads.programs.single import Single
 from fairbench.workloads.spec import load_workload, workload_names
 
 # One workload of each kind of program; replayed files are not bundled.
@@ -132,6 +135,83 @@ class TestLongerAnswers:
         assert longer.demand == demand_of(after)
 
 
+class TestMemory:
+    """Scan flooding and pinning, on calls and on a pool of 100 tokens that two clients share."""
+
+    def sends(self, number, keep_alive=0):
+        """The prompts of one call of 20 tokens, 19 of them padding, and of its repetitions."""
+        disguise = Disguise("eve", padding_tokens=19, fresh=True, keep_alive=keep_alive)
+        job = disguise.dress(Single(number, "eve", Segment(f"{number}", 1), 1), None)
+        return [call.prompt for call in calls_of(job)]
+
+    VICTIM = (Segment("victim", 40),)
+
+    def play(self, policy, *prompts):
+        """What the victim finds cached of its prompt after these."""
+        pool = Pool(policy, 100, {"victim": 1.0, "eve": 1.0})
+        for prompt in prompts:
+            client = "victim" if prompt == self.VICTIM else "eve"
+            assert pool.start(client, prompt) is not None
+            pool.finish(0)
+        return pool.start("victim", self.VICTIM)
+
+    def test_each_call_has_fresh_padding_and_goes_on_as_it_would_have(self):
+        wrong = {"padding_tokens": 300, "padding_fresh": True}
+        plain, padded = (jobs(workload(one), 0)[:2] for one in ([], [wrong]))
+        paddings = []
+        for before, after in zip(plain, padded, strict=True):
+            calls = calls_of(after)
+            assert [call.prompt[1:] for call in calls] == [one.prompt for one in calls_of(before)]
+            assert after.demand == demand_of(calls)
+            paddings += [call.prompt[0] for call in calls]
+        assert {one.length for one in paddings} == {300}
+        assert len(set(paddings)) == len(paddings) == 8
+        assert jobs(workload([wrong]), 0)[0].demand == padded[0].demand
+
+    def test_the_padding_is_repeated_after_the_work(self):
+        wrong = {"padding_tokens": 300, "padding_fresh": True, "keep_alive": 2}
+        (job, *_) = jobs(workload([wrong]), 0)
+        calls = calls_of(job)
+        work, turns = calls[:4], calls[4:]
+        assert [call.prompt for call in turns] == 2 * [call.prompt[:1] for call in work]
+        assert [call.start_s for call in turns] == 4 * [KEEP_ALIVE_S] + 4 * [2 * KEEP_ALIVE_S]
+        assert {call.output_tokens for call in turns} == {1}
+        assert len({call.name for call in calls}) == 12
+
+    def test_padding_of_all_calls_is_repeated_once_a_turn(self):
+        (job, *_) = jobs(workload([{"padding_tokens": 300, "keep_alive": 3}]), 0)
+        turns = calls_of(job)[4:]
+        assert [call.prompt for call in turns] == 3 * [(Segment("client-0/padding", 300),)]
+        assert job.demand == demand_of(calls_of(job))
+
+    @pytest.mark.parametrize("spec", OF_EACH_KIND.values(), ids=OF_EACH_KIND)
+    def test_the_demand_of_every_kind_is_exact(self, spec):
+        plan = plan_clients(spec, "none", duration_s=100.0, request_rate=1.0)[0]
+        disguise = Disguise(plan.owner, padding_tokens=10, fresh=True, keep_alive=2)
+        _, job = next(iter(program_stream(replace(plan, disguise=disguise), seed=0)))
+        assert job.demand == demand_of(calls_of(job))
+
+    def test_a_scan_of_five_prompts_flushes_lru_but_no_share(self):
+        scan = [prompt for number in range(5) for prompt in self.sends(number)]
+        assert {policy: self.play(policy, self.VICTIM, *scan) for policy in EVICTIONS} == {
+            **{"lru": 0, "lfu": 0, "retention": 0},
+            **{"quota": 40, "quota-lending": 40, "max-min": 40},
+        }
+
+    def test_keep_alive_turns_make_the_victim_the_least_recent(self):
+        """60 tokens and the victim's 40 fill the pool; the next call needs 20.
+
+        Without turns the attacker's oldest call goes. With turns only the three tokens after the
+        paddings are older than the victim's prompt, which goes as a whole.
+        """
+        begun = [self.sends(number, keep_alive=1) for number in range(3)]
+        first, turns = ([call[at] for call in begun] for at in (0, 1))
+        last = self.sends(3)
+        assert self.play("lru", *first, self.VICTIM, *last) == 40
+        assert self.play("lru", *first, self.VICTIM, *turns, *last) == 0
+        assert self.play("max-min", *first, self.VICTIM, *turns, *last) == 40
+
+
 def test_without_a_disguise_nothing_is_wrapped():
     plan = plan_clients(workload([{"rate_multiple": 4.0}]), "s1")[0]
     assert plan.disguise is None
@@ -158,6 +238,9 @@ def test_a_scenario_may_have_fewer_clients():
         ({}, {"scenario": {"clients": 4}}, "clients = 4: must be at most clients = 3"),
         ({"client": 2}, {"scenario": {"clients": 2}}, "client = 2: must be below clients = 2"),
         ({}, {"client_owners": {"client-8": "eve"}}, "unknown client in client_owners 'client-8'"),
+        ({"padding_fresh": True}, {}, "misbehaving.padding_fresh: needs padding_tokens"),
+        ({"keep_alive": 4}, {}, "misbehaving.keep_alive: needs padding_tokens"),
+        ({"padding_tokens": 1, "keep_alive": 0}, {}, "keep_alive"),
         ({"max_new_multiple": 0.5}, {}, "max_new_multiple"),
         ({"in_flight": 0}, {}, "in_flight"),
         ({"output_multiple": 0}, {}, "output_multiple"),

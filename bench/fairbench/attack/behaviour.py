@@ -25,7 +25,9 @@ class Behaviour:
 
     - ``identities`` share the programs, at the same time or ``in_turn`` for ``period_s`` each.
     - ``padding_tokens`` are prepended to every prompt. They are the attacker's own, or the
-    tokens with which a victim's latest prompt began.
+    tokens with which a victim's latest prompt began. ``padding_fresh`` gives each call a text of
+    its own, which floods the cache (scan flooding).
+    - ``keep_alive`` times after each program its padding is sent again alone, which pins it.
     - ``split`` is the number of smaller calls that replace each call of a program.
     - ``max_new_multiple`` is the factor by which the reserved output exceeds the real output.
     - ``on_share`` below 1 sends all load within that fraction of each ``period_s``.
@@ -51,6 +53,8 @@ class Behaviour:
     deadline_part: Part = 1.0
     weight_multiple: Multiple = 1.0
     output_multiple: AtLeast1 = 1
+    padding_fresh: bool = False
+    keep_alive: Annotated[int, Field(ge=0, le=1000)] = 0
 
     def plain(self) -> Behaviour:
         """Return the behaviour with honest values for all choices that have no effect."""
@@ -60,6 +64,8 @@ class Behaviour:
             self,
             in_turn=turns,
             padding_of_victim=self.padding_of_victim and self.padding_tokens > 0,
+            padding_fresh=self.padding_fresh and self.padding_tokens > 0,
+            keep_alive=self.keep_alive if self.padding_tokens else 0,
             on_share=1.0 if turns else self.on_share,
             period_s=self.period_s if paced else HONEST.period_s,
             in_flight=0 if self.reaction else self.in_flight,
@@ -90,6 +96,8 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "deadline_part": (1.0, 0.5, 0.1),
     "weight_multiple": (1.0, 2.0, 4.0),
     "output_multiple": (1, 2, 4, 16),
+    "padding_fresh": (False, True),
+    "keep_alive": (0, 4, 16),
 }
 
 
@@ -111,7 +119,10 @@ def _words(one: Behaviour) -> Iterator[str]:
         yield f"{one.identities} identities{turns}"
     if one.padding_tokens:
         whose = " of a victim's prefix" if one.padding_of_victim else ""
-        yield f"padding of {one.padding_tokens:,} tokens{whose}"
+        fresh = ", new for each call" if one.padding_fresh else ""
+        yield f"padding of {one.padding_tokens:,} tokens{whose}{fresh}"
+    if one.keep_alive:
+        yield f"{one.keep_alive} keep-alive turns"
     if one.split > 1:
         yield f"calls split in {one.split}"
     if one.max_new_multiple > 1:

@@ -10,6 +10,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.schedulers.request_work import RequestWork
+from fairbench.workloads.disguise import Disguise
 from fairbench.workloads.plan import ClientPlan, expected_programs, program_stream
 from fairbench.workloads.programs.base import Job
 
@@ -28,16 +29,23 @@ def tokens_per_hour(spec: ExperimentSpec) -> float:
 def gpu_s_per_hour(spec: ExperimentSpec) -> float:
     """Return the GPU time that the attack adds per hour, by the engine's costs (``RequestWork``).
 
-    The attacker's own padding counts as cached and the rest of a prompt as computed. The result is
-    an upper bound for programs whose calls share a prompt.
+    The attacker's own padding counts as cached, fresh padding only from its second use on, and the
+    rest of a prompt as computed. The result is an upper bound for programs whose calls share a
+    prompt.
     """
     work = RequestWork(ProfileCosts(load_profile(spec.gpu)))
 
     def gpu_s(plan: ClientPlan, job: Job) -> float:
-        calls, disguise = job.demand.requests, plan.disguise
-        padding = disguise.padding_tokens if disguise and plan.copied is None else 0
-        new_tokens = max(1, round(job.demand.input_tokens / calls) - padding)
-        return calls * work.gpu_s(padding, new_tokens, job.demand.output_tokens / calls)
+        disguise, demand = plan.disguise or Disguise(plan.owner), job.demand
+        padding, again = disguise.padding_tokens, disguise.keep_alive
+        calls = demand.requests // (1 + again) if disguise.fresh else demand.requests - again
+        turns = demand.requests - calls
+        cached = padding if plan.copied is None else 0
+        new_tokens = max(1, round((demand.input_tokens - turns * padding) / calls) - cached)
+        spent_s = calls * work.gpu_s(cached, new_tokens, (demand.output_tokens - turns) / calls)
+        if disguise.fresh and cached:
+            spent_s += calls * work.gpu_s(0, cached, 0)
+        return spent_s + turns * work.gpu_s(padding - 1, 1, 1) if turns else spent_s
 
     return _per_hour(spec, gpu_s)
 

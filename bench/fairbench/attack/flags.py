@@ -30,6 +30,9 @@ class AttackedFlags(TypedDict, total=False):
         str | None,
         _flag("Saturation detector: when --gateway releases requests.", metavar="DETECTOR"),
     ]
+    eviction: Annotated[
+        str | None, _flag("Eviction policy, see `list evictions`.", "lru", metavar="POLICY")
+    ]
     scenario: Annotated[
         str | None, _flag("Scenario that gives load and parameters, without heavy clients.", "none")
     ]
@@ -46,28 +49,48 @@ class AttackFlags(AttackedFlags, total=False):
     workload: Annotated[
         str | None, _flag("Workload of all clients.", "judge", metavar="NAME|FILE.toml")
     ]
-    victims: Annotated[int | None, _flag("Clients beside it.", "3", least=1)]
+    victims: Annotated[int | None, _flag("Number of other clients (the victims).", "3", least=1)]
     multiple: Annotated[
-        float | None, _flag("The attacker sends so many times as much as one.", "4")
+        float | None, _flag("Load of the attacker, as a multiple of the load of one victim.", "4")
     ]
     budget: Annotated[
-        float | None, _flag("Tokens that it may ask for in an hour, 2 for one of output.", "any")
+        float | None,
+        _flag("Limit on the attacker's tokens per hour; an output token counts as 2.", "no limit"),
     ]
     gpu_budget: Annotated[
-        float | None, _flag("Seconds of GPUs that its requests may take in an hour.", "any")
+        float | None,
+        _flag(
+            "Limit on the GPU seconds per hour that the attacker's requests may take.", "no limit"
+        ),
     ]
     objective: Annotated[
-        Objective | None, _flag("Its useful service, or the victims' loss of it or P95.", "harm")
+        Objective | None,
+        _flag(
+            "Goal by which attacks are ranked: more service for the attacker (gain), less service "
+            "for the victims (harm), their P95 latency (latency), or their cache hits (hits).",
+            "harm",
+        ),
     ]
-    trials: Annotated[int | None, _flag("Behaviours to try.", "64, or 16 with --quick", least=1)]
+    trials: Annotated[
+        int | None, _flag("Number of attacks to try.", "64, or 16 with --quick", least=1)
+    ]
     cpu_hours: Annotated[
-        float | None, _flag("Search until simulations have taken so many.", "for --trials")
+        float | None,
+        _flag("Processor hours after which the search ends, instead of --trials.", "none"),
     ]
     optimiser: Annotated[
-        Optimiser | None, _flag("After the first 24; tpe needs the extra `attack`.", "random")
+        Optimiser | None,
+        _flag(
+            "Search algorithm after the first 24 attacks; tpe needs the extra `attack`.", "random"
+        ),
     ]
     confirm: Annotated[
-        int | None, _flag("Other seeds of the worst ones.", "5, or 3 with --quick", least=1)
+        int | None,
+        _flag(
+            "Number of other seeds on which the worst attacks are confirmed.",
+            "5, or 3 with --quick",
+            least=1,
+        ),
     ]
 
 

@@ -15,6 +15,7 @@ from fairbench.metrics.latency import Ranked, mean_percentile
 from fairbench.metrics.records import PLAIN, Facts
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.useful_service import group_service
+from fairbench.metrics.totals import cache_hit_rate
 from fairbench.results.intervals import MeanInterval, t_interval
 from fairbench.results.run_facts import padding_of
 from fairbench.sim.tables_only import simulate_tables
@@ -32,6 +33,7 @@ class Seen(NamedTuple):
     - ``finished`` is the number of victims' programs that finished.
     - ``p95_s`` is the mean of the victims' P95 over programs that arrived after the warm-up.
     The value is a lower bound if ``more``, and None if unknown or infinite.
+    - ``hits`` is the mean of the victims' cache hit rates.
     """
 
     attacker: float
@@ -39,6 +41,7 @@ class Seen(NamedTuple):
     finished: int
     p95_s: float | None
     more: bool
+    hits: float | None = None
 
 
 class Harm(NamedTuple):
@@ -46,7 +49,8 @@ class Harm(NamedTuple):
 
     ``gain`` is the attacker's useful service over the twin's, ``kept`` the victims' served part
     over that beside the twin, ``finished`` likewise of their programs, ``p95`` of their P95: a
-    lower bound if ``more``. None is not known, or that of the twin is 0.
+    lower bound if ``more``; and ``hits`` of their cache hit rate. None is not known, or that of
+    the twin is 0.
     """
 
     gain: float
@@ -54,6 +58,7 @@ class Harm(NamedTuple):
     finished: float | None
     p95: float | None
     more: bool
+    hits: float | None = None
 
 
 def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> ExperimentSpec:
@@ -74,13 +79,15 @@ def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
     end_s = facts.window.end_s
     attackers = {plan.index: padding_of(plan) for plan in plans if plan.misbehaving}
     victims = [plan.index for plan in plans if not plan.misbehaving]
+    requests = tables.requests
+    hits = fmean(cache_hit_rate(requests, requests.client == index) for index in victims)
     each = [group_service(tables, {index: PLAIN}, end_s) for index in victims]
     if not all(one.due for one in each):
         raise UsageError(
             f"duration = {end_s:g}: in this time some victims send no request; give a longer "
             "duration"
         )
-    each_p95 = Ranked(samples(tables.requests, tables.programs, facts)).percentiles(PERCENT)
+    each_p95 = Ranked(samples(requests, tables.programs, facts)).percentiles(PERCENT)
     p95 = mean_percentile([each_p95[index] for index in victims])
     return Seen(
         attacker=group_service(tables, attackers, end_s).programs_served,
@@ -88,6 +95,7 @@ def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
         finished=sum(one.finished for one in each),
         p95_s=p95.value_s if isfinite(p95.value_s) else None,
         more=p95.censored,
+        hits=hits if isfinite(hits) else None,
     )
 
 
@@ -108,6 +116,7 @@ def harm(attack: Seen, honest: Seen) -> Harm:
         finished=attack.finished / honest.finished if honest.finished else None,
         p95=p95 if not honest.more else None,
         more=attack.more,
+        hits=attack.hits / honest.hits if attack.hits is not None and honest.hits else None,
     )
 
 
@@ -122,6 +131,7 @@ def combined(harms: Sequence[Harm]) -> dict[str, Any]:
         "finished": _interval([one.finished for one in harms]),
         "p95": _interval([one.p95 for one in harms]),
         "more": any(one.more for one in harms),
+        "hits": _interval([one.hits for one in harms]),
     }
 
 

@@ -11,12 +11,12 @@ from rich.text import Text
 
 from fairbench.report.table import MAX_WIDTH, printed
 
-KEYS = ("kept", "finished", "gain")
+KEYS = ("kept", "finished", "gain", "hits")
 EXPLAINED = (
     "All columns are relative to the run in which the attacker is honest. kept: fraction "
     "of the victims' due service that was served; finished: their finished programs; "
-    "gain: useful service of the attacker; P95: latency of the victims (> is a lower "
-    "bound). 95% intervals over seeds."
+    "gain: useful service of the attacker; hits: cache hit rate of the victims; P95: latency "
+    "of the victims (> is a lower bound). 95% intervals over seeds."
 )
 
 
@@ -25,7 +25,7 @@ def attack_text(
 ) -> str:
     """Return a table with one row per ``about`` and its harm (``measure.combined``)."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("", "kept", "finished", "gain", "P95"):
+    for heading in ("", *KEYS, "P95"):
         table.add_column(heading, justify="right" if heading else "left", overflow="fold")
     for row in rows:
         p95 = (">" if row["more"] and row["p95"] else "") + interval_text(row["p95"])

@@ -109,6 +109,10 @@ def _sends(
         sends["padding_tokens"] = one.padding_tokens
         if one.padding_of_victim:
             sends["padding_of"] = 1
+        if one.padding_fresh:
+            sends["padding_fresh"] = True
+        if one.keep_alive:
+            sends["keep_alive"] = one.keep_alive
     if one.max_new_multiple > 1:
         sends["max_new_multiple"] = one.max_new_multiple
     if one.output_multiple > 1:

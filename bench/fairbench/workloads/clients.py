@@ -196,6 +196,8 @@ def _disguised(plan: ClientPlan, wrong: Misbehaving, plans: Sequence[ClientPlan]
             wrong.padding_tokens or 0,
             wrong.max_new_multiple or 1.0,
             wrong.output_multiple or 1,
+            bool(wrong.padding_fresh),
+            wrong.keep_alive or 0,
         )
     return replace(
         plan,

@@ -113,11 +113,12 @@ def _check_scenario(spec: Workload, name: str, scenario: Scenario) -> None:
 
 
 def _check_padding(where: str, wrong: Misbehaving, count: int) -> None:
+    for key in ("padding_of", "padding_fresh", "keep_alive"):
+        if getattr(wrong, key) is not None and wrong.padding_tokens is None:
+            raise ValueError(f"{where}.{key}: needs padding_tokens, the length of the padding")
     whose, where = wrong.padding_of, f"{where}.padding_of"
     if whose is None:
         return
-    if wrong.padding_tokens is None:
-        raise ValueError(f"{where}: needs padding_tokens, the length of the padding")
     if whose in wrong.numbers:
         raise ValueError(
             f"{where} = {whose}: must be a client that is not in the same misbehaving table"

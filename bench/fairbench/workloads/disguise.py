@@ -11,17 +11,20 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
+from fairbench.core import LLM, Demand, Prompt, Segment
 from fairbench.workloads.programs.base import Job, Program
+
+KEEP_ALIVE_S = 60.0  # from a program's end, or a repetition of its padding, to the next
 
 
 @dataclass(frozen=True, slots=True)
 class Disguise:
     """Padding before each prompt in tokens, and factors on the length and limit of answers.
 
-    Padding is the beginning of what a client that is copied last asked first, if there is one, and
-    of a text of the ``owner``'s own; none of it is useful to anyone. An answer goes on until it is
-    ``output_multiple`` times as long as it was; only its beginning is in later prompts.
+    Padding is the beginning of the last first prompt of a copied client, if there is one, and then
+    a text of the ``owner``'s own, a ``fresh`` text for each call if wanted. None of it is useful.
+    After its work, a program sends its padding ``keep_alive`` times alone, for an answer of one
+    token, so that all of it stays cached. An answer goes on until it is ``output_multiple`` times as long as it was; only its beginning is in later prompts.
     ``max_new_multiple`` is how many times as long the client says that it may be, which is never
     less than it will be.
     """
@@ -30,12 +33,17 @@ class Disguise:
     padding_tokens: int = 0
     max_new_multiple: float = 1.0
     output_multiple: int = 1
+    fresh: bool = False
+    keep_alive: int = 0
 
     def dress(self, program: Program, copied: Program | None) -> Job:
         """Return the program in disguise, padded with the start of ``copied``'s first prompt."""
-        prompt = first_prompt(copied) if copied is not None else ()
-        padding = (*prompt, Segment(f"{self.owner}/padding", self.padding_tokens))
-        return _Disguised(program, self, beginning(padding, self.padding_tokens))
+        return _Disguised(program, self, first_prompt(copied) if copied is not None else ())
+
+    def padding(self, copied: Prompt, name: str) -> Prompt:
+        """Return the padding of this name: the beginning of ``copied``, then own text."""
+        own = Segment(f"{self.owner}/padding{name}", self.padding_tokens)
+        return beginning((*copied, own), self.padding_tokens)
 
 
 def beginning(prompt: Prompt, tokens: int) -> Prompt:
@@ -83,30 +91,45 @@ class _Latest:
 class _Disguised(Job):
     """A program whose calls are padded and ask for more than they need."""
 
-    def __init__(self, program: Program, disguise: Disguise, padding: Prompt) -> None:
-        wanted, tokens = program.demand, prompt_tokens(padding)
+    def __init__(self, program: Program, disguise: Disguise, copied: Prompt) -> None:
+        wanted = program.demand
+        turns = disguise.keep_alive * (wanted.requests if disguise.fresh else 1)
+        requests = wanted.requests + turns
         demand = Demand(
-            requests=wanted.requests,
-            input_tokens=wanted.input_tokens + wanted.requests * tokens,
-            output_tokens=wanted.output_tokens * disguise.output_multiple,
+            requests=requests,
+            input_tokens=wanted.input_tokens + requests * disguise.padding_tokens,
+            output_tokens=wanted.output_tokens * disguise.output_multiple + turns,
         )
         super().__init__(program.program_id, program.client, demand)
         self.turn = program.turn
         self._program = program
         self._disguise = disguise
-        self._padding = padding
+        self._copied = copied
 
     async def run(self, llm: LLM) -> None:
-        await self._program.run(_PaddedLLM(llm, self._disguise, self._padding))
+        padded = _PaddedLLM(llm, self._disguise, self._copied, self.program_id)
+        await self._program.run(padded)
+        for turn in range(self._disguise.keep_alive):
+            await llm.sleep(KEEP_ALIVE_S)
+            await llm.gather(
+                _repeat(llm, padding, f"keep-alive-{turn}{name}")
+                for name, padding in padded.paddings.items()
+            )
+
+
+async def _repeat(llm: LLM, padding: Prompt, name: str) -> None:
+    await llm.generate(padding, name=name, output_tokens=1, max_new_tokens=1, depth=0)
 
 
 class _PaddedLLM:
     """The ``core.LLM`` that a program in disguise sees."""
 
-    def __init__(self, llm: LLM, disguise: Disguise, padding: Prompt) -> None:
+    def __init__(self, llm: LLM, disguise: Disguise, copied: Prompt, program_id: int) -> None:
+        self.paddings: dict[str, Prompt] = {}
         self._llm = llm
         self._disguise = disguise
-        self._padding = padding
+        self._copied = copied
+        self._program_id = program_id
 
     async def generate(
         self, prompt: Prompt, *, name: str, output_tokens: int, max_new_tokens: int, depth: int
@@ -114,13 +137,19 @@ class _PaddedLLM:
         produced = output_tokens * self._disguise.output_multiple
         allowed = ceil(max_new_tokens * self._disguise.max_new_multiple)
         answer = await self._llm.generate(
-            (*self._padding, *prompt),
+            (*self._padding(name), *prompt),
             name=name,
             output_tokens=produced,
             max_new_tokens=max(allowed, produced),
             depth=depth,
         )
         return Segment(answer.key, min(answer.length, output_tokens))
+
+    def _padding(self, call: str) -> Prompt:
+        name = f"-{self._program_id}-{call}" if self._disguise.fresh else ""
+        if name not in self.paddings:
+            self.paddings[name] = self._disguise.padding(self._copied, name)
+        return self.paddings[name]
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         return self._llm.sleep(seconds)

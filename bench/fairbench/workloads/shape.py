@@ -100,6 +100,8 @@ class Misbehaving(Group):
     given. ``arrivals`` and ``presence`` replace those of the workload and the scenario.
     ``padding_tokens`` is the length of a constant prefix of each prompt. ``padding_of`` names a
     client whose latest program beginning is copied as padding, followed by text of its own.
+    With ``padding_fresh`` this text is new for each call. After its work, a program sends its
+    padding ``keep_alive`` times alone.
     ``max_new_multiple`` multiplies the claimed output limit, and ``output_multiple`` the real
     output length, of which the additional tokens are not useful. A program waits while
     ``in_flight`` programs of the client are under way, or, with ``reaction``, for an event of its
@@ -112,6 +114,8 @@ class Misbehaving(Group):
     arrivals: Arrivals | None = None
     padding_tokens: Annotated[int, Field(ge=1, le=10**6)] | None = None
     padding_of: Annotated[int, Field(ge=0, lt=1000)] | None = None
+    padding_fresh: bool | None = None
+    keep_alive: Annotated[int, Field(ge=1, le=1000)] | None = None
     max_new_multiple: Annotated[float, Field(ge=1, le=1e4)] | None = None
     output_multiple: Annotated[int, Field(ge=1, le=1000)] | None = None
     in_flight: Annotated[int, Field(ge=1)] | None = None

@@ -1,0 +1,126 @@
+"""Attacks on KV memory under each eviction policy: the tables of docs/studies/memory-attacks.md.
+
+    python studies memory-attacks            # about two minutes of CPU
+    python studies memory-attacks --table    # the tables again, from results/memory-attacks.csv
+
+Writes results/memory-attacks.csv, a row per run, and the tables.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+
+from fairbench.attack.behaviour import HONEST, Behaviour
+from fairbench.attack.measure import pair, seen_in
+from fairbench.attack.workload import Stakes, attack_workload
+from fairbench.cli.flags import assigned
+from fairbench.config import ExperimentSpec
+from fairbench.execute.requests import experiment
+from fairbench.results.intervals import t_interval
+from fairbench.schedulers.eviction.registry import EVICTIONS
+from fairbench.sim.tables_only import simulate_tables
+from fairbench_studies.kit.rows import ROOT, Row, read_rows, write_rows
+from fairbench_studies.kit.table_text import as_markdown, put_table
+
+PAGE = ROOT / "docs/studies/memory-attacks.md"
+TABLE = ROOT / "results/memory-attacks.csv"
+FIRST_SEED, SEEDS = 200, 5  # the loads were chosen at seed 100
+DURATION_S = 3600.0
+NONE = "none"
+ATTACKS: Mapping[str, Behaviour] = {
+    NONE: HONEST,
+    "scan": Behaviour(padding_tokens=8000, padding_fresh=True),
+    "pin": Behaviour(padding_tokens=8000, padding_fresh=True, keep_alive=4),
+}
+WORKLOADS: Mapping[str, tuple[float, Sequence[str]]] = {
+    "long-qa": (0.0042, ("long-qa.document_tokens=5000", "long-qa.gap_mean_s=60")),
+    "tool-use": (0.05, ()),
+}
+"""Programs per second of a victim, and settings."""
+
+
+def spec_of(workload: str, eviction: str, seed: int) -> ExperimentSpec:
+    """Return the experiment of a workload at a load below saturation."""
+    rate, settings = WORKLOADS[workload]
+    flags = {
+        **{"scheduler": "vtc", "workload": workload, "scenario": "none", "dp": 1},
+        **{"duration": DURATION_S, "seed": seed, "request_rate": rate, "eviction": eviction},
+    }
+    return experiment(flags, assigned(list(settings)))
+
+
+def run(workload: str, eviction: str, attack: str, seed: int) -> dict[str, str]:
+    """Return the row of one simulation."""
+    spec = spec_of(workload, eviction, seed)
+    made = attack_workload(spec.workload, "none", ATTACKS[attack], Stakes())
+    honest, attacked = pair(spec, made)
+    one = honest if attack == NONE else attacked
+    seen = seen_in(one.client_plans(), *simulate_tables(one))
+    assert seen.hits is not None
+    assert seen.p95_s is not None
+    return {
+        **{"workload": workload, "eviction": eviction, "attack": attack, "seed": str(seed)},
+        **{"hits": f"{seen.hits:.4f}", "p95_s": f"{seen.p95_s:.3f}"},
+        **{"p95_more": str(seen.more).lower(), "kept": f"{seen.victims:.4f}"},
+    }
+
+
+def simulate() -> Iterator[dict[str, str]]:
+    """Yield the rows of all runs."""
+    for workload in WORKLOADS:
+        for eviction in EVICTIONS:
+            sys.stderr.write(f"{workload}, {eviction}\n")
+            for attack in ATTACKS:
+                for seed in range(FIRST_SEED, FIRST_SEED + SEEDS):
+                    yield run(workload, eviction, attack, seed)
+
+
+def table(rows: Sequence[Row], workload: str) -> str:
+    """Return the table of a workload, a row per policy."""
+    header = ["eviction", "hits, no attack, %", "lost to scan, points", "lost to pinning, points"]
+    header += ["P95, no attack, s", "P95, scan, s", "P95, pinning, s"]
+    cells = []
+    for eviction in EVICTIONS:
+        own = [row for row in rows if (row["workload"], row["eviction"]) == (workload, eviction)]
+        by_attack = {name: [row for row in own if row["attack"] == name] for name in ATTACKS}
+        hits = {
+            name: [100 * float(row["hits"]) for row in some] for name, some in by_attack.items()
+        }
+        lost = [_lost(hits[NONE], hits[name]) for name in ("scan", "pin")]
+        p95 = [_p95(some) for some in by_attack.values()]
+        cells.append([eviction, f"{fmean(hits[NONE]):.1f}", *lost, *p95])
+    return as_markdown(header, cells).rstrip("\n")
+
+
+def _lost(before: Sequence[float], after: Sequence[float]) -> str:
+    """Return the mean loss over seeds and half of its 95% interval, if that is not 0."""
+    found = t_interval([one - other for one, other in zip(before, after, strict=True)])
+    assert found.high is not None
+    half = f"{found.high - found.mean:.1f}"
+    return f"{found.mean:.1f}" + (f" ± {half}" if half != "0.0" else "")
+
+
+def _p95(rows: Sequence[Row]) -> str:
+    sign = "> " if any(row["p95_more"] == "true" for row in rows) else ""
+    return f"{sign}{fmean(float(row['p95_s']) for row in rows):.2f}"
+
+
+def put(page: str, rows: Sequence[Row]) -> str:
+    """Return the page with its tables replaced."""
+    for workload in WORKLOADS:
+        page = put_table(page, workload, table(rows, workload))
+    return page
+
+
+def read() -> list[dict[str, str]]:
+    """Return the rows of the file."""
+    return read_rows(TABLE)
+
+
+def main(*flags: str) -> None:
+    """Simulate, and write the file and the page."""
+    if "--table" not in flags:
+        write_rows(TABLE, list(simulate()))
+    PAGE.write_text(put(PAGE.read_text(encoding="utf-8"), read()), encoding="utf-8")
