@@ -409,7 +409,7 @@ def test_a_file_that_sends_more_than_its_twin_is_told():
     assert programs_multiple(*short) == pytest.approx(1.2)  # on for 30 s of 100, not for 25
     assert programs_multiple(*whole) == pytest.approx(1.0)
     row = {"about": "bursts", "more": False, "p95": None}
-    row |= dict.fromkeys(("kept", "finished", "gain"), None)
+    row |= dict.fromkeys(("kept", "finished", "gain", "hits"), None)
     assert "bursts, 1.20 times the programs" in attack_text("", [row | {"programs": 1.2}])
     assert "times" not in attack_text("", [row | {"programs": 1.0}])
 

@@ -99,8 +99,8 @@ def test_plot_finds_what_reproduce_keeps(swept, tmp_path, monkeypatch):
         (
             ["reproduce", "vtc", "--preset", "vtc-paper"],
             (
-                "--preset vtc-paper can be given only with figures and claims of the "
-                "DLPM paper, not with vtc"
+                "--preset vtc-paper can be given only with frontier and with figures and "
+                "claims of the DLPM paper, not with vtc"
             ),
         ),
         (

@@ -14,8 +14,8 @@ from fairbench.metrics.client_samples import samples
 from fairbench.metrics.latency import Ranked, mean_percentile
 from fairbench.metrics.records import PLAIN, Facts
 from fairbench.metrics.tables import Tables
-from fairbench.metrics.useful_service import group_service
 from fairbench.metrics.totals import cache_hit_rate
+from fairbench.metrics.useful_service import group_service
 from fairbench.results.intervals import MeanInterval, t_interval
 from fairbench.results.run_facts import padding_of
 from fairbench.sim.tables_only import simulate_tables
