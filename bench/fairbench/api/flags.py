@@ -16,6 +16,8 @@ class RunFlags(TypedDict, total=False):
     gateway: str | None
     saturation: str | None
     dp: int | None
+    prefill: int | None
+    decode: int | None
     workload: str | None
     trace: str | None
     trace_format: str | None
@@ -75,6 +77,8 @@ class CompareFlags(TypedDict, total=False):
     workload: str | None
     scenario: str | None
     dp: int | None
+    prefill: int | None
+    decode: int | None
     gateway: str | None
     saturation: str | None
     gpu: str | None
@@ -111,6 +115,8 @@ class SweepFlags(TypedDict, total=False):
     workloads: Sequence[str] | None
     scenarios: Sequence[str] | None
     dp: int | Sequence[int] | None
+    prefill: int | Sequence[int] | None
+    decode: int | Sequence[int] | None
     request_rate: float | Sequence[float] | None
     clients: int | Sequence[int] | None
     router: str | Sequence[str] | None

@@ -10,9 +10,11 @@ from typer import Option
 
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
+    Decode,
     Gateway,
     Goodput,
     Percentiles,
+    Prefill,
     Preset,
     Settings,
     assigned,
@@ -70,6 +72,8 @@ def compare(
         Option(metavar="none|s1|s2", help="Scenario of the heavy clients. [default: s1]"),
     ] = None,
     dp: Annotated[int | None, Option(help="Replicas of the model. [default: 1]")] = None,
+    prefill: Prefill = None,
+    decode: Decode = None,
     gateway: Gateway = None,
     saturation: Annotated[
         str | None, Option(metavar="DETECTOR", help="Saturation detector of the gateway.")
@@ -159,6 +163,8 @@ def compare(
             "engine": engine,
             "scenario": scenario,
             "dp": dp,
+            "prefill": prefill,
+            "decode": decode,
             "gateway": gateway,
             "saturation": saturation,
             "gpu": gpu,

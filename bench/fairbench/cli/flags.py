@@ -23,6 +23,18 @@ Gateway = Annotated[
         help="Hold requests before the router, see `list gateways`. [default: none]",
     ),
 ]
+Prefill = Annotated[
+    int | None,
+    Option(
+        metavar="P",
+        help="Simulated replicas that only compute prompts, with --decode and without --dp. "
+        "[default: none]",
+    ),
+]
+Decode = Annotated[
+    int | None,
+    Option(metavar="D", help="Simulated replicas that generate what --prefill has computed."),
+]
 Eviction = Annotated[
     str | None,
     Option(

@@ -12,7 +12,17 @@ from typer.core import TyperCommand
 PANELS: Mapping[str, tuple[str, ...]] = {
     "Common options": (
         *("preset", "scheduler", "schedulers", "workload", "workloads", "trace", "scenario"),
-        *("scenarios", "dp", "gpu", "duration", "seed", "num_runs", "settings"),
+        *(
+            "scenarios",
+            "dp",
+            "prefill",
+            "decode",
+            "gpu",
+            "duration",
+            "seed",
+            "num_runs",
+            "settings",
+        ),
         *("slo", "metric", "baseline"),
     ),
     "Workload": (

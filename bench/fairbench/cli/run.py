@@ -11,11 +11,13 @@ from typer import Option
 from fairbench.cli.bench_file import OutputDetails, OutputFile
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
+    Decode,
     Eviction,
     Gateway,
     Goodput,
     MemoryRecords,
     Percentiles,
+    Prefill,
     Preset,
     Settings,
     assigned,
@@ -78,6 +80,8 @@ def run(
         ),
     ] = None,
     dp: Annotated[int | None, Option(help="Replicas of the model. [default: 1]")] = None,
+    prefill: Prefill = None,
+    decode: Decode = None,
     workload: Annotated[
         str | None,
         Option(metavar="NAME|FILE.toml", help="Workload of the clients. [default: tot]"),

@@ -41,6 +41,14 @@ def sweep(
     ] = None,
     scenarios: Annotated[str | None, Option(metavar="A,B", help="Scenarios: none, s1, s2.")] = None,
     dp: Annotated[str | None, Option(metavar="1,2", help="Numbers of replicas.")] = None,
+    prefill: Annotated[
+        str | None,
+        Option(metavar="1,2", help="Numbers of replicas that only compute prompts, without --dp."),
+    ] = None,
+    decode: Annotated[
+        str | None,
+        Option(metavar="1,2", help="Numbers of replicas that generate, with --prefill."),
+    ] = None,
     evictions: Annotated[
         str | None,
         Option(metavar="A,B", help="Eviction policy of replicas, see `list evictions`."),
@@ -175,6 +183,8 @@ def sweep(
         "workloads": _axis("--workloads", workloads, str),
         "scenarios": _axis("--scenarios", scenarios, str),
         "dp": _axis("--dp", dp, int),
+        "prefill": _axis("--prefill", prefill, int),
+        "decode": _axis("--decode", decode, int),
         "gateways": _axis("--gateways", gateways, str),
         "evictions": _axis("--evictions", evictions, str),
         "saturations": _axis("--saturations", saturations, str),

@@ -20,6 +20,7 @@ from fairbench.config.defaults import (
     without_defaults,
     workload_defaults,
 )
+from fairbench.config.disaggregation import with_sides
 from fairbench.config.eviction import EVICTION, with_eviction
 from fairbench.config.gateway import GATEWAY_KEYS, admission_parts, check_gateway, gateway_of
 from fairbench.config.preset import at_rate_of, check_preset, preset_of
@@ -121,6 +122,7 @@ def _resolve(
     check_gateway(gateway := gateway_of(draft), settings, backend)
     draft = with_routers(draft, backend)
     draft = with_eviction(draft, backend, engine_of(draft))
+    draft = with_sides(draft, flags, file, backend, engine_of(draft))
     draft = {key: value for key, value in draft.items() if key not in GATEWAY_KEYS} | gateway
     workload, resolved = resolve_settings(
         read_workload(draft["workload"]),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from fairbench.config.setting_names import current_keys
 from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.cluster_params import ClusterParams
+from fairbench.hardware.disaggregation import DISAGGREGATION, DisaggregationParams
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.hardware.timing_error import TimingParams
@@ -40,7 +41,7 @@ class ResolvedSettings(NamedTuple):
 def parts() -> dict[str, type]:
     """Return the ``Params`` of every part but workloads, by the part's name."""
     engines = {kind.part: kind.params for kind in ENGINES.values()}
-    several = {ROUTERS: RoutersParams}
+    several: dict[str, type] = {ROUTERS: RoutersParams, DISAGGREGATION: DisaggregationParams}
     policies = dict(gateway_params()) | eviction_params()
     return params_classes() | policies | several | dict(MACHINE) | engines
 

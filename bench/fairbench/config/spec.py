@@ -25,6 +25,7 @@ MAX_CLIENTS = 10_000
 MAX_ROUTERS = 64
 
 Count = Annotated[int, Field(ge=1)]
+Replicas = Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
 Rate = Annotated[float, Field(gt=0)]  # infinity allowed: everything at once
 Shape = Annotated[float, Field(gt=0)]  # infinity allowed: even gaps
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -33,8 +34,9 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class ExperimentSpec(BaseModel):
     """A fully resolved experiment. Saved with every result, and running it again repeats it.
 
-    ``scheduler`` is a pair's name or ``router+local``. ``gpu`` is a full timing profile id.
-    ``request_rate`` is programs/s of each well-behaved client over the whole cluster; None is the
+    ``scheduler`` is a pair's name or ``router+local``. ``dp`` is the number of replicas; with
+    ``prefill`` so many of them only compute prompts, and ``decode`` only generate. ``gpu`` is a
+    full timing profile id. ``request_rate`` is programs/s of each well-behaved client over the whole cluster; None is the
     workload's own rate times ``dp``. ``duration_s`` is how long programs arrive; None is until
     every client has sent its ``num_programs`` (per well-behaved client). ``window`` is what is
     measured: while programs arrive, after the warm-up (None as well), or the whole run.
@@ -62,7 +64,9 @@ class ExperimentSpec(BaseModel):
     scheduler: str
     router: str
     local: str
-    dp: Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
+    dp: Replicas
+    prefill: Replicas | None = None
+    decode: Replicas | None = None
     scenario: str
     gpu: str
     model: str
@@ -129,6 +133,11 @@ class ExperimentSpec(BaseModel):
             raise ValueError(str(error)) from None
         if self.gpu == NO_PROFILE and any(one.of_alone for one in targets.values()):
             raise ValueError("goodput: multiples of the latency alone need a timing profile")
+
+    @property
+    def routed_workers(self) -> int:
+        """The workers among which the router chooses: all, or those that compute prompts."""
+        return self.prefill or self.dp
 
     @property
     def tenant_weights(self) -> dict[str, float]:

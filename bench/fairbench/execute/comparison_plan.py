@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.config import ExperimentSpec
+from fairbench.config.disaggregation import SIDES
 from fairbench.config.setting_names import flat_settings
 from fairbench.config.sweep import Sweep, make_sweep
 from fairbench.errors import UsageError
@@ -26,7 +27,7 @@ from fairbench.workloads.model import MAX_NAME
 FLAGS = (
     *("workload", "scenario", "dp", "gateway", "saturation", "gpu", "model", "backend"),
     *("num_programs", "request_rate", "duration", "weights", "goodput", "percentiles", "seed"),
-    *("preset", "engine", *TRACE, "time_scale"),
+    *("preset", "engine", *TRACE, "time_scale", *SIDES),
 )
 NUM_RUNS = 5  # seeds of what is run, unless it is said or stored how many
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.config import ExperimentSpec
+from fairbench.config.disaggregation import SIDES, check_sides
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.config.sweep import (
     Sweep,
@@ -28,6 +29,7 @@ KEYS = {
             *("num_programs", "request_rate", "burstiness", "clients", "weights", "seed"),
             *("gateway", "saturation", "engine", "dataset_path", "tokenizer", "tag", "goodput"),
             *("percentiles", "routers", "preset", "window", "eviction", "memory_records"),
+            *SIDES,
         )
     },
     "duration": "duration_s",
@@ -76,7 +78,7 @@ AXES = {
     **{"schedulers": "scheduler", "workloads": "workload", "scenarios": "scenario", "dp": "dp"},
     **{"gateways": "gateway", "saturations": "saturation", "routers": "routers"},
     "evictions": "eviction",
-    **{name: name for name in ("request_rate", "clients", "router", "local")},
+    **{name: name for name in ("request_rate", "clients", "router", "local", *SIDES)},
 }
 
 
@@ -89,6 +91,7 @@ def experiment(
     line that names what is wrong, DataError if the file is wrong.
     """
     check_names(flags, FLAGS)
+    check_sides(flags)
     flags = traced(flags, TRACE)
     backend = _given(flags, BACKEND)
     if not backend.get("share_gpus", True):
@@ -113,6 +116,7 @@ def sweep_of(
     Raises UsageError without any input, or for wrong input.
     """
     check_names(flags, (*AXES, *SINGLE))
+    check_sides(flags)
     axes = {**_given(flags, AXES), **settings, **_given(flags, SINGLE)}
     if not ref and not axes:
         names = ", ".join(sweep_names())

@@ -41,9 +41,10 @@ def waits(requests: Requests, horizon_s: float) -> Waits:
     """
     queued = (requests.status != REFUSED) & (requests.worker >= 0)
     again = queued & ~np.isnan(requests.retracted_s)
+    runs_at = requests.worker if requests.decode_worker is None else requests.decode_worker
     parts = [
         (queued, requests.worker, requests.arrival_s, requests.admitted_s),
-        (again, requests.worker, requests.retracted_s, requests.readmitted_s),
+        (again, runs_at, requests.retracted_s, requests.readmitted_s),
     ]
     if requests.routed_s is not None:
         everywhere = np.full(len(requests), EVERYWHERE)

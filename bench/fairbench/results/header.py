@@ -63,6 +63,7 @@ def run_header(
         **trace_facts(spec.workload),
         "scenario": spec.scenario,
         "dp": spec.dp,
+        **({"prefill": spec.prefill, "decode": spec.decode} if spec.prefill else {}),
         "seed": spec.seed,
         "latency": spec.workload.latency,
         "think_time": spec.workload.latency == "program" and _pauses(plans),

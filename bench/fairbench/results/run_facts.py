@@ -70,6 +70,7 @@ def run_facts(
         tenant_weights=spec.tenant_weights,
         hit_alone=hit_alone or {},
         sessions=has_sessions(spec.workload),
+        prefill_workers=spec.prefill,
     )
 
 
@@ -107,6 +108,7 @@ def stored_facts(
         tenant_weights={row["tenant"]: row["weight"] for row in summary.get("tenants", ())},
         hit_alone=_hit_alone(summary),
         sessions="victim_session_p50_s" in summary,
+        prefill_workers=summary.get("prefill"),
     )
 
 
@@ -172,6 +174,7 @@ def _facts(
     tenant_weights: Mapping[str, float],
     hit_alone: Mapping[str, float],
     sessions: bool,
+    prefill_workers: int | None,
 ) -> Facts:
     return Facts(
         clients=tuple(clients),
@@ -189,6 +192,7 @@ def _facts(
         tenant_weights=tenant_weights,
         hit_alone=hit_alone,
         sessions=sessions,
+        prefill_workers=prefill_workers,
     )
 
 

@@ -34,7 +34,7 @@ def router_of(spec: ExperimentSpec) -> Router:
 
 
 def _router(spec: ExperimentSpec) -> Router:
-    router = build_router(spec.router, spec.settings, spec.dp)
+    router = build_router(spec.router, spec.settings, spec.routed_workers)
     admission = admission_params(spec.settings)
     return rerouting(router) if admission.is_on and admission.reroute else router
 
@@ -46,7 +46,7 @@ def ingress_of(
 
     Raises UsageError for routers that are to share sums but have none.
     """
-    fleet = SimFleet(workers)
+    fleet = SimFleet(workers[: spec.routed_workers])
     setup = replace(setup, fleet=fleet)
     if not isinstance(router, SplitRouter):
         queue = _queue(spec, router, setup, fleet)

@@ -28,6 +28,7 @@ class Sequence:
         "admitted_ps",
         "arrival_ps",
         "cached_tokens",
+        "decode_worker",
         "due",
         "extend_tokens",
         "filled",
@@ -45,11 +46,14 @@ class Sequence:
         "produced",
         "prompt",
         "readmitted_ps",
+        "received_ps",
         "recompute_tokens",
         "request",
+        "reserved_ps",
         "retracted_ps",
         "retractions",
         "routed_ps",
+        "sent_ps",
         "status",
         "swapped_tokens",
         "total",
@@ -72,7 +76,8 @@ class Sequence:
         self.prompt: Prompt = request.prompt
         self.total = request.input_tokens
         self.produced = 0
-        self.worker = -1
+        self.worker = self.decode_worker = -1
+        self.reserved_ps = self.sent_ps = self.received_ps = NEVER  # of disaggregated requests
         self.status = UNFINISHED
         self.node: KVNode | None = None  # end of the locked prefix while running
         self.place: Place = (0, 0)  # where that prefix ends in the prompt

@@ -22,6 +22,7 @@ def facts_of(simulation: Simulation) -> Facts:
     bound, reason = cluster_bound(
         *(simulation.router, cluster.workers[0].scheduler, spec.dp),
         spec.gateway or ("admission control" if simulation.admission.is_on else None),
+        disaggregated=spec.prefill is not None,
     )
     return run_facts(
         spec,
