@@ -36,9 +36,9 @@ class ExperimentSpec(BaseModel):
 
     ``scheduler`` is a pair's name or ``router+local``. ``dp`` is the number of replicas; with
     ``prefill`` so many of them only compute prompts, and ``decode`` only generate. ``gpu`` is a
-    full timing profile id. ``request_rate`` is programs/s of each well-behaved client over the whole cluster; None is the
-    workload's own rate times ``dp``. ``duration_s`` is how long programs arrive; None is until
-    every client has sent its ``num_programs`` (per well-behaved client). ``window`` is what is
+    full timing profile id. ``request_rate`` is programs/s of each well-behaved client over the
+    whole cluster; None is the workload's own rate times ``dp``. ``duration_s`` is how long programs
+    arrive; None is until every client has sent its ``num_programs`` (per well-behaved client). ``window`` is what is
     measured: while programs arrive, after the warm-up (None as well), or the whole run.
     ``settings`` holds every parameter of the router, the local scheduler and the ``MACHINE``,
     ``NAME.PARAM -> value``. ``weights`` are the clients' entitlements by name, 1 where there is

@@ -21,6 +21,7 @@ from fairbench.metrics.records import (
     Window,
 )
 from fairbench.metrics.sessions import session_summary
+from fairbench.metrics.sides import sides_summary
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.results.facts import run_window
@@ -201,6 +202,9 @@ def metrics_of(tables: Tables, facts: Facts) -> dict[str, Any]:
     metrics = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
     if facts.bound is None:
         metrics["notes"]["bound_source"] = facts.bound_unavailable
+    sides = sides_summary(tables, facts)
+    metrics["notes"] |= sides.pop("notes", {})
+    metrics |= sides
     for of_run, of_clients in (memory_summary(tables, facts), session_summary(tables, facts)):
         metrics["notes"] |= of_run.pop("notes", {})
         metrics["censored"] += of_run.pop("censored", [])

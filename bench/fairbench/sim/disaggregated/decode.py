@@ -58,21 +58,27 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     def may_take(self, request: Request, tokens: int) -> bool:
         """Return whether there is memory, a slot and load to spare; retracted requests go first."""
+        self.sync()
         return not self.retracted and self._has_room(request, tokens)
 
     def ask(self, sequence: Sequence, granted: Callable[[], None]) -> None:
         """Reserve memory for a prompt in its turn, and then call ``granted``."""
         self._asking.append((sequence, granted))
-        if self._run is not None and len(self._asking) == 1:
-            self.sync()
-            if self.may_take(sequence.request, sequence.request.input_tokens):
-                self._stop_run(self._run)
+        run, request = self._run, sequence.request
+        first = run is not None and len(self._asking) == 1
+        if run is not None and first and self.may_take(request, request.input_tokens):
+            self._stop_run(run)
         self._wake()
 
     def reserve(self, sequence: Sequence) -> None:
-        """Reserve memory for a prompt, for which there must be room."""
+        """Reserve memory for a prompt, for which there must be room.
+
+        Steps that are planned ahead counted on that memory, except the one under way.
+        """
         sequence.reserved_ps = self._clock.now_ps
         self._hold(sequence, sequence.request.input_tokens)
+        if self._run is not None:
+            self._stop_run(self._run)
 
     def cancel(self, sequence: Sequence) -> None:
         """Free the memory of a request that will not come."""
@@ -129,6 +135,8 @@ class DecodeWorker(EngineLoop[KVNode]):
             self._asking.popleft()
             self.reserve(sequence)
             granted()
+        if self._received:
+            self._end_stretch()
         received, self._received = self._received, []
         for sequence in received:
             self._join(sequence)
@@ -146,7 +154,9 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     def _most_steps(self) -> int:
         """Return how many steps may be advanced at once."""
-        return 1 if self.memory.limits.step_by_step else 2**62
+        retracted = self.retracted[0] if self.retracted else None
+        returns = retracted is not None and self._has_room(retracted.request, retracted.total)
+        return 1 if returns or self.memory.limits.step_by_step else 2**62
 
     def _extra_ps(self) -> int:
         """Return what a step takes beside the time of the profile's formula."""
@@ -203,6 +213,7 @@ class DecodeWorker(EngineLoop[KVNode]):
             if not self._has_room(sequence.request, sequence.total):
                 return
             self.retracted.popleft()
+            self._end_stretch()
             self._hold(sequence, sequence.total)
             sequence.readmitted_ps = self._clock.now_ps
             self._load(sequence)

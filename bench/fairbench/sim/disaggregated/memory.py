@@ -39,6 +39,11 @@ class DecodeMemory(ABC):
     def fits(self, request: Request) -> bool:
         """Return whether the request could run here if it were alone."""
 
+    @property
+    def free(self) -> int:
+        """The tokens that nobody holds, once the step under way has its own."""
+        return self.cache.free - self.batch.size
+
     @abstractmethod
     def has_room(self, request: Request, tokens: int) -> bool:
         """Return whether ``tokens`` of a request may be held beside the members."""
@@ -75,7 +80,7 @@ class SGLangMemory(DecodeMemory):
         return request.input_tokens + request.max_new_tokens + 1 < self.limits.pool_tokens
 
     def has_room(self, request: Request, tokens: int) -> bool:
-        allocatable = self.cache.free - self._reserved * self.members
+        allocatable = self.free - self._reserved * self.members
         whole = request.input_tokens + min(request.max_new_tokens, CLIP_MAX_NEW_TOKENS)
         return max(tokens + self._reserved, whole - self.batch.context_tokens) <= allocatable
 
@@ -95,4 +100,4 @@ class VLLMMemory(DecodeMemory):
 
     def has_room(self, request: Request, tokens: int) -> bool:
         blocks = -(-tokens // self._block_size) + self._watermark
-        return blocks * self._block_size <= self.cache.free
+        return blocks * self._block_size <= self.free
