@@ -48,7 +48,7 @@ class PrefillReplica:
         self._copies: dict[Sequence, Sequence | None] = {}  # of what no decode worker has received
         self._unreserved = 0  # of these, those that the engine is yet to hear of
 
-    # What the cluster asks.
+    # A replica, to its cluster.
 
     @property
     def on_pass(self) -> Then | None:
