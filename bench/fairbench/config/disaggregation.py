@@ -45,8 +45,10 @@ def with_sides(
         if other not in sides:
             raise UsageError(f"{key} = {sides[key]!r}: needs {other}, too: how many replicas")
     for key, number in sides.items():
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise UsageError(f"{key} = {number!r}: must be a whole number of at least 1")
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise UsageError(f"{key} = {number!r}: must be a valid integer")
+        if number < 1:
+            raise UsageError(f"{key} = {number}: must be greater than or equal to 1")
     what = f"prefill = {sides['prefill']}"
     if backend is not None:
         raise UsageError(
