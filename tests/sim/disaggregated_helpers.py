@@ -97,7 +97,8 @@ def check_decode(worker, prefills) -> None:
     assert cache.free >= 0
     assert cache.capacity - cache.free == decoded + sum(one.private for one in members)
     assert memory.members == len(members) == len(set(members))
-    assert memory.members <= max(1, memory.limits.most_requests)
+    assert memory.members <= memory.limits.most_members
+    assert batch.size <= memory.limits.most_running
     if worker.cap.most_tokens < float("inf"):
         assert len(worker.cap) == len(members)
         assert len(members) <= 1 or worker.cap.tokens <= worker.cap.most_tokens

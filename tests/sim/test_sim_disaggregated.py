@@ -104,20 +104,25 @@ def test_the_decode_worker_with_the_fewest_requests_is_chosen():
     assert [one.decode_worker for one in (*sent, later)] == [1, 2, 1, 2]
 
 
-def test_prefill_goes_on_while_the_decode_worker_is_full():
-    """SGLang's second prompt waits for the decode worker; vLLM's is computed, and then waits."""
-    more = {"engine__max_running_requests": 1}
-    home = Home(**more)
+def test_a_request_whose_kv_cache_has_come_waits_for_its_turn_to_run():
+    home = Home(engine__max_running_requests=1)
     first, second = home.send(100, 5), home.send(100, 5)
     home.run()
-    assert times(second)[0] == times(first)[-1] == 9_240
-    assert times(second)[1] == 9_240
-    home = Home(engine="vllm", vllm__max_num_seqs=1)
+    # One prompt after the other, 2,000 us each; the second runs when the first has ended.
+    assert times(first)[2:] == [2_000, 5_200, 5_200, 9_240]
+    assert times(second) == [0, 2_000, 4_000, 7_200, 9_240, 13_280]
+
+
+def test_sglang_computes_no_prompt_before_there_is_memory_and_vllm_reads_none():
+    """The decode worker's pool holds one request."""
+    home = Home(engine__max_total_tokens=150)
     first, second = home.send(100, 5), home.send(100, 5)
     home.run()
-    # One prompt after the other, 2,000 us each; the second is read when the first has ended.
-    assert times(second)[1] == 2_000
-    assert times(second)[0] == times(second)[2] == times(first)[-1] == 10_250
+    assert times(first)[-1] == times(second)[0] == times(second)[1] == 9_240
+    home = Home(engine="vllm", vllm__num_gpu_blocks_override=10)
+    first, second = home.send(100, 5), home.send(100, 5)
+    home.run()
+    assert times(second)[1] < times(second)[0] == times(second)[2] == times(first)[-1]
 
 
 def test_a_request_that_no_decode_worker_holds_is_refused():
@@ -133,7 +138,7 @@ def test_reservation_at_admission_lets_the_fair_order_decide_who_gets_memory():
     """A client that floods the decode worker is served in turn, not first come first served."""
     ends = {}
     for reserve in ("arrival", "admission"):
-        more = {"engine__max_running_requests": 1, "disaggregation__reserve": reserve}
+        more = {"engine__max_total_tokens": 150, "disaggregation__reserve": reserve}
         home = Home("vtc", **more)
         for _ in range(3):
             home.send(100, 5)

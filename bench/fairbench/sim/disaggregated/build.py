@@ -32,6 +32,9 @@ from fairbench.sim.engine.vllm.contract import VLLMContract
 from fairbench.sim.engine.vllm.prefill_only import VLLMPrefillOnly
 from fairbench.sim.sequence import Sequence
 
+FEW_RUNNING = 32  # up to so many running requests SGLang allocates twice as many slots ahead
+UNLIMITED = 2**62
+
 
 class Sides(NamedTuple):
     """The two kinds of workers of an engine, and when memory is reserved by default."""
@@ -51,8 +54,10 @@ def _sglang_decode(
 ) -> DecodeWorker:
     assert isinstance(contract, SGLangContract)
     most = contract.limits
+    running = most.max_running_requests
+    members = 3 * running if running <= FEW_RUNNING else running
     limits = DecodeLimits(
-        *(most.pool_tokens, most.max_running_requests, most.load_cap, most.host_tokens),
+        *(most.pool_tokens, running, members, most.load_cap, most.host_tokens),
         step_by_step=most.step_by_step,
     )
     memory = SGLangMemory(limits, RunningBatch(parts.log.index), params.reserved_decode_tokens)
@@ -70,7 +75,7 @@ def _vllm_decode(
     assert isinstance(contract, VLLMContract)
     most = contract.limits
     limits = DecodeLimits(
-        *(most.blocks * most.block_size, most.max_num_seqs, most.load_cap),
+        *(most.blocks * most.block_size, most.max_num_seqs, UNLIMITED, most.load_cap),
         step_by_step=most.step_by_step,
     )
     batch = RunningBatch(parts.log.index)

@@ -135,10 +135,11 @@ class DecodeWorker(EngineLoop[KVNode]):
             self._asking.popleft()
             self.reserve(sequence)
             granted()
-        if self._received:
+        slots = max(0, self.memory.limits.most_running - self.batch.size)
+        joining, self._received = self._received[:slots], self._received[slots:]
+        if joining:
             self._end_stretch()
-        received, self._received = self._received, []
-        for sequence in received:
+        for sequence in joining:
             self._join(sequence)
         return self._recompute() or self._decode()
 

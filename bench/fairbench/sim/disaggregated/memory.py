@@ -17,10 +17,11 @@ from fairbench.sim.engine.kv_cache import KVCache
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
-    """The limits of a decode worker. ``most_requests`` counts those that it has memory for."""
+    """The limits of a decode worker: how many may run, and how many more may hold memory."""
 
     pool_tokens: int
-    most_requests: int
+    most_running: int
+    most_members: int
     load_cap: LoadCapSetting = None
     host_tokens: int = 0
     step_by_step: bool = False
@@ -52,7 +53,7 @@ class DecodeMemory(ABC):
         """Return whether the request may become a member; the first one always may."""
         if not self.members:
             return True
-        return self.members < self.limits.most_requests and self.has_room(request, tokens)
+        return self.members < self.limits.most_members and self.has_room(request, tokens)
 
     def take(self, tokens: int) -> None:
         """Take a member's memory."""
@@ -86,7 +87,7 @@ class SGLangMemory(DecodeMemory):
 
 
 class VLLMMemory(DecodeMemory):
-    """vLLM's rule: the blocks of the whole prompt are free, beside the watermark."""
+    """vLLM's rule: fewer run than may, and the blocks of the whole prompt are free."""
 
     def __init__(
         self, limits: DecodeLimits, batch: RunningBatch, block_size: int, watermark: int
@@ -100,4 +101,4 @@ class VLLMMemory(DecodeMemory):
 
     def has_room(self, request: Request, tokens: int) -> bool:
         blocks = -(-tokens // self._block_size) + self._watermark
-        return blocks * self._block_size <= self.free
+        return self.batch.size < self.limits.most_running and blocks * self._block_size <= self.free
