@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairbench.config.resolve import resolve
 from fairbench.sim.run import simulate
@@ -82,7 +82,12 @@ def simulated(shape: Shape, ratio: str, answer: float) -> Values:
             }
         },
     }
-    flags = {"workload": workload, "scheduler": "fcfs", "gpu": GPU, "model": "gpt-oss-120b"}
+    flags: dict[str, Any] = {
+        "workload": workload,
+        "scheduler": "fcfs",
+        "gpu": GPU,
+        "model": "gpt-oss-120b",
+    }
     flags |= {"prefill": prefill, "decode": decode, "num_programs": 500, "window": "whole"}
     flags |= {"request_rate": float("inf")}
     summary = simulate(resolve(flags, {"disaggregation.bandwidth_gb_s": NVLINK_GB_S})).summary
