@@ -40,7 +40,7 @@ def most_in_a_pass(requests):
     found = [0]
     for client in np.unique(requests.client):
         mine = requests.take(requests.client == client)
-        start, end = mine.admitted_s, mine.sent_s
+        start, end = mine.admitted_s, mine.computed_s
         found += [int(((start <= at) & (end >= at)).sum()) for at in start]
     return max(found)
 

@@ -94,8 +94,8 @@ class Requests(Table):
     - ``demoted`` is 1 for requests that admission control put behind the others; None without
     admission control.
     - ``decode_worker`` generates the answer where ``worker`` only computes the prompt (-1 before it
-    is chosen), ``reserved_s`` is when it reserved memory, ``sent_s`` and ``received_s`` are the
-    transfer of the KV cache. None if one worker does both.
+    is chosen), ``reserved_s`` is when it reserved memory, ``computed_s`` when the prompt was ready,
+    ``sent_s`` and ``received_s`` are the transfer of the KV cache. None if one worker does both.
     """
 
     request_id: Ints
@@ -122,6 +122,7 @@ class Requests(Table):
     demoted: Ints | None = None
     decode_worker: Ints | None = None
     reserved_s: Floats | None = None
+    computed_s: Floats | None = None
     sent_s: Floats | None = None
     received_s: Floats | None = None
 

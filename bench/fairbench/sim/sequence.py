@@ -28,6 +28,7 @@ class Sequence:
         "admitted_ps",
         "arrival_ps",
         "cached_tokens",
+        "computed_ps",
         "decode_worker",
         "due",
         "extend_tokens",
@@ -77,7 +78,8 @@ class Sequence:
         self.total = request.input_tokens
         self.produced = 0
         self.worker = self.decode_worker = -1
-        self.reserved_ps = self.sent_ps = self.received_ps = NEVER  # of disaggregated requests
+        # Of disaggregated requests.
+        self.reserved_ps = self.computed_ps = self.sent_ps = self.received_ps = NEVER
         self.status = UNFINISHED
         self.node: KVNode | None = None  # end of the locked prefix while running
         self.place: Place = (0, 0)  # where that prefix ends in the prompt

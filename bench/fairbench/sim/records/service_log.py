@@ -52,7 +52,7 @@ REQUEST_COLUMNS = (
     "recompute_tokens",
     "status",
 )
-DECODE_COLUMNS = ("decode_worker", "reserved_ps", "sent_ps", "received_ps")
+DECODE_COLUMNS = ("decode_worker", "reserved_ps", "computed_ps", "sent_ps", "received_ps")
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ class RequestLog(Columns):
     ``routed`` adds when a request went to its worker, which differs from its arrival behind a
     gateway. ``swapped`` adds the tokens copied to the host's memory and back. ``demoted`` adds
     whether admission control put the request behind the others. ``disaggregated`` adds the decode
-    worker, and when it reserved memory and its KV cache was sent and received.
+    worker, when it reserved memory, and when the prompt was computed, sent and received.
     """
 
     def __init__(
@@ -190,4 +190,4 @@ class RequestLog(Columns):
         if self._demoted:
             yield int(s.request.demoted)
         if self._disaggregated:
-            yield from (s.decode_worker, s.reserved_ps, s.sent_ps, s.received_ps)
+            yield from (s.decode_worker, s.reserved_ps, s.computed_ps, s.sent_ps, s.received_ps)
