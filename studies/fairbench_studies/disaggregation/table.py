@@ -4,8 +4,9 @@
     FAIRBENCH_DATA=FOLDER fairbench sweep results/tables/disaggregation-sessions.toml
     python studies disaggregation results/runs/disaggregation results/runs/disaggregation-sessions
 
-Writes results/tables/disaggregation.csv (means over seeds) and plots/disaggregation.svg: the
-well-behaved clients' P50 latency under each scheduler, with four replicas and with two and two.
+Writes results/tables/disaggregation.csv (latency and throughput, means over seeds), its shares in
+disaggregation-shares.csv and plots/disaggregation.svg: the well-behaved clients' P50 latency under
+each scheduler, with four replicas and with two and two.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ FORMS = {  # name -> colour (of Okabe and Ito) and marker
     "at admission": ("#0072b2", "D"),
     "vLLM": ("#cc79a7", "^"),
 }
-NUMBERS = ("victim_p50_s", "min_share_60s", "service_rate_tok_s", "mean_tpot_ms", "mean_ttft_ms")
+CONTENDED = ("tot", "long-qa")  # where some client is short of service
+NUMBERS = ("victim_p50_s", "min_share_60s", "service_rate_tok_s")
 
 Means = Mapping[str, float]
 Found = Mapping[tuple[str, str, str], Means]
@@ -85,6 +87,19 @@ def table(found: Found) -> list[dict[str, str]]:
     return rows
 
 
+def shares(found: Found) -> list[dict[str, str]]:
+    """Return a row for each workload and scheduler: the worst minute of the worst client."""
+    return [
+        {
+            "workload": workload,
+            "scheduler": scheduler,
+            **{form: f"{found[workload, scheduler, form]['min_share_60s']:.0%}" for form in FORMS},
+        }
+        for workload in CONTENDED
+        for scheduler in PAIRS
+    ]
+
+
 def _seconds(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
@@ -115,4 +130,5 @@ def main(folder: str, sessions: str) -> None:
     """Read the stores, write the table, draw the picture."""
     found = means([Path(folder), Path(sessions)])
     write("disaggregation", table(found))
+    write("disaggregation-shares", shares(found))
     draw(found)

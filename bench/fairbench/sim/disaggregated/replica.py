@@ -131,7 +131,7 @@ class PrefillReplica:
             self._refused(sequence)
             sequence.refuse()
             return
-        sequence.computed_ps = copy.finish_ps
+        sequence.computed_ps = self._transfers.clock.now_ps
         self._ready(sequence)
 
     def _refused(self, sequence: Sequence) -> None:

@@ -22,15 +22,15 @@ class Transfers:
     def __init__(
         self, clock: Clock, params: DisaggregationParams, token_bytes: float, workers: int
     ) -> None:
-        self._clock = clock
+        self.clock = clock
         self._token_ps = token_bytes / (params.bandwidth_gb_s * 10**9) * PS_PER_S
         self._latency_ps = round(params.latency_ms * PS_PER_MS)
         self._free_ps = [0] * workers
 
     def send(self, sequence: Sequence, source: int, target: int, done: Callable[[], None]) -> None:
         """Transfer the KV cache of a prompt; ``done`` is called when it has arrived."""
-        start_ps = max(self._clock.now_ps, self._free_ps[source], self._free_ps[target])
+        start_ps = max(self.clock.now_ps, self._free_ps[source], self._free_ps[target])
         end_ps = start_ps + round(sequence.request.input_tokens * self._token_ps)
         self._free_ps[source] = self._free_ps[target] = end_ps
         sequence.sent_ps = start_ps
-        self._clock.at(end_ps + self._latency_ps, ARRIVE, source, done)
+        self.clock.at(end_ps + self._latency_ps, ARRIVE, source, done)
