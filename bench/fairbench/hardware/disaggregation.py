@@ -14,7 +14,7 @@ Reserve = Literal["arrival", "admission"]
 
 @dataclass(frozen=True)
 class DisaggregationParams:
-    """Settings of a cluster with prefill and decode workers (``--set disaggregation.NAME=VALUE``).
+    """Link between prefill and decode workers, and reservation of decode memory.
 
     A transfer of KV cache takes ``latency_ms`` and its bytes over ``bandwidth_gb_s`` (10^9 bytes/s
     of each GPU, in one direction). The defaults are a line through what Mooncake measured with its

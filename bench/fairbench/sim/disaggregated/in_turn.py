@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from fairbench.core import Request
 from fairbench.schedulers.load_cap import NoCap
 from fairbench.sim.disaggregated.decode import DecodeWorker
-from fairbench.sim.disaggregated.replica import PrefillReplica
+from fairbench.sim.disaggregated.replica import PrefillEngine, PrefillReplica
+from fairbench.sim.disaggregated.transfer import Transfers
 from fairbench.sim.sequence import Sequence
 
 
@@ -44,8 +45,15 @@ class DecodeRoom(NoCap):
 class ReservesAtAdmission(PrefillReplica):
     """The prefill queue's order holds for the memory of decode workers, too."""
 
-    def __init__(self, room: DecodeRoom, *parts: object) -> None:
-        super().__init__(*parts)  # type: ignore[arg-type]
+    def __init__(
+        self,
+        room: DecodeRoom,
+        index: int,
+        engine: PrefillEngine,
+        decodes: list[DecodeWorker],
+        transfers: Transfers,
+    ) -> None:
+        super().__init__(index, engine, decodes, transfers)
         self._room = room
 
     def _arrived(self, sequence: Sequence) -> None:

@@ -14,9 +14,9 @@ from fairbench.sim.sequence import Sequence
 class Transfers:
     """The links of all workers.
 
-    A worker sends or receives one prompt at a time. Transfers begin in the order in which they are
-    asked for, each when both of its workers are free. The latency comes behind the last byte and
-    occupies nobody.
+    A worker sends or receives one prompt at a time, in the order in which transfers are asked for;
+    each begins when both of its workers are free. The latency comes after the last byte and
+    occupies no worker.
     """
 
     def __init__(
