@@ -78,7 +78,7 @@ class Sequence:
         self.total = request.input_tokens
         self.produced = 0
         self.worker = self.decode_worker = -1
-        # Of disaggregated requests.
+        # Times of disaggregated requests.
         self.reserved_ps = self.computed_ps = self.sent_ps = self.received_ps = NEVER
         self.status = UNFINISHED
         self.node: KVNode | None = None  # end of the locked prefix while running
