@@ -4,14 +4,14 @@
 
 results.csv is ``comparison/pd_ratio/csv_data/results.csv`` of the repository dstackai/benchmarks at
 06c957ab: SGLang with gpt-oss-120b, TP 2, on 8 x H200, 500 requests at a fixed concurrency. Writes
-results/tables/disaggregation-order.csv: of each shape and metric how many pairs of ratios the
-simulation puts in the measured order. A minute of CPU.
+results/tables/disaggregation-order.csv: by lengths and metric, how many pairs of ratios the
+simulation puts in the measured order. Ten seconds of CPU.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -94,37 +94,53 @@ def simulated(shape: Shape, ratio: str, answer: float) -> Values:
     return {key: summary[key] for key in METRICS}
 
 
-def table(points: Points) -> Iterator[dict[str, str]]:
-    """Yield a row for each shape and metric: values by ratio, and the pairs in the same order."""
+class Agreement(NamedTuple):
+    """How many pairs of ratios the measurement orders, and how many the simulation orders alike."""
+
+    pairs: int
+    alike: int
+
+    def __str__(self) -> str:
+        return f"{self.alike} of {self.pairs}"
+
+
+def agreement(key: str, measured: Mapping[str, Values], ours: Mapping[str, Values]) -> Agreement:
+    """Compare the order of the ratios by one metric."""
+    pairs = [
+        (one, other)
+        for one, other in combinations(sorted(measured), 2)
+        if abs(measured[one][key] / measured[other][key] - 1) > ALIKE
+    ]
+    alike = sum(
+        (measured[one][key] < measured[other][key]) == (ours[one][key] < ours[other][key])
+        for one, other in pairs
+    )
+    return Agreement(len(pairs), alike)
+
+
+def table(points: Points) -> list[dict[str, str]]:
+    """Return a row for each pair of lengths, over its concurrencies, and one for all."""
+    found: dict[tuple[str, str], list[Agreement]] = defaultdict(list)
     for shape, by_ratio in sorted(points.items()):
         answer = fmean(one["answer"] for one in by_ratio.values())
         ours = {ratio: simulated(shape, ratio, answer) for ratio in by_ratio}
+        lengths = f"{shape.input_tokens:,} in, {shape.output_tokens:,} out"
         for key, metric in METRICS.items():
-            pairs = [
-                (one, other)
-                for one, other in combinations(sorted(by_ratio), 2)
-                if abs(by_ratio[one][key] / by_ratio[other][key] - 1) > ALIKE
-            ]
-            same = sum(
-                (by_ratio[one][key] < by_ratio[other][key]) == (ours[one][key] < ours[other][key])
-                for one, other in pairs
-            )
-            yield {
-                "input": str(shape.input_tokens),
-                "output": str(shape.output_tokens),
-                "concurrency": str(shape.concurrency),
-                "metric": metric,
-                "measured": _written(by_ratio, key),
-                "simulated": _written(ours, key),
-                "pairs": str(len(pairs)),
-                "same order": str(same),
-            }
+            compared = agreement(key, by_ratio, ours)
+            found[lengths, metric].append(compared)
+            found["all", metric].append(compared)
+    rows = [lengths for lengths, _ in found if lengths != "all"]
+    return [
+        {"lengths": lengths}
+        | {metric: str(_sum(found[lengths, metric])) for metric in METRICS.values()}
+        for lengths in [*dict.fromkeys(rows), "all"]
+    ]
 
 
-def _written(values: Mapping[str, Values], key: str) -> str:
-    return ", ".join(f"{ratio} {values[ratio][key]:.4g}" for ratio in sorted(values))
+def _sum(parts: list[Agreement]) -> Agreement:
+    return Agreement(sum(one.pairs for one in parts), sum(one.alike for one in parts))
 
 
 def main(file: str) -> None:
     """Read the measured points, simulate each, write the table."""
-    write("disaggregation-order", [*table(measured(Path(file)))])
+    write("disaggregation-order", table(measured(Path(file))))
