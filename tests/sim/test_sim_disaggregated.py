@@ -1,14 +1,20 @@
 """Prefill and decode workers: known answers by hand, invariants, equivalences, and who waits."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from disaggregated_helpers import run_checked, small, us
+from hypothesis import given
+from hypothesis import strategies as st
 from sim_helpers import PLAIN, US, prompt
 
 from fairbench.core import Request, Segment, prompt_tokens
+from fairbench.hardware.disaggregation import DisaggregationParams
 from fairbench.schedulers.registry import build_local
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.disaggregated.build import disaggregated
+from fairbench.sim.disaggregated.transfer import Transfers
 from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.engine.replica import WorkerParts
 from fairbench.sim.records.service_log import ServiceLog
@@ -208,6 +214,29 @@ def test_a_rate_limit_gives_the_reserved_memory_back():
     result = run_checked(small("chat", "fcfs", local="rpm", rpm__limit=3))
     status = np.asarray(result.requests["status"].indices)
     assert (status == REFUSED).any()
+
+
+def test_a_gateway_holds_requests_before_the_prefill_workers():
+    result = run_checked(small("judge", "vtc", gateway="drr"))
+    routed, reserved = (np.asarray(result.requests[name]) for name in ("routed_s", "reserved_s"))
+    assert (routed <= reserved).all()
+    assert (np.asarray(result.requests["status"].indices) == FINISHED).all()
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(2, 3), st.integers(1, 500)), max_size=20))
+def test_transfers_never_overlap_at_a_worker_and_keep_its_order(asked):
+    clock, arrived, free_us = Clock(), [], dict.fromkeys(range(4), 0)
+    transfers = Transfers(clock, DisaggregationParams(0.0005, 3.0), 1.0, workers=4)
+    for number, (source, target, tokens) in enumerate(asked):
+        request = Request(number, "x", 0, 0, (), tokens, 1)
+        one = Sequence(request, Segment("o", 1), 0, lambda _: None)
+        transfers.send(one, source, target, partial(arrived.append, number))
+        assert us(one.sent_ps) == max(free_us[source], free_us[target])
+        free_us[source] = free_us[target] = us(one.sent_ps) + 2 * tokens
+    while clock.next_ps() is not None:
+        clock.step()
+    assert sorted(arrived) == list(range(len(asked)))
+    assert not asked or us(clock.now_ps) == max(free_us.values()) + 3_000
 
 
 def test_decoding_is_not_interrupted_by_prompts():
