@@ -14,7 +14,7 @@ from fairbench.hardware.disaggregation import DisaggregationParams
 from fairbench.schedulers.registry import build_local
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.disaggregated.build import disaggregated
-from fairbench.sim.disaggregated.transfer import Transfers
+from fairbench.sim.disaggregated.replica import Transfers
 from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.engine.replica import WorkerParts
 from fairbench.sim.records.service_log import ServiceLog

@@ -19,8 +19,8 @@ from fairbench.sim.disaggregated.replica import (
     PrefillReplica,
     ReservesAtArrival,
     ReservesWhenComputed,
+    Transfers,
 )
-from fairbench.sim.disaggregated.transfer import Transfers
 from fairbench.sim.disaggregated.vllm_decode import PromptsOnly, VLLMDecode
 from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.contract import EngineContract

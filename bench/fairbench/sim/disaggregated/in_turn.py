@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from fairbench.core import Request
 from fairbench.schedulers.load_cap import NoCap
 from fairbench.sim.disaggregated.decode import DecodeWorker
-from fairbench.sim.disaggregated.replica import PrefillEngine, PrefillReplica
-from fairbench.sim.disaggregated.transfer import Transfers
+from fairbench.sim.disaggregated.replica import PrefillEngine, PrefillReplica, Transfers
 from fairbench.sim.sequence import Sequence
 
 
