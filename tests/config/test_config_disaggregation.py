@@ -86,4 +86,6 @@ def test_dp_is_refused_beside_either_side_even_where_it_adds_up():
             make()
     assert "dp = 3" in message({}, {}, {"dp": 3, **SIDES})
     assert "'bandwith_gb_s'" in message(SIDES, {f"{PART}.bandwith_gb_s": 2})
+    reserve = {f"{PART}.reserve": "admission"}
+    assert "admission': engine vllm reserves" in message({**SIDES, "engine": "vllm"}, reserve)
     assert "choose from arrival, admission" in message(SIDES, {f"{PART}.reserve": "now"})

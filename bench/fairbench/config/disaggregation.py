@@ -72,6 +72,15 @@ def with_sides(
     return {**draft, "dp": whole}
 
 
+def check_reserve(engine: str | None, settings: Mapping[str, Any]) -> None:
+    """Raise UsageError for a time of reservation that the engine does not have."""
+    key = f"{DISAGGREGATION}.reserve"
+    if settings.get(key) == "admission" and (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
+        raise UsageError(
+            f"{key} = 'admission': engine {engine} reserves memory once a prompt is computed"
+        )
+
+
 def disaggregation_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the part whose parameters a disaggregated cluster has; empty for any other."""
     return (DISAGGREGATION,) if draft.get("prefill") is not None else ()

@@ -20,7 +20,7 @@ from fairbench.config.defaults import (
     without_defaults,
     workload_defaults,
 )
-from fairbench.config.disaggregation import with_sides
+from fairbench.config.disaggregation import check_reserve, with_sides
 from fairbench.config.eviction import EVICTION, with_eviction
 from fairbench.config.gateway import GATEWAY_KEYS, admission_parts, check_gateway, gateway_of
 from fairbench.config.preset import at_rate_of, check_preset, preset_of
@@ -140,6 +140,7 @@ def _resolve(
     own = workload.scheduler_settings(text_of(draft, "scenario"))
     check_machine(backend, settings | resolved, own)
     check_engine(backend, engine := engine_of(draft), settings)
+    check_reserve(engine, resolved)
     check_scheduling(backend, assignments)
     resolved, weights = moved_weights(resolved, table_of(file, "weights"), assignments)
     if backend is None and engine is None and "engine" in machine_of_workload(workload):
