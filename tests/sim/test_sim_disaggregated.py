@@ -11,7 +11,7 @@ from sim_helpers import PLAIN, US, prompt
 
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.hardware.disaggregation import DisaggregationParams
-from fairbench.schedulers.registry import build_local
+from fairbench.schedulers.registry import LOCALS, ROUTERS, build_local
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.disaggregated.build import disaggregated
 from fairbench.sim.disaggregated.replica import Transfers
@@ -172,6 +172,14 @@ def test_outputs_are_charged_at_the_prefill_worker_when_asked(charges, units):
 def test_invariants_hold_after_every_event(workload, scheduler, form):
     result = run_checked(small(workload, scheduler, **form))
     assert (np.asarray(result.requests["status"].indices) == FINISHED).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS)
+def test_every_local_scheduler_and_router_orders_prefill_workers(form):
+    for kind, names in (("local", LOCALS), ("router", ROUTERS)):
+        for name in names:
+            run_checked(small("chat", "fcfs", num_programs=1, **{kind: name}, **form))
 
 
 @pytest.mark.parametrize("form", FORMS)
