@@ -11,6 +11,8 @@ SCRIPTS = {
     "attacks-reserve": "attacks.reserve",
     "client-limits": "attacks.client_limits",
     "deadlines": "deadlines.table",
+    "disaggregation": "disaggregation.table",
+    "disaggregation-order": "disaggregation.order",
     "fairness": "pages.fairness",
     "frontier-robustness": "frontier.robustness",
     "frontier-tuning": "frontier.tuning",

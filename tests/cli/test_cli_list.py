@@ -8,6 +8,7 @@ from fairbench.cli.list import _part
 from fairbench.config.preset import preset_names
 from fairbench.config.toml import parse_assignment
 from fairbench.hardware.catalogue import profile_ids
+from fairbench.hardware.disaggregation import DISAGGREGATION
 from fairbench.hardware.engines import ENGINES
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.schedulers.gateway.registry import DETECTORS, POLICIES
@@ -36,7 +37,7 @@ def entries(text):
         ("gateways", [*POLICIES, *DETECTORS, "gateway"]),
         ("workloads", workload_names()),
         ("profiles", profile_ids()),
-        ("engines", list(ENGINES)),
+        ("engines", [*ENGINES, DISAGGREGATION]),
         ("presets", preset_names()),
         ("evictions", list(EVICTIONS)),
     ],

@@ -101,6 +101,7 @@ def _gateways() -> Iterator[str]:
 
 
 def _engines() -> Iterator[str]:
+    from fairbench.hardware.disaggregation import DISAGGREGATION, DisaggregationParams
     from fairbench.hardware.engines import DEFAULT_ENGINE
     from fairbench.schedulers.params import as_settings
 
@@ -108,6 +109,9 @@ def _engines() -> Iterator[str]:
     for name, kind in ENGINES.items():
         yield _entry(name, kind.description)
         yield from _settings(as_settings(kind.part, kind.params()))
+    yield ""
+    yield "Prefill and decode apart (--prefill, --decode), parameters for --set"
+    yield from _part(DISAGGREGATION, DisaggregationParams, DisaggregationParams)
 
 
 def _evictions() -> Iterator[str]:

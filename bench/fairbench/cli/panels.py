@@ -11,7 +11,7 @@ from fairbench.config.flags.flag import OTHER, PANELS
 # The common flags in the order in which --help shows them; others come as they are declared.
 FIRST = (
     *("preset", "scheduler", "schedulers", "workload", "workloads", "trace", "scenario"),
-    *("scenarios", "dp", "gpu", "duration", "seed", "num_runs", "settings"),
+    *("scenarios", "dp", "prefill", "decode", "gpu", "duration", "seed", "num_runs", "settings"),
 )
 PANELLED = ("run", "sweep", "plan", "compare")  # commands with too many flags for one list
 

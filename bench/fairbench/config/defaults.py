@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from fairbench.config.backend import AS_SERVED, EXTERNAL
+from fairbench.config.disaggregation import disaggregation_parts
 from fairbench.config.eviction import eviction_parts
 from fairbench.config.gateway import gateway_parts
 from fairbench.config.preset import without_preset
@@ -150,7 +151,7 @@ def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
     if draft["scheduler"] == AS_SERVED:
         return ()
     parts = (*parts_of(draft), *gateway_parts(draft), *routers_parts(draft))
-    parts += eviction_parts(draft)
+    parts += eviction_parts(draft) + disaggregation_parts(draft)
     parts += machine_of(engine_of(draft))
     return tuple(name for name in dict.fromkeys(parts) if name != EXTERNAL)
 

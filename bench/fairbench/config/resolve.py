@@ -20,6 +20,7 @@ from fairbench.config.defaults import (
     without_defaults,
     workload_defaults,
 )
+from fairbench.config.disaggregation import check_reserve, with_sides
 from fairbench.config.eviction import EVICTION, with_eviction
 from fairbench.config.gateway import GATEWAY_KEYS, admission_parts, check_gateway, gateway_of
 from fairbench.config.preset import at_rate_of, check_preset, preset_of
@@ -125,6 +126,7 @@ def _resolve(
         draft = with_routers(draft, backend)
     with about(EVICTION, "memory_records", "engine", "backend.kind"):
         draft = with_eviction(draft, backend, engine_of(draft))
+    draft = with_sides(draft, flags, file, backend, engine_of(draft))
     draft = {key: value for key, value in draft.items() if key not in GATEWAY_KEYS} | gateway
     workload, resolved = resolve_settings(
         read_workload(draft["workload"]),
@@ -139,6 +141,7 @@ def _resolve(
     own = workload.scheduler_settings(text_of(draft, "scenario"))
     check_machine(backend, settings | resolved, own)
     check_engine(backend, engine := engine_of(draft), settings)
+    check_reserve(engine, resolved)
     check_scheduling(backend, assignments)
     resolved, weights = moved_weights(resolved, table_of(file, "weights"), assignments)
     if backend is None and engine is None and "engine" in machine_of_workload(workload):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from fairbench.config.setting_names import current_keys
 from fairbench.errors import UsageError, about, unknown_name
 from fairbench.hardware.cluster_params import ClusterParams
+from fairbench.hardware.disaggregation import DISAGGREGATION, DisaggregationParams
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.hardware.timing_error import TimingParams
@@ -47,7 +48,8 @@ class ResolvedSettings(NamedTuple):
 def parts() -> PartParams:
     """Return the ``Params`` of every part except workloads, by the part's name."""
     engines = {kind.part: kind for kind in ENGINES.values()}
-    machine = {ROUTERS: RoutersParams, **MACHINE}
+    several = {ROUTERS: RoutersParams, DISAGGREGATION: DisaggregationParams}
+    machine = {**several, **MACHINE}
     policies = params_classes() | gateway_params() | eviction_params()
     ours = named(machine, machine.__getitem__)
     return policies | ours | named(engines, lambda part: engines[part].params)

@@ -27,6 +27,7 @@ MAX_CLIENTS = 10_000
 MAX_ROUTERS = 64
 
 Count = Annotated[int, Field(ge=1)]
+Replicas = Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
 Rate = Annotated[float, Field(gt=0)]  # infinity allowed: everything at once
 Shape = Annotated[float, Field(gt=0)]  # infinity allowed: even gaps
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -35,19 +36,20 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class ExperimentSpec(BaseModel):
     """A fully resolved experiment, saved with every result, from which a run is repeated.
 
-    ``scheduler`` is a pair's name or ``router+local``. ``gpu`` is a full timing profile id.
-    ``request_rate`` is programs/s of each well-behaved client over the whole cluster; None is the
-    workload's own rate times ``dp``. ``duration_s`` is how long programs arrive; None is until
-    every client has sent its ``num_programs`` (per well-behaved client). ``window`` is what is
-    measured: while programs arrive, after the warm-up (None as well), or the whole run.
-    ``settings`` holds every parameter of the router, the local scheduler and the ``MACHINE``,
-    ``NAME.PARAM -> value``. ``weights`` are the clients' entitlements by name, 1 where there is
-    none; None if all are. A tenant's name ends in /. ``goodput`` are latency targets laid over the
-    workload's, by LATENCY or NAME.LATENCY. ``percentiles`` of latency are those that summaries
-    show, with commas between; None the usual. ``gateway`` is the policy of a queue before the
-    router, None if there is none, and ``saturation`` its detector. ``routers`` is how many routers
-    share the fleet, None for one. ``engine`` is what simulated workers are, None for the default.
-    ``eviction`` is the eviction policy of their KV memory, None for the engine's own LRU;
+    ``scheduler`` is a pair's name or ``router+local``. ``dp`` is the number of replicas; with
+    ``prefill`` so many of them only compute prompts, and ``decode`` only generate. ``gpu`` is a
+    full timing profile id. ``request_rate`` is programs/s of each well-behaved client over the
+    whole cluster; None is the workload's own rate times ``dp``. ``duration_s`` is how long programs
+    arrive; None is until every client has sent its ``num_programs`` (per well-behaved client).
+    ``window`` is what is measured: while programs arrive, after the warm-up (None as well), or the
+    whole run. ``settings`` holds every parameter of the router, the local scheduler and the
+    ``MACHINE``, ``NAME.PARAM -> value``. ``weights`` are the clients' entitlements by name, 1 where
+    there is none; None if all are. A tenant's name ends in /. ``goodput`` are latency targets laid
+    over the workload's, by LATENCY or NAME.LATENCY. ``percentiles`` of latency are those that
+    summaries show, with commas between; None the usual. ``gateway`` is the policy of a queue before
+    the router, None if there is none, and ``saturation`` its detector. ``routers`` is how many
+    routers share the fleet, None for one. ``engine`` is what simulated workers are, None for the
+    default. ``eviction`` is the eviction policy of their KV memory, None for the engine's own LRU;
     ``memory_records`` True records who holds that memory under LRU, too. ``preset`` says where
     defaults came from, and decides nothing. ``backend`` None is the simulator; a real server's
     ``gpu`` is ``NO_PROFILE``, its ``model`` a path or name, and an endpoint's scheduler is
@@ -64,7 +66,9 @@ class ExperimentSpec(BaseModel):
     scheduler: str
     router: str
     local: str
-    dp: Annotated[int, Field(ge=1, le=MAX_REPLICAS)]
+    dp: Replicas
+    prefill: Replicas | None = None
+    decode: Replicas | None = None
     scenario: str
     gpu: str
     model: str
@@ -142,6 +146,11 @@ class ExperimentSpec(BaseModel):
                 "a timing profile; give a time, such as 500ms"
             )
             raise Conflict(alone, "goodput")
+
+    @property
+    def routed_workers(self) -> int:
+        """The workers among which the router chooses: all, or those that compute prompts."""
+        return self.prefill or self.dp
 
     @property
     def tenant_weights(self) -> dict[str, float]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from fairbench.config.disaggregation import check_sides
 from fairbench.config.flags.flag import check_names, placed
 from fairbench.config.flags.grid import SWEEP
 from fairbench.config.secret_args import storable
@@ -173,6 +174,7 @@ def sweep_of(
     Raises UsageError without any input, or for wrong input.
     """
     check_names(flags, SWEEP)
+    check_sides(flags)
     axes = {**placed(flags, SWEEP).keys, **settings}
     if not ref and not axes:
         names = ", ".join(sweep_names())

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.config import ExperimentSpec
+from fairbench.config.disaggregation import check_sides
 from fairbench.config.flags.flag import check_names, placed
 from fairbench.config.flags.run import RUN
 from fairbench.config.resolve import read_experiment, resolve
@@ -21,6 +22,7 @@ def experiment(
     line that names what is wrong, DataError if the file is wrong.
     """
     check_names(flags, RUN)
+    check_sides(flags)
     given = placed({name: one for name, one in flags.items() if one is not False}, RUN)
     if given.trace:
         from fairbench.execute.traced import traced  # few runs play one

@@ -26,12 +26,12 @@ class Backlog(NamedTuple):
         """Return when each client had a request waiting, at every worker or at any.
 
         The condition is on every worker because the proof of [DLPM] Theorem 5.1 presumes it;
-        nothing implies it.
+        nothing implies it. Workers that compute no prompts have no queue.
         """
         table = waits(requests, facts.horizon_s)
         everywhere = table.worker == EVERYWHERE
         common = cls._merged(table, everywhere | (table.worker == 0))
-        for worker in range(1, facts.workers):
+        for worker in range(1, facts.prefill_workers or facts.workers):
             backlogged = np.zeros(len(facts.clients), dtype=np.bool_)
             backlogged[common.client] = True
             here = everywhere | (table.worker == worker)

@@ -16,6 +16,7 @@ from fairbench.metrics.entries import (
     memory,
     service,
     sessions,
+    sides,
     totals,
 )
 from fairbench.metrics.metric import DIGITS, Column, Display, Metric, Needs, Shown
@@ -44,7 +45,7 @@ CLIENTS = "clients."  # inside ``clients`` keys are clients.NAME.KEY, as in ``no
 
 CATALOGUE: dict[str, Metric] = {
     metric.key: metric
-    for part in (totals, latency, service, fairness, goodput, memory, sessions, comparison)
+    for part in (totals, latency, service, fairness, goodput, memory, sessions, sides, comparison)
     for metric in part.METRICS
 }
 

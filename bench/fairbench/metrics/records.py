@@ -96,6 +96,9 @@ class Requests(Table):
     - ``swapped_tokens`` were copied to host memory or back; None if no scheduler does that.
     - ``demoted`` is 1 for requests that admission control put behind the others; None without
     admission control.
+    - ``decode_worker`` generates the answer where ``worker`` only computes the prompt (-1 before it
+    is chosen), ``reserved_s`` is when it reserved memory, ``computed_s`` when the prompt was ready,
+    ``sent_s`` and ``received_s`` are the transfer of the KV cache. None if one worker does both.
     """
 
     request_id: Ints
@@ -120,6 +123,11 @@ class Requests(Table):
     routed_s: Floats | None = None
     swapped_tokens: Ints | None = None
     demoted: Ints | None = None
+    decode_worker: Ints | None = None
+    reserved_s: Floats | None = None
+    computed_s: Floats | None = None
+    sent_s: Floats | None = None
+    received_s: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,7 +248,8 @@ class Facts:
     """The facts about a run that the tables do not contain.
 
     - ``window`` is [end of warm-up, end of arrivals); ``horizon_s`` is the end of the run.
-    - ``pool_tokens`` is the KV pool of one worker.
+    - ``pool_tokens`` is the KV pool of one worker. ``prefill_workers`` is the number of the first
+    workers that alone compute prompts; None if all do.
     - ``bound`` is the theorem for router and local scheduler together. If None,
     ``bound_unavailable`` gives the reason.
     - ``fit`` is the range to which the timing profile was fitted, ``lone`` its decode step of a
@@ -267,6 +276,7 @@ class Facts:
     tenant_weights: Mapping[str, float] = field(default_factory=dict)
     hit_alone: Mapping[str, float] = field(default_factory=dict)
     sessions: bool = False
+    prefill_workers: int | None = None
 
     @property
     def client_weights(self) -> Floats:

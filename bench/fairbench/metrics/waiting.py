@@ -35,16 +35,22 @@ class Waits(NamedTuple):
 def waits(requests: Requests, horizon_s: float) -> Waits:
     """Return every wait: arrival to admission, and last retraction to readmission.
 
+    A computed prompt waits for its decode worker's memory, too, if that was not reserved before.
+
     A request that was not (re)admitted waits until the horizon; a refused request never waits.
     While queued at a gateway, a request waits ``EVERYWHERE``, and also at the worker to which it
     goes later.
     """
     queued = (requests.status != REFUSED) & (requests.worker >= 0)
     again = queued & ~np.isnan(requests.retracted_s)
+    runs_at = requests.worker if requests.decode_worker is None else requests.decode_worker
     parts = [
         (queued, requests.worker, requests.arrival_s, requests.admitted_s),
-        (again, requests.worker, requests.retracted_s, requests.readmitted_s),
+        (again, runs_at, requests.retracted_s, requests.readmitted_s),
     ]
+    if requests.computed_s is not None and requests.reserved_s is not None:
+        unread = ~(requests.reserved_s <= requests.computed_s) & ~np.isnan(requests.computed_s)
+        parts.append((queued & unread, runs_at, requests.computed_s, requests.reserved_s))
     if requests.routed_s is not None:
         everywhere = np.full(len(requests), EVERYWHERE)
         held = requests.status != REFUSED

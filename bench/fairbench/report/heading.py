@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from fairbench.results.grid import scheduler_name
+from fairbench.results.grid import cluster_name, scheduler_name
 from fairbench.results.store import Summary
 
 
 def cluster_line(summary: Summary) -> str:
     """Return the experiment and its hardware, beginning with whether it was simulated."""
     called = scheduler_name(summary)
-    return f"{basis(summary)}, dp {summary['dp']}, scheduler {called}, seed {summary['seed']}"
+    return f"{basis(summary)}, {cluster_name(summary)}, scheduler {called}, seed {summary['seed']}"
 
 
 def basis(summary: Summary) -> str:

@@ -11,7 +11,7 @@ from fairbench.metrics.tail import P99
 from fairbench.report.crowd import shown_clients
 from fairbench.report.heading import basis
 from fairbench.report.numbers import less_than, more_than
-from fairbench.results.grid import scheduler_name
+from fairbench.results.grid import cluster_name, scheduler_name
 from fairbench.results.intervals import METHOD
 from fairbench.results.store import Summary
 
@@ -19,7 +19,7 @@ from fairbench.results.store import Summary
 def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
     """Yield the combined summary for people, at most 100 columns, with percentile ``tail``."""
     seeds = combined["seeds"]
-    yield f"{basis(combined)}, dp {combined['dp']}, scheduler {scheduler_name(combined)}"
+    yield f"{basis(combined)}, {cluster_name(combined)}, scheduler {scheduler_name(combined)}"
     yield f"workload {combined['workload']}, scenario {combined['scenario']}, " + (
         f"{len(seeds)} runs, seeds {seeds[0]} to {seeds[-1]}: {METHOD}"
     )

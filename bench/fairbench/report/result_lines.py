@@ -45,6 +45,8 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
     yield "service gap", f"{_gap(summary)}; {_bound(summary)}"
     yield from tenant_lines(summary)
     yield from memory_lines(summary)
+    if "prefill_busy_ratio" in summary:
+        yield "two sides", _sides(summary)
     yield from goodput_lines(summary)
     if "time_to_50pct_s" in summary:
         times = " / ".join(_time_to(summary, part) for part in (50, 90, 100))
@@ -162,6 +164,14 @@ def latency_kind(summary: Summary) -> str:
     if summary.get("latency") == "program" and summary.get("think_time") is not None:
         text += ", think time included" if summary["think_time"] else ", without think time"
     return text
+
+
+def _sides(summary: Summary) -> str:
+    transfer = with_unit(summary["mean_transfer_ms"], "ms")
+    return (
+        f"prefill workers busy {written(summary, 'prefill_busy_ratio')} of the run, decode workers "
+        f"{written(summary, 'decode_busy_ratio')}; a transfer of KV takes {transfer}"
+    )
 
 
 def _gap(summary: Summary) -> str:

@@ -30,11 +30,22 @@ def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> Win
     return Window(spec.warmup_s, end_s)
 
 
+DISAGGREGATED = (
+    "disaggregated: a theorem bounds the prefill side alone, not the answers that decode workers "
+    "generate"
+)
+
+
 def cluster_bound(
-    router: Router, local: LocalScheduler, workers: int, gateway: str | None = None
+    router: Router,
+    local: LocalScheduler,
+    workers: int,
+    gateway: str | None = None,
+    *,
+    disaggregated: bool = False,
 ) -> tuple[ServiceBound | None, str]:
     """Return the theorem for gateway, router and local scheduler; None with the reason."""
-    bound = local.service_bound()
+    bound = NoBound(DISAGGREGATED) if disaggregated else local.service_bound()
     if isinstance(bound, NoBound):
         return None, bound.reason
     counted, charged = ServiceWeights(), bound.weights

@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.config.toml import toml_value
+from fairbench.hardware.disaggregation import DISAGGREGATION
 
 SCHEDULER_KEYS = frozenset(
     {"scheduler", "router", "local", "gateway", "saturation", "routers"}
     | {"eviction", "memory_records"}
 )
 OWN_POLICY = "schedule_policy"  # of a backend
-OF_THE_PLACE = frozenset({"engine", "vllm", "lightllm"})  # settings that are not a scheduler's
+OF_THE_PLACE = frozenset(
+    {"engine", "vllm", "lightllm", DISAGGREGATION}
+)  # settings that are not a scheduler's
 
 OF_THE_REPORT = frozenset({"tag", "percentiles", "preset"})
 
@@ -67,7 +70,7 @@ def labels(experiments: Sequence[Experiment]) -> list[Label]:
     names at a configuration. Seeds do not appear: a configuration has the same name under every
     seed.
     """
-    names = [f"{e['workload']['name']} {e['scenario']} dp {e['dp']}" for e in experiments]
+    names = [f"{e['workload']['name']} {e['scenario']} {cluster_name(e)}" for e in experiments]
     places = _told_apart(names, [{**place_of(e), "seed": None} for e in experiments])
     detectors = {e["saturation"] for e in experiments if "saturation" in e}
     called = [scheduler_name(e, detector=len(detectors) > 1) for e in experiments]
@@ -77,6 +80,13 @@ def labels(experiments: Sequence[Experiment]) -> list[Label]:
         Label(place, scheduler.removeprefix(f"{place}\n"))
         for place, scheduler in zip(places, schedulers, strict=True)
     ]
+
+
+def cluster_name(described: Mapping[str, Any]) -> str:
+    """Return the replicas of an experiment or a summary: ``dp 4``, or ``prefill 2 decode 2``."""
+    if described.get("prefill") is None:
+        return f"dp {described['dp']}"
+    return f"prefill {described['prefill']} decode {described['decode']}"
 
 
 def scheduler_name(described: Mapping[str, Any], *, detector: bool = False) -> str:

@@ -71,6 +71,7 @@ def run_header(
         **_trace(spec.workload),
         "scenario": spec.scenario,
         "dp": spec.dp,
+        **({"prefill": spec.prefill, "decode": spec.decode} if spec.prefill else {}),
         "seed": spec.seed,
         "latency": spec.workload.latency,
         "think_time": spec.workload.latency == "program" and _pauses(plans),

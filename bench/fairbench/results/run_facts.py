@@ -21,6 +21,7 @@ from fairbench.metrics.records import (
     Window,
 )
 from fairbench.metrics.sessions import session_summary
+from fairbench.metrics.sides import sides_summary
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.results.facts import run_window
@@ -68,6 +69,7 @@ def run_facts(
         percentiles=parse_percentiles(spec.percentiles or ""),
         tenant_weights=spec.tenant_weights,
         sessions=has_sessions(spec.workload),
+        prefill_workers=spec.prefill,
     )
 
 
@@ -105,6 +107,7 @@ def stored_facts(
         tenant_weights={row["tenant"]: row["weight"] for row in summary.get("tenants", ())},
         hit_alone=_hit_alone(summary),
         sessions="victim_session_p50_s" in summary,
+        prefill_workers=summary.get("prefill"),
     )
 
 
@@ -158,6 +161,9 @@ def metrics_of(tables: Tables, facts: Facts) -> dict[str, Any]:
     metrics = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
     if facts.bound is None:
         metrics["notes"]["bound_source"] = facts.bound_unavailable
+    sides = sides_summary(tables, facts)
+    metrics["notes"] |= sides.pop("notes", {})
+    metrics |= sides
     for of_run, of_clients in (memory_summary(tables, facts), session_summary(tables, facts)):
         metrics["notes"] |= of_run.pop("notes", {})
         metrics["censored"] += of_run.pop("censored", [])

@@ -23,7 +23,7 @@ from fairbench.files.reader import MissingFile
 from fairbench.metrics.arrow import to_arrow
 from fairbench.metrics.tables import FiledColumns
 from fairbench.results.directories import fresh_directory, made, naming, renamed_to_fresh
-from fairbench.results.grid import scheduler_name
+from fairbench.results.grid import cluster_name, scheduler_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -122,7 +122,8 @@ def run_name(spec: ExperimentSpec) -> str:
     parts = [spec.tag] if spec.tag else []
     named = spec.model_dump(include={"scheduler", "gateway", "saturation", "eviction"})
     parts += [scheduler_name(named).replace(" ", "-")]
-    parts += [spec.workload.name, spec.scenario, f"dp{spec.dp}", f"seed{spec.seed}"]
+    cluster = cluster_name(spec.model_dump(include={"dp", "prefill", "decode"})).replace(" ", "")
+    parts += [spec.workload.name, spec.scenario, cluster, f"seed{spec.seed}"]
     return re.sub(r"[^A-Za-z0-9._+-]", "_", "-".join(parts)).lstrip(".")[:MAX_RUN_NAME]
 
 

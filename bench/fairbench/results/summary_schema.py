@@ -75,6 +75,8 @@ class _Run(_Shown):
     workload: str
     scenario: str
     dp: Count
+    prefill: Count | None = None
+    decode: Count | None = None
     seed: Count
     latency: str = ""
     think_time: bool | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
+from fairbench.compiled import mypyc_attr
 from fairbench.core import CostModel, Request
 from fairbench.errors import UsageError
 from fairbench.schedulers.batch_cost import BatchCost, OutputLengths, StepUnits, step_units
@@ -19,6 +20,7 @@ NONE = "none"
 CAP_UNITS = 5  # under which a step is 5/6 useful
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LoadCap:
     """A limit on the load of running requests, independent of memory.
 
@@ -71,6 +73,7 @@ class LoadCap:
         return not rest or rest + more <= self.most_tokens
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class NoCap(LoadCap):
     """The absence of a cap: every request has room, and the running requests are not counted."""
 

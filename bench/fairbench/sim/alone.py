@@ -70,7 +70,7 @@ def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
     part = spec.model_copy(update=own)
     return [
         part.model_copy(update={"router": router, "scheduler": f"{router}+{LOCAL}"})
-        for router in (ROUTERS if spec.dp > 1 else ROUTERS[:1])
+        for router in (ROUTERS if spec.routed_workers > 1 else ROUTERS[:1])
     ]
 
 

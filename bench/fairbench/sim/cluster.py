@@ -65,6 +65,7 @@ class Cluster:
         deadlines: Deadlines | None = None,
         *,
         demotes: bool = False,
+        disaggregated: bool = False,
     ) -> None:
         self.clock = clock
         self.router = router
@@ -72,8 +73,9 @@ class Cluster:
         self.clients = clients
         swapped = any(worker.scheduler.swaps for worker in workers)
         self.request_log = RequestLog(
-            clients, routed=ingress is not None, swapped=swapped, demoted=demotes
-        )
+            clients, routed=ingress is not None, swapped=swapped, demoted=demotes,
+            disaggregated=disaggregated,
+        )  # fmt: skip
         self.program_log = Columns(PROGRAM_COLUMNS)
         self.running: dict[int, _Started] = {}
         self.arrivals_open = 0

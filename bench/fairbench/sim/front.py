@@ -31,7 +31,7 @@ def router_of(spec: ExperimentSpec) -> Router:
 
 
 def _router(spec: ExperimentSpec) -> Router:
-    router = build_router(spec.router, spec.settings, spec.dp)
+    router = build_router(spec.router, spec.settings, spec.routed_workers)
     admission = admission_params(spec.settings)
     if not (admission.is_on and admission.reroute):
         return router
@@ -47,7 +47,7 @@ def ingress_of(
 
     Raises UsageError for routers that are to share sums but have none.
     """
-    fleet = SimFleet(workers)
+    fleet = SimFleet(workers[: spec.routed_workers])
     setup = replace(setup, fleet=fleet)
 
     def queue_of(one: Router, terms: Terms | None = None) -> HoldsRequests | None:

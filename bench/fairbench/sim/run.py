@@ -31,6 +31,7 @@ from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
 from fairbench.sim.collector import no_collector
 from fairbench.sim.deadlines import Deadlines
+from fairbench.sim.disaggregated.build import disaggregated
 from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.engine.replica import Replica, WorkerOf, WorkerParts
 from fairbench.sim.eviction_reports import eviction_reports
@@ -145,14 +146,18 @@ class Simulation:
             costs=ProfileCosts(self.profile),
             swap_token_s=self.profile.pool.host_token_ps / PS_PER_S or None,
         )
-        make = worker_of or self.engine.worker
-        workers: list[Replica] = [make(self._parts(index)) for index in range(spec.dp)]
-        self.router.prepare(replace(self.setup, fleet=SimFleet(workers)))
+        parts = [self._parts(index) for index in range(spec.routed_workers)]
+        workers: list[Replica] = (
+            disaggregated(spec, self.engine, parts)
+            if spec.prefill is not None
+            else [*map(worker_of or self.engine.worker, parts)]
+        )
+        self.router.prepare(replace(self.setup, fleet=SimFleet(workers[: len(parts)])))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)
         deadlines = Deadlines(plans, costs_of(spec.gpu))
         self.cluster = Cluster(
             self.clock, self.router, workers, clients, ingress, deadlines,
-            demotes=self.admission.policy == DEMOTE,
+            demotes=self.admission.policy == DEMOTE, disaggregated=spec.prefill is not None,
         )  # fmt: skip
         for number, plan in enumerate(plans):
             if users := users_of(plan, seed=spec.seed, source=source):
@@ -241,6 +246,7 @@ class Simulation:
         bound, reason = cluster_bound(
             *(self.router, cluster.workers[0].scheduler, spec.dp),
             spec.gateway or ("admission control" if self.admission.is_on else None),
+            disaggregated=spec.prefill is not None,
         )
         return run_facts(
             spec,

@@ -25,6 +25,8 @@ class Sequence:
         "admitted_ps",
         "arrival_ps",
         "cached_tokens",
+        "computed_ps",
+        "decode_worker",
         "due",
         "extend_tokens",
         "filled",
@@ -42,11 +44,14 @@ class Sequence:
         "produced",
         "prompt",
         "readmitted_ps",
+        "received_ps",
         "recompute_tokens",
         "request",
+        "reserved_ps",
         "retracted_ps",
         "retractions",
         "routed_ps",
+        "sent_ps",
         "status",
         "swapped_tokens",
         "total",
@@ -69,7 +74,9 @@ class Sequence:
         self.prompt: Prompt = request.prompt
         self.total = request.input_tokens
         self.produced = 0
-        self.worker = -1
+        self.worker = self.decode_worker = -1
+        # Times of disaggregated requests.
+        self.reserved_ps = self.computed_ps = self.sent_ps = self.received_ps = NEVER
         self.status = UNFINISHED
         self.node: KVNode | None = None  # end of the locked prefix while running
         self.place: Place = (0, 0)  # where that prefix ends in the prompt

@@ -220,6 +220,19 @@ class ServedFlags(TypedDict, total=False):
     """Flags of ``run`` and ``compare``, which simulate one cluster or start one."""
 
     dp: Annotated[int | None, Flag("Replicas of the model.", COMMON, "1")]
+    prefill: Annotated[
+        int | None,
+        Flag(
+            "Simulated replicas that only compute prompts; needs --decode instead of --dp.",
+            COMMON,
+            "none",
+            "P",
+        ),
+    ]
+    decode: Annotated[
+        int | None,
+        Flag("Simulated replicas that generate the answers of --prefill.", COMMON, "none", "D"),
+    ]
     request_rate: Annotated[
         float | None,
         Flag(

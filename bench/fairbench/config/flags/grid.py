@@ -41,6 +41,26 @@ class SweepFlags(SetupFlags, EveryFlags, SeedFlags, total=False):
     dp: Annotated[
         int | Sequence[int] | None, _axis("Numbers of replicas.", COMMON, "dp", int, metavar="1,2")
     ]
+    prefill: Annotated[
+        int | Sequence[int] | None,
+        _axis(
+            "Numbers of replicas that only compute prompts; needs --decode instead of --dp.",
+            COMMON,
+            "prefill",
+            int,
+            metavar="1,2",
+        ),
+    ]
+    decode: Annotated[
+        int | Sequence[int] | None,
+        _axis(
+            "Numbers of replicas that generate the answers of --prefill.",
+            COMMON,
+            "decode",
+            int,
+            metavar="1,2",
+        ),
+    ]
     evictions: Annotated[
         Sequence[str] | None,
         _axis(

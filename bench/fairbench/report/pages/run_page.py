@@ -34,7 +34,7 @@ from fairbench.report.pages.run_warnings import run_warnings
 from fairbench.report.pages.traffic_cards import flood_headlines
 from fairbench.report.result_lines import latency_kind, results_of
 from fairbench.report.traffic_lines import judged, traffic_lines
-from fairbench.results.grid import scheduler_name
+from fairbench.results.grid import cluster_name, scheduler_name
 from fairbench.results.run_facts import stored_facts
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import EXPERIMENT, SUMMARY, StoredRun, Summary
@@ -80,7 +80,7 @@ def title(summary: Summary) -> str:
     """Return the experiment in a few words."""
     return (
         f"{scheduler_name(summary)} on {summary['workload']}, scenario {summary['scenario']}, "
-        f"dp {summary['dp']}"
+        f"{cluster_name(summary)}"
     )
 
 

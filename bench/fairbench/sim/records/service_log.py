@@ -52,6 +52,7 @@ REQUEST_COLUMNS = (
     "recompute_tokens",
     "status",
 )
+DECODE_COLUMNS = ("decode_worker", "reserved_ps", "computed_ps", "sent_ps", "received_ps")
 
 
 @dataclass(slots=True)
@@ -123,7 +124,8 @@ class RequestLog(Columns):
 
     ``routed`` adds when a request went to its worker, which differs from its arrival behind a
     gateway. ``swapped`` adds the tokens copied to the host's memory and back. ``demoted`` adds
-    whether admission control put the request behind the others.
+    whether admission control put the request behind the others. ``disaggregated`` adds the decode
+    worker, when it reserved memory, and when the prompt was computed, sent and received.
     """
 
     def __init__(
@@ -133,11 +135,13 @@ class RequestLog(Columns):
         routed: bool = False,
         swapped: bool = False,
         demoted: bool = False,
+        disaggregated: bool = False,
     ) -> None:
         more = ("routed_ps",) * routed + ("swapped_tokens",) * swapped + ("demoted",) * demoted
-        super().__init__((*REQUEST_COLUMNS, *more))
+        super().__init__((*REQUEST_COLUMNS, *more, *DECODE_COLUMNS * disaggregated))
         self._routed, self._swapped, self._demoted = routed, swapped, demoted
-        self._has_more = routed or swapped or demoted
+        self._disaggregated = disaggregated
+        self._has_more = routed or swapped or demoted or disaggregated
         self.index = {client: number for number, client in enumerate(clients)}
 
     def record(self, s: Sequence) -> None:
@@ -158,3 +162,5 @@ class RequestLog(Columns):
             yield s.swapped_tokens
         if self._demoted:
             yield int(s.request.demoted)
+        if self._disaggregated:
+            yield from (s.decode_worker, s.reserved_ps, s.computed_ps, s.sent_ps, s.received_ps)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from fairbench.hardware.engine_params import EngineParams, engine_limits, mem_fraction
 from fairbench.hardware.timing import TimingProfile
@@ -11,6 +11,8 @@ from fairbench.schedulers.params import make_params
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.replica import WorkerParts
 from fairbench.sim.engine.sglang.worker import Worker
+
+W = TypeVar("W", bound=Worker)
 
 
 class SGLangContract:
@@ -28,6 +30,10 @@ class SGLangContract:
         return {"engine.max_total_tokens": max(1, tokens)}
 
     def worker(self, parts: WorkerParts) -> Worker:
+        return self.worker_as(Worker, parts)
+
+    def worker_as(self, form: type[W], parts: WorkerParts) -> W:
+        """Return a worker of the given form."""
         pool, memory = self.limits.pool_tokens, parts.memory
         if memory is None:
             cache = KVCache(pool, parts.on_evict)
@@ -35,7 +41,7 @@ class SGLangContract:
             from fairbench.sim.engine.client_cache import ClientCache
 
             cache = ClientCache(pool, parts.on_evict, memory.policy, memory.log)
-        return Worker(
+        return form(
             parts.index,
             parts.clock,
             parts.scheduler,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from fairbench.hardware.timing import TimingProfile
 from fairbench.hardware.vllm_params import VLLMParams, vllm_limits
 from fairbench.schedulers.params import make_params
 from fairbench.sim.engine.replica import WorkerParts
 from fairbench.sim.engine.vllm.worker import VLLMWorker, cache_of
+
+W = TypeVar("W", bound=VLLMWorker)
 
 
 class VLLMContract:
@@ -28,9 +30,13 @@ class VLLMContract:
         return {"vllm.num_gpu_blocks_override": usable + 1}
 
     def worker(self, parts: WorkerParts) -> VLLMWorker:
+        return self.worker_as(VLLMWorker, parts)
+
+    def worker_as(self, form: type[W], parts: WorkerParts) -> W:
+        """Return a worker of the given form."""
         cache = cache_of(self.limits)
         cache.on_evict = parts.on_evict
-        return VLLMWorker(
+        return form(
             parts.index,
             parts.clock,
             parts.scheduler,

@@ -93,11 +93,15 @@ class RunningList:
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a finished or preempted sequence and free its blocks."""
+        self.leave(sequence)
+        self.tables.give_back(sequence)
+
+    def leave(self, sequence: Sequence) -> None:
+        """Remove a sequence that keeps its blocks."""
         if sequence in self.batch.sequences:
             self.pause(sequence)
         self.sequences.remove(sequence)
         del self._seats[sequence]
-        self.tables.give_back(sequence)
 
     # A step.
 

@@ -1,0 +1,1 @@
+"""Clusters whose prefill workers compute prompts and whose decode workers generate the answers."""

@@ -1,0 +1,132 @@
+"""The workers of a disaggregated cluster, built from an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from fairbench.config import ExperimentSpec
+from fairbench.hardware.disaggregation import DISAGGREGATION, DisaggregationParams
+from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
+from fairbench.schedulers.params import make_params
+from fairbench.sim.disaggregated.decode import DecodeWorker, SGLangDecode
+from fairbench.sim.disaggregated.in_turn import DecodeRoom, ReservesAtAdmission
+from fairbench.sim.disaggregated.memory import DecodeLimits, SGLangMemory, VLLMMemory
+from fairbench.sim.disaggregated.replica import (
+    PrefillEngine,
+    PrefillReplica,
+    ReservesAtArrival,
+    ReservesWhenComputed,
+    Transfers,
+)
+from fairbench.sim.disaggregated.vllm_decode import PromptsOnly, VLLMDecode
+from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.engine.contract import EngineContract
+from fairbench.sim.engine.contracts import contract_of
+from fairbench.sim.engine.replica import Replica, WorkerParts
+from fairbench.sim.engine.sglang.contract import SGLangContract
+from fairbench.sim.engine.sglang.prefill_only import PrefillOnly
+from fairbench.sim.engine.vllm.contract import VLLMContract
+from fairbench.sim.engine.vllm.prefill_only import VLLMPrefillOnly
+from fairbench.sim.sequence import Sequence
+
+FEW_RUNNING = 32  # up to so many running requests SGLang allocates twice as many slots ahead
+UNLIMITED = 2**62
+
+
+class Sides(NamedTuple):
+    """The two kinds of workers of an engine, and when memory is reserved by default."""
+
+    prefill: Callable[[EngineContract, WorkerParts], PrefillEngine]
+    decode: Callable[[EngineContract, WorkerParts, DisaggregationParams], DecodeWorker]
+    replica: type[PrefillReplica]
+
+
+def _sglang_prefill(contract: EngineContract, parts: WorkerParts) -> PrefillOnly:
+    assert isinstance(contract, SGLangContract)
+    return contract.worker_as(PrefillOnly, parts)
+
+
+def _sglang_decode(
+    contract: EngineContract, parts: WorkerParts, params: DisaggregationParams
+) -> DecodeWorker:
+    assert isinstance(contract, SGLangContract)
+    most = contract.limits
+    running = most.max_running_requests
+    members = 3 * running if running <= FEW_RUNNING else running
+    limits = DecodeLimits(
+        *(most.pool_tokens, running, members, most.load_cap, most.host_tokens),
+        step_by_step=most.step_by_step,
+    )
+    memory = SGLangMemory(limits, RunningBatch(parts.log.index), params.reserved_decode_tokens)
+    return SGLangDecode(parts.index, parts.clock, parts.profile, parts.log, memory)
+
+
+def _vllm_prefill(contract: EngineContract, parts: WorkerParts) -> VLLMPrefillOnly:
+    assert isinstance(contract, VLLMContract)
+    return contract.worker_as(VLLMPrefillOnly, replace(parts, log=PromptsOnly(parts.log)))
+
+
+def _vllm_decode(
+    contract: EngineContract, parts: WorkerParts, params: DisaggregationParams
+) -> DecodeWorker:
+    assert isinstance(contract, VLLMContract)
+    most = contract.limits
+    limits = DecodeLimits(
+        *(most.blocks * most.block_size, most.max_num_seqs, UNLIMITED, most.load_cap),
+        step_by_step=most.step_by_step,
+    )
+    batch = RunningBatch(parts.log.index)
+    memory = VLLMMemory(limits, batch, most.block_size, most.watermark_blocks)
+    return VLLMDecode(parts.index, parts.clock, parts.profile, parts.log, memory)
+
+
+SIDES: Mapping[str, Sides] = {
+    DEFAULT_ENGINE: Sides(_sglang_prefill, _sglang_decode, ReservesAtArrival),
+    "vllm": Sides(_vllm_prefill, _vllm_decode, ReservesWhenComputed),
+}
+
+
+def disaggregated(
+    spec: ExperimentSpec, contract: EngineContract, prefills: list[WorkerParts]
+) -> list[Replica]:
+    """Return a cluster's prefill workers, from their parts, and then its decode workers."""
+    params = make_params(DISAGGREGATION, DisaggregationParams, spec.settings)
+    engine = spec.engine or DEFAULT_ENGINE
+    sides, first = SIDES[engine], prefills[0]
+    uncapped = {**spec.settings, f"{ENGINES[engine].part}.load_cap": None}
+    prompts = contract_of(engine, uncapped, first.profile)
+    engines = [sides.prefill(prompts, parts) for parts in prefills]
+    decodes = [
+        sides.decode(contract, replace(first, index=index), params)
+        for index in range(len(prefills), spec.dp)
+    ]
+    token_bytes = first.profile.pool.kv_bytes_per_token
+    transfers = Transfers(first.clock, params, token_bytes, spec.dp)
+    room = DecodeRoom(decodes) if params.reserve == "admission" else None
+    replicas: list[Replica] = []
+    for index, one in enumerate(engines):
+        if room is None:
+            replicas.append(sides.replica(index, one, decodes, transfers))
+        else:
+            one.cap = room
+            replicas.append(ReservesAtAdmission(room, index, one, decodes, transfers))
+    for decode in decodes:
+        decode.on_release = partial(
+            _released, engines, charges=params.charge_outputs, wakes=room is not None
+        )
+    return [*replicas, *decodes]
+
+
+def _released(
+    engines: list[PrefillEngine], sequence: Sequence, *, charges: bool, wakes: bool
+) -> None:
+    """Tell the prefill side that a decode worker has freed a request's memory."""
+    if charges and sequence.produced > 1:
+        scheduler = engines[sequence.worker].scheduler
+        scheduler.on_tokens(sequence.request.client, sequence.produced - 1)
+    if wakes:
+        for engine in engines:
+            engine.wake()

@@ -1,0 +1,255 @@
+"""A decode worker: it reserves memory for prompts that others compute, and generates answers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
+
+from fairbench.core import Request
+from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.timing import TimingProfile
+from fairbench.schedulers.load_cap import load_cap
+from fairbench.schedulers.local.fcfs import FCFS
+from fairbench.sim.clock import DECIDE, Clock
+from fairbench.sim.disaggregated.memory import DecodeMemory
+from fairbench.sim.engine.host_memory import HostMemory
+from fairbench.sim.engine.loop import EngineLoop
+from fairbench.sim.engine.waiting import WaitingQueue
+from fairbench.sim.kv_node import KVNode
+from fairbench.sim.records.service_log import ServiceLog
+from fairbench.sim.sequence import NEVER, Sequence
+
+
+class DecodeWorker(EngineLoop[KVNode]):
+    """A worker that decodes prompts computed elsewhere.
+
+    ``ask`` for memory, first come first served, or ``reserve`` it if ``may_take``; ``receive`` a
+    request when its KV cache has arrived. Its requests run from the next step on. ``assigned``
+    counts the requests that are to run here, ``on_release`` hears of each one that ends.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        clock: Clock,
+        profile: TimingProfile,
+        log: ServiceLog,
+        memory: DecodeMemory,
+    ) -> None:
+        self.memory, self.cache = memory, memory.cache
+        self.assigned = 0
+        self.on_release: Callable[[Sequence], None] = lambda _: None
+        self._asking: deque[tuple[Sequence, Callable[[], None]]] = deque()
+        self._received: list[Sequence] = []
+        self.retracted: deque[Sequence] = deque()
+        limits, pool = memory.limits, profile.pool
+        super().__init__(
+            index, clock, FCFS(FCFS.Params()), profile, log, memory.batch,
+            WaitingQueue(memory.cache, cache_aware=False),
+            HostMemory(limits.host_tokens, pool.host_token_ps),
+            load_cap(limits.load_cap, ProfileCosts(profile)),
+        )  # fmt: skip
+
+    # The side of the prefill workers.
+
+    def fits(self, request: Request) -> bool:
+        return self.memory.fits(request)
+
+    def may_take(self, request: Request, tokens: int) -> bool:
+        """Return whether there is memory, a slot and load to spare; retracted requests go first."""
+        self.sync()
+        return not self.retracted and self._has_room(request, tokens)
+
+    def ask(self, sequence: Sequence, granted: Callable[[], None]) -> None:
+        """Reserve memory for a prompt in its turn, and then call ``granted``."""
+        self._asking.append((sequence, granted))
+        run, request = self._run, sequence.request
+        first = run is not None and len(self._asking) == 1
+        if run is not None and first and self.may_take(request, request.input_tokens):
+            self._stop_run(run)
+        self._wake()
+
+    def reserve(self, sequence: Sequence) -> None:
+        """Reserve memory for a prompt, for which there must be room.
+
+        Steps that are planned ahead counted on that memory, except the one under way.
+        """
+        sequence.reserved_ps = self._clock.now_ps
+        self._hold(sequence, sequence.request.input_tokens)
+        if self._run is not None:
+            self._stop_run(self._run)
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Free the memory of a request that will not come."""
+        self.memory.give_back(sequence.private)
+        self.cap.leave(sequence.request)
+        self._end(sequence)
+        self._wake()
+
+    def receive(self, sequence: Sequence) -> None:
+        """Take in a request whose KV cache has arrived."""
+        sequence.received_ps = self._clock.now_ps
+        self._received.append(sequence)
+        if self._run is not None:
+            self._stop_run(self._run)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._idle:
+            self._idle = False
+            self._clock.at(self._clock.now_ps, DECIDE, self.index, self._decide)
+
+    # State that an engine reports.
+
+    @property
+    def queued_count(self) -> int:
+        return len(self._asking) + len(self._received) + len(self.retracted)
+
+    @property
+    def running_count(self) -> int:
+        return self.batch.size
+
+    @property
+    def saturated(self) -> bool:
+        return bool(self._asking)
+
+    def in_flight(self) -> list[Sequence]:
+        return [*self._running(), *self.retracted, *self._received]
+
+    def _running(self) -> list[Sequence]:
+        return list(self.batch.sequences)
+
+    @property
+    def _may_admit(self) -> bool:
+        return False
+
+    # A step.
+
+    def _start(self) -> bool:
+        self._readmit()
+        while self._asking:
+            sequence, granted = self._asking[0]
+            if not self.may_take(sequence.request, sequence.request.input_tokens):
+                break
+            self._asking.popleft()
+            self.reserve(sequence)
+            granted()
+        slots = max(0, self.memory.limits.most_running - self.batch.size)
+        joining, self._received = self._received[:slots], self._received[slots:]
+        if joining:
+            self._end_stretch()
+        for sequence in joining:
+            self._join(sequence)
+        return self._recompute() or self._decode()
+
+    def _decode(self) -> bool:
+        batch, cache = self.batch, self.cache
+        if batch.size > cache.free:
+            self._retract()
+        if not 0 < batch.size <= cache.free:
+            return False  # the rest of the memory is that of prompts on their way
+        steps = min(batch.steps_to_finish(), cache.free // batch.size, self._most_steps())
+        self._start_run(steps, -self._extra_ps())
+        return True
+
+    def _most_steps(self) -> int:
+        """Return how many steps may be advanced at once."""
+        retracted = self.retracted[0] if self.retracted else None
+        returns = retracted is not None and self._has_room(retracted.request, retracted.total)
+        return 1 if returns or self.memory.limits.step_by_step else 2**62
+
+    def _extra_ps(self) -> int:
+        """Return what a step takes beside the time of the profile's formula."""
+        return 0
+
+    def _recompute(self) -> bool:
+        """Start an iteration that computes retracted requests again; False if there are none."""
+        return False
+
+    def _provide(self, steps: int) -> None:
+        batch = self.batch
+        self.cache.grow(steps, batch.per_client, batch.size)
+
+    def _finished(self) -> list[Sequence]:
+        return self.batch.finished()
+
+    def _release(self, sequence: Sequence) -> None:
+        self.memory.give_back(sequence.private + self.batch.leave(sequence))
+        self._end(sequence)
+
+    def _end(self, sequence: Sequence) -> None:
+        sequence.private = 0
+        self.assigned -= 1
+        self.on_release(sequence)
+
+    # Memory.
+
+    def _has_room(self, request: Request, tokens: int) -> bool:
+        room = not self.memory.members or self.cap.has_room(request)
+        return room and self.memory.may_take(request, tokens)
+
+    def _hold(self, sequence: Sequence, tokens: int) -> None:
+        self.memory.take(tokens)
+        self.cap.enter(sequence.request)
+        sequence.private = tokens
+
+    def _retract(self) -> None:
+        """Take memory back until the next step fits. One request always stays."""
+        self._end_stretch()
+        order = self._retraction_order()
+        while self.batch.size > self.cache.free and len(order) > 1:
+            sequence = order.pop()
+            tokens = sequence.private + self.batch.leave(sequence)
+            self.memory.give_back(tokens)
+            self.cap.leave(sequence.request)
+            self._store(sequence, tokens)
+            sequence.retract(self._clock.now_ps)
+            self.retracted.append(sequence)
+        self.batch.rearrange(order)
+
+    def _readmit(self) -> None:
+        while self.retracted:
+            sequence = self.retracted[0]
+            if not self._has_room(sequence.request, sequence.total):
+                return
+            self.retracted.popleft()
+            self._end_stretch()
+            self._hold(sequence, sequence.total)
+            sequence.readmitted_ps = self._clock.now_ps
+            self._load(sequence)
+
+    @abstractmethod
+    def _retraction_order(self) -> list[Sequence]:
+        """Return the running sequences; the last one loses its memory first."""
+
+    @abstractmethod
+    def _store(self, sequence: Sequence, tokens: int) -> None:
+        """Handle a sequence that is about to lose its memory of so many tokens."""
+
+    @abstractmethod
+    def _load(self, sequence: Sequence) -> None:
+        """Bring a retracted sequence, whose memory is reserved again, back into the batch."""
+
+
+class SGLangDecode(DecodeWorker):
+    """SGLang's decode worker: the first token comes with the KV cache.
+
+    A retracted request goes to the host's memory and comes back from there.
+    """
+
+    def _join(self, sequence: Sequence) -> None:
+        if sequence.first_token_ps == NEVER:
+            sequence.first_token_ps = self._clock.now_ps
+            sequence.produced = 1
+        self.batch.join(sequence)
+
+    def _retraction_order(self) -> list[Sequence]:
+        return self.batch.retraction_order()
+
+    def _store(self, sequence: Sequence, tokens: int) -> None:
+        self.host.store(sequence, tokens)
+
+    def _load(self, sequence: Sequence) -> None:
+        self.host.load(sequence, 0)
+        self._join(sequence)

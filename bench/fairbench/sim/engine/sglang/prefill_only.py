@@ -1,0 +1,26 @@
+"""An SGLang worker that computes prompts for others, and keeps their KV cache until it is sent."""
+
+from __future__ import annotations
+
+from fairbench.sim.clock import DECIDE
+from fairbench.sim.engine.sglang.sequence_memory import store_outputs
+from fairbench.sim.engine.sglang.worker import Worker
+from fairbench.sim.sequence import Sequence
+
+
+class PrefillOnly(Worker):
+    """A worker whose requests make one token. ``sent`` frees what such a request still holds."""
+
+    def _release(self, sequence: Sequence) -> None:
+        self._batch_is_full = False
+        self.batch.leave(sequence)
+
+    def sent(self, sequence: Sequence) -> None:
+        """Free the memory of a request whose KV cache has been sent."""
+        store_outputs(self.cache, sequence)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look at the waiting requests again: something else than a request here has changed."""
+        if self._idle and len(self.waiting):
+            self._clock.at(self._clock.now_ps, DECIDE, self.index, self._awake)

@@ -1,0 +1,1 @@
+"""Clusters with prefill and decode workers."""

@@ -1,0 +1,143 @@
+"""Fairness with prefill and decode apart: a table and a picture of two sweeps.
+
+    fairbench sweep results/tables/disaggregation.toml
+    FAIRBENCH_DATA=FOLDER fairbench sweep results/tables/disaggregation-sessions.toml
+    python studies disaggregation results/runs/disaggregation results/runs/disaggregation-sessions
+
+Writes results/tables/disaggregation.csv (latency and throughput, means over seeds), its shares in
+disaggregation-shares.csv and plots/disaggregation.svg: the well-behaved clients' P50 latency under
+each scheduler, with four replicas and with two and two.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+
+from matplotlib import pyplot
+
+from fairbench.results.store import StoredRun, runs_in
+from fairbench.schedulers.registry import PAIRS
+from fairbench_studies.kit.rows import ROOT
+from fairbench_studies.kit.table_store import write
+
+FIGURE = ROOT / "plots/disaggregation.svg"
+WORKLOADS = ("tot", "judge", "long-qa", "sessions")
+FORMS = {  # name -> colour (of Okabe and Ito) and marker
+    "colocated": ("0.45", "o"),
+    "SGLang": ("#d55e00", "s"),
+    "at admission": ("#0072b2", "D"),
+    "vLLM": ("#cc79a7", "^"),
+}
+SHARES = ("colocated", "SGLang", "at admission")
+LOGARITHMIC = "long-qa"  # its latencies differ a hundredfold
+CONTENDED = ("tot", "long-qa")  # where some client is short of service
+NUMBERS = ("victim_p50_s", "min_share_60s", "service_rate_tok_s")
+
+Means = Mapping[str, float]
+Found = Mapping[tuple[str, str, str], Means]
+"""Means over seeds by workload, scheduler and form."""
+
+
+def form_of(run: StoredRun) -> str:
+    """Return how a run's cluster is divided."""
+    if run.summary.get("prefill") is None:
+        return "colocated"
+    if run.summary.get("engine") == "vllm":
+        return "vLLM"
+    text = (run.path / "experiment.toml").read_text(encoding="utf-8")
+    reserve = tomllib.loads(text)["settings"]["disaggregation"]["reserve"]
+    return "SGLang" if reserve == "arrival" else "at admission"
+
+
+def means(stores: list[Path]) -> Found:
+    """Return the means of the runs in these stores."""
+    found: dict[tuple[str, str, str], list[StoredRun]] = {}
+    for store in stores:
+        for run in runs_in(store / "runs"):
+            key = (run.summary["workload"], run.summary["scheduler"], form_of(run))
+            found.setdefault(key, []).append(run)
+    return {
+        key: {name: _mean([run.summary[name] for run in runs]) for name in NUMBERS}
+        for key, runs in found.items()
+    }
+
+
+def _mean(values: list[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else float("nan")
+
+
+def table(found: Found) -> list[dict[str, str]]:
+    """Return a row for each workload and scheduler: P50 latency, and throughput over colocated."""
+    rows = []
+    for workload in WORKLOADS:
+        for scheduler in PAIRS:
+            cells = {form: found[workload, scheduler, form] for form in FORMS}
+            base = cells["colocated"]["service_rate_tok_s"]
+            rates = [cells[form]["service_rate_tok_s"] / base for form in list(FORMS)[1:]]
+            rows.append(
+                {
+                    "workload": workload,
+                    "scheduler": scheduler,
+                    **{form: _seconds(cells[form]["victim_p50_s"]) for form in FORMS},
+                    "throughput": ", ".join(f"{rate:.2f}" for rate in rates),
+                }
+            )
+    return rows
+
+
+def shares(found: Found) -> list[dict[str, str]]:
+    """Return a row for each workload and scheduler: the worst minute of the worst client.
+
+    Under vLLM a request counts as served from its prefill on, so that its share means little.
+    """
+    return [
+        {
+            "workload": workload,
+            "scheduler": scheduler,
+            **{form: f"{found[workload, scheduler, form]['min_share_60s']:.0%}" for form in SHARES},
+        }
+        for workload in CONTENDED
+        for scheduler in PAIRS
+    ]
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def draw(found: Found) -> None:
+    """Draw a panel for each workload."""
+    figure, panels = pyplot.subplots(1, len(WORKLOADS), figsize=(11, 3.6), sharey=True)
+    for axes, workload in zip(panels, WORKLOADS, strict=True):
+        for form, (colour, marker) in FORMS.items():
+            values = [found[workload, name, form]["victim_p50_s"] for name in PAIRS]
+            axes.plot(
+                values, range(len(PAIRS)), marker, color=colour, label=form, markersize=5, alpha=0.9
+            )
+        if workload == LOGARITHMIC:
+            axes.set(xscale="log", xticks=(1, 10, 100), xticklabels=("1", "10", "100"))
+        else:
+            axes.set_xlim(left=0)
+        axes.set_title(workload, fontsize=10)
+        axes.set_yticks(range(len(PAIRS)), list(PAIRS))
+        axes.grid(axis="y", color="0.9", linewidth=0.6)
+        axes.tick_params(labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].invert_yaxis()
+    figure.supxlabel("P50 latency of well-behaved clients, s", fontsize=9)
+    names, labels = panels[0].get_legend_handles_labels()
+    figure.legend(names, labels, ncols=len(FORMS), fontsize=8, frameon=False, loc="upper center")
+    figure.tight_layout(rect=(0, 0, 1, 0.94))
+    figure.savefig(FIGURE, metadata={"Date": None})
+
+
+def main(folder: str, sessions: str) -> None:
+    """Read the stores, write the table, draw the picture."""
+    found = means([Path(folder), Path(sessions)])
+    write("disaggregation", table(found))
+    write("disaggregation-shares", shares(found))
+    draw(found)
