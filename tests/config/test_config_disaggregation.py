@@ -5,10 +5,11 @@ from config_helpers import message, reread
 
 from fairbench.config import identity, to_toml
 from fairbench.config.resolve import resolve
+from fairbench.config.sweep import sweep_of
 from fairbench.config.sweep_points import points
 from fairbench.errors import UsageError
 from fairbench.execute.comparison_plan import plan_comparison
-from fairbench.execute.requests import experiment, sweep_of
+from fairbench.execute.requests import experiment
 from fairbench.workloads.plan import expected_programs
 
 SIDES = {"prefill": 1, "decode": 3}

@@ -33,7 +33,7 @@ def test_other_processes_take_their_part(machine):
     machine(4.0)  # six processes on two processors: each simulation has a third of one
     whole = estimate([600_000.0])
     assert whole.seconds == pytest.approx(900.0)
-    assert "roughly 15 min on 2 processors, shared with 4 busy processes, " in str(whole)
+    assert "roughly 15 min on 2 processors, which are shared with 4 busy processes, " in str(whole)
 
 
 def test_a_system_that_tells_no_load_counts_as_idle(machine, monkeypatch):

@@ -24,12 +24,15 @@ def print_summary(
 
     ``explain`` adds sentences about its numbers.
     """
-    from fairbench.report.explained import explained_text
     from fairbench.report.table import summary_text
 
     colour, width = look()
     text = summary_text(summary, path=path, complete=complete, colour=colour, width=width)
-    typer.echo(text + (explained_text(summary, width) if explain else ""), nl=False)
+    if explain:
+        from fairbench.report.explained import explained_text
+
+        text += explained_text(summary, width)
+    typer.echo(text, nl=False)
 
 
 def check_explain(explain: bool, *, single: bool, as_json: bool) -> None:

@@ -31,7 +31,6 @@ from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
 from fairbench.sim.collector import no_collector
 from fairbench.sim.deadlines import Deadlines
-from fairbench.sim.disaggregated.build import disaggregated
 from fairbench.sim.engine.contracts import contract_of
 from fairbench.sim.engine.replica import Replica, WorkerOf, WorkerParts
 from fairbench.sim.eviction_reports import eviction_reports
@@ -147,11 +146,12 @@ class Simulation:
             swap_token_s=self.profile.pool.host_token_ps / PS_PER_S or None,
         )
         parts = [self._parts(index) for index in range(spec.routed_workers)]
-        workers: list[Replica] = (
-            disaggregated(spec, self.engine, parts)
-            if spec.prefill is not None
-            else [*map(worker_of or self.engine.worker, parts)]
-        )
+        if spec.prefill is None:
+            workers: list[Replica] = [*map(worker_of or self.engine.worker, parts)]
+        else:
+            from fairbench.sim.disaggregated.build import disaggregated  # few runs are
+
+            workers = disaggregated(spec, self.engine, parts)
         self.router.prepare(replace(self.setup, fleet=SimFleet(workers[: len(parts)])))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)
         deadlines = Deadlines(plans, costs_of(spec.gpu))
