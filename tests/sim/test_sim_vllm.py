@@ -219,8 +219,8 @@ def test_a_step_that_did_not_end_admitted_nobody():
 @pytest.mark.parametrize(
     ("limits", "named"),
     [
-        ({"pool_tokens": 31}, "pool_tokens 31"),
-        ({"pool_tokens": 320, "max_num_batched_tokens": 100}, "max_num_batched_tokens 100"),
+        ({"pool_tokens": 31}, "pool_tokens = 31"),
+        ({"pool_tokens": 320, "max_num_batched_tokens": 100}, "max_num_batched_tokens = 100"),
     ],
 )
 def test_limits_that_vllm_does_not_start_with_are_refused(limits, named):
