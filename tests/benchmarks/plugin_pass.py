@@ -55,20 +55,17 @@ class Load:
 class SGLang:
     """SGLang's scheduler, alone or with the plugin's hooks."""
 
-    limits = {"chunk": BUDGET, "max_prefill": BUDGET, "slots": SLOTS}
-
     def __init__(self, local):
         from sglang_seam import VERSION, RealEngine, configured
 
         from fairbench.live.plugins.config import plugin_config
         from fairbench.live.plugins.sglang.hooks import Hooks
 
+        limits = {"chunk": BUDGET, "max_prefill": BUDGET, "slots": SLOTS}
         hooks = None if local == "stock" else Hooks(plugin_config(local, {}), VERSION)
-        self._stack = configured(
-            "fcfs", hooks, conservativeness=1.0, match_limit=128, **self.limits
-        )
+        self._stack = configured("fcfs", hooks, conservativeness=1.0, match_limit=128, **limits)
         self._engine = RealEngine(
-            "fcfs", pool=POOL, ignore_eos=True, hooks=hooks, longest=2 * PROMPT, **self.limits
+            "fcfs", pool=POOL, ignore_eos=True, hooks=hooks, longest=2 * PROMPT, **limits
         )
         self._timer = Timer(self._engine.scheduler, "_get_new_batch_prefill_raw")
 

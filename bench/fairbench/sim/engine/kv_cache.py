@@ -147,11 +147,6 @@ class KVCache(PrefixTree[KVNode]):
 
     # Locks and recency.
 
-    def next_stamp(self) -> int:
-        """Return a new, latest access stamp."""
-        self._stamp += 1
-        return self._stamp
-
     def touch(self, node: KVNode) -> None:
         """Mark the whole path to ``node`` as used now. Whoever matches does, which may cut an edge.
 
@@ -241,6 +236,13 @@ class KVCache(PrefixTree[KVNode]):
             self.touch(lower)
 
     # Waiting requests, attached where their match ended.
+
+    def refresh(self, waiters: Iterable[Waiter]) -> None:
+        """Match these waiting requests; all others touch their prefixes too (``_refreshed``)."""
+        self._stamp += 1
+        self.refresh_stamp = self._stamp
+        for waiter in waiters:
+            self.attach(waiter)
 
     def attach(self, waiter: Waiter) -> None:
         """Match a waiting request at a refresh, from where its last match ended, if it had one.

@@ -9,7 +9,7 @@ from fairbench.core import Request
 from fairbench.schedulers.views import ClientLoad, Running, client_load
 
 if TYPE_CHECKING:
-    from fairbench.live.plugins.sglang.home import Tracked
+    from fairbench.live.plugins.sglang.tracked import Tracked
 
 CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens a request
 
