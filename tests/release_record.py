@@ -30,10 +30,11 @@ small KV pools.
   iteration: admissions, cached tokens, evictions, preemptions.
 - *Server*: whether a real server of this release was started with the plugin, on a CPU.
 
-Another release is refused before the engine is imported. `FAIRBENCH_ALLOW_UNTESTED_RELEASE=1` in
-the server's environment tries a newer one; older ones are always refused. Inside SGLang 0.5.17 to
-0.5.22 the streams cannot be played yet: the harness of the tests fits 0.5.23 only, whose rule for a
-spent budget also differs from theirs. Only the hooked functions were checked there.
+Another release is refused before the engine is imported. `--allow-untested-release` of `run` and
+`serve`, or `FAIRBENCH_ALLOW_UNTESTED_RELEASE=1` in the environment of a server started by hand,
+tries a newer one; older ones are always refused. Inside SGLang 0.5.17 to 0.5.22 the streams cannot
+be played yet: the harness of the tests fits 0.5.23 only, whose rule for a spent budget also differs
+from theirs. Only the hooked functions were checked there.
 
 | engine | release | hooked functions | serves correctly | decides as simulated | server |
 |---|---|---|---|---|---|

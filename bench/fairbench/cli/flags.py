@@ -23,6 +23,13 @@ Gateway = Annotated[
         help="Hold requests before the router, see `list gateways`. [default: none]",
     ),
 ]
+AllowUntested = Annotated[
+    bool,
+    Option(
+        "--allow-untested-release",
+        help="Try a release of SGLang or vLLM that is newer than the supported ones.",
+    ),
+]
 Eviction = Annotated[
     str | None,
     Option(

@@ -37,7 +37,7 @@ PANELS: Mapping[str, tuple[str, ...]] = {
     "Real servers": (
         *("backend", "base_url", "api", "output_lengths", "header", "api_key_file", "tp"),
         *("share_gpus", "schedule_policy", "load_format", "server_arg", "server_python"),
-        *("extra_body", "max_tokens_field", "rate_limited"),
+        *("allow_untested_release", "extra_body", "max_tokens_field", "rate_limited"),
         *("launcher", "ray_address", "hosts", "launch_command", "drivers", "driver_launcher"),
         *("ready_check_timeout_sec", "router_command"),
     ),

@@ -11,6 +11,7 @@ from typer import Option
 from fairbench.cli.bench_file import OutputDetails, OutputFile
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
+    AllowUntested,
     Eviction,
     Gateway,
     Goodput,
@@ -275,6 +276,7 @@ def run(
             "$FAIRBENCH_VLLM_PYTHON, or this one]"
         ),
     ] = None,
+    allow_untested_release: AllowUntested = False,
     launcher: Launcher = LOCAL,
     ray_address: RayAddress = None,
     hosts: Hosts = None,
@@ -324,7 +326,7 @@ def run(
     from fairbench.execute.context import run_context
     from fairbench.execute.requests import FLAGS, experiment
     from fairbench.live.backends.base import LiveOptions
-    from fairbench.live.backends.registry import check_live
+    from fairbench.live.backends.registry import check_live, try_untested
     from fairbench.workloads.traces.columns import parse_names
 
     named = locals()  # flags by name, as fairbench.run takes them too
@@ -335,6 +337,8 @@ def run(
     flags["misbehaving"] = heavy_clients(misbehaving)
     flags["router_command"] = split_command("--router-command", router_command)
     spec = experiment(flags, assigned(settings), experiment_file)
+    if allow_untested_release:
+        try_untested(spec)
     places = LauncherFlags(ray_address, hosts, launch_command)
     driven_from = driver_launcher_named(driver_launcher, places)  # first: the other reads its name
     options = LiveOptions(

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.flags import Gateway, assigned, given, goodput_flag, split_args
+from fairbench.cli.flags import AllowUntested, Gateway, assigned, given, goodput_flag, split_args
 from fairbench.cli.serve_flags import (
     AdminKeyFile,
     AdminPort,
@@ -39,6 +39,7 @@ from fairbench.cli.serve_flags import (
 )
 from fairbench.config.backend_names import STARTED
 from fairbench.errors import UsageError, unknown_name
+from fairbench.live.plugins.releases import allow_untested
 from fairbench.live.requirements import require_live_extra
 from fairbench.schedulers.setup import checked_weights
 from fairbench.tenants import with_tenants
@@ -47,7 +48,7 @@ DEFAULT_LOG_DIR = Path("results/serve")
 # Options for workers that this command starts.
 ONLY_WITH_DP = (
     *("local", "backend", "model", "gpu", "tp", "load_format", "server_arg", "time_scale"),
-    *("server_python", "ready_check_timeout_sec", "log_dir"),
+    *("server_python", "allow_untested_release", "ready_check_timeout_sec", "log_dir"),
 )
 ONLY_WITH_URLS = ("worker_key", "worker_key_file", "peer", "peer_key_file")
 
@@ -151,6 +152,7 @@ def serve(
             help="Python with SGLang for --dp. [default: $FAIRBENCH_SGLANG_PYTHON, or this one]"
         ),
     ] = None,
+    allow_untested_release: AllowUntested = False,
     ready_check_timeout_sec: Annotated[
         float, Option(min=1, help="Seconds within which workers of --dp must be ready.")
     ] = 600.0,
@@ -225,6 +227,9 @@ def serve(
         **given(started),
         "backend": {"kind": backend, **given(server)},
     }
+
+    if allow_untested_release:
+        allow_untested()
 
     def config_of(routed: Routed) -> RouterConfig:
         return RouterConfig(

@@ -15,6 +15,7 @@ from fairbench.errors import UsageError
 from fairbench.live.backends.base import LiveBackend, LiveOptions
 from fairbench.live.driver.target import check_headers
 from fairbench.live.launchers.local import LocalLauncher
+from fairbench.live.plugins.releases import allow_untested
 from fairbench.live.requirements import require_live_extra
 
 
@@ -67,6 +68,17 @@ def _check_drivers(spec: ExperimentSpec, drivers: int) -> None:
 def obeys(backend: BackendConfig | None, option: str) -> bool:
     """Return whether the backend (None: the simulator) supports an option of ``LiveOptions``."""
     return backend is not None and option in backend.run_options
+
+
+def try_untested(spec: ExperimentSpec) -> None:
+    """Try a release of the engine that is newer than the supported ones.
+
+    Raises UsageError for a backend without a real engine of ours.
+    """
+    if not obeys(spec.backend, "server_python"):
+        kinds = " or ".join(kinds_with("server_python"))
+        raise UsageError(f"--allow-untested-release: only with --backend {kinds}")
+    allow_untested()
 
 
 def python_misplaced() -> UsageError:

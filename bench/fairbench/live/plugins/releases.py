@@ -46,9 +46,20 @@ def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
     if os.environ.get(UNTESTED) != "1":
         raise UsageError(
             f"{engine} {found} is not supported: {window}; "
-            f"{UNTESTED}=1 in the server's environment tries a newer one"
+            f"--allow-untested-release, or {UNTESTED}=1 in the server's environment, tries "
+            "a newer one"
         )
     return False
+
+
+def allow_untested() -> None:
+    """Have this process, and servers that it starts, try an unknown newer release."""
+    os.environ[UNTESTED] = "1"
+
+
+def untested_environment() -> dict[str, str]:
+    """Return the environment by which a server elsewhere tries what this process would try."""
+    return {UNTESTED: "1"} if os.environ.get(UNTESTED) == "1" else {}
 
 
 def _numbers(release: str) -> tuple[int, ...]:
