@@ -1,10 +1,11 @@
 """CPU time of a scheduling pass inside the engines: python tests/benchmarks/plugin_pass.py ENGINE
 
-Run it in the environment of ``tests/sglang_cpu/install.sh`` (ENGINE is ``sglang``) or of
-``tests/vllm_cpu/install.sh`` (``vllm``). The engine's own scheduler, queue, cache and memory run
-without a model, sixteen requests at a time, while the queue is kept at a fixed length. Prompts have
-1,500 tokens. ``cold``: no two have a token in common. ``warm``: 1,000 of them are one of 64 cached
-prefixes. ``stock`` is the engine's own FCFS without the plugin.
+Run it in the environment of ``tests/sglang_cpu/install.sh`` (ENGINE is ``sglang``, with the prefix
+tree in Python, or ``sglang-rust``) or of ``tests/vllm_cpu/install.sh`` (``vllm``). The engine's own
+scheduler, queue, cache and memory run without a model, sixteen requests at a time, while the queue
+is kept at a fixed length. Prompts have 1,500 tokens. ``cold``: no two have a token in common.
+``warm``: 1,000 of them are one of 64 cached prefixes. ``stock`` is the engine's own FCFS without
+the plugin.
 
 Columns, medians: milliseconds of a pass that admits a request, the same of a pass in which the
 batch is full, and of an arrival. The pass of SGLang is ``_get_new_batch_prefill_raw``, that of vLLM
@@ -17,6 +18,7 @@ import cProfile
 import pstats
 import random
 import sys
+from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -55,7 +57,7 @@ class Load:
 class SGLang:
     """SGLang's scheduler, alone or with the plugin's hooks."""
 
-    def __init__(self, local):
+    def __init__(self, local, tree="radix"):
         from sglang_seam import VERSION, RealEngine, configured
 
         from fairbench.live.plugins.config import plugin_config
@@ -65,7 +67,13 @@ class SGLang:
         hooks = None if local == "stock" else Hooks(plugin_config(local, {}), VERSION)
         self._stack = configured("fcfs", hooks, conservativeness=1.0, match_limit=128, **limits)
         self._engine = RealEngine(
-            "fcfs", pool=POOL, ignore_eos=True, hooks=hooks, longest=2 * PROMPT, **limits
+            "fcfs",
+            pool=POOL,
+            ignore_eos=True,
+            hooks=hooks,
+            longest=2 * PROMPT,
+            tree=tree,
+            **limits,
         )
         self._timer = Timer(self._engine.scheduler, "_get_new_batch_prefill_raw")
 
@@ -179,13 +187,15 @@ def measure(engine, load, waiting, profile=None):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("engine", choices=["sglang", "vllm"])
+    parser.add_argument("engine", choices=["sglang", "sglang-rust", "vllm"])
     parser.add_argument("--waiting", type=int, nargs="+", default=[800, 2000])
     parser.add_argument("--schedulers", nargs="+", default=SCHEDULERS, choices=SCHEDULERS)
     parser.add_argument("--load", nargs="+", default=["cold", "warm"], choices=["cold", "warm"])
     parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
-    make = {"sglang": SGLang, "vllm": VLLM}[args.engine]
+    make = {"sglang": SGLang, "sglang-rust": partial(SGLang, tree="rust"), "vllm": VLLM}[
+        args.engine
+    ]
     print("| scheduler | load | waiting | pass, ms | batch full, ms | arrival, ms |")
     print("|---|---|---|---|---|---|")
     for local in args.schedulers:
