@@ -55,9 +55,10 @@ class Home:
         self.now_s = 0.0  # of the pass
 
     def _queue(self, kept: KeptBlocks | None) -> LiveQueue | BlockQueue:
-        batch, aware = LiveBatch(self._engine, self._tracked), self.scheduler.cache_aware
-        if aware and kept is not None:
+        batch = LiveBatch(self._engine, self._tracked)
+        if kept is not None:
             return BlockQueue(kept, batch, self._matched, self._theirs_of)
+        aware = self.scheduler.cache_aware
         return LiveQueue(batch, self._matched, self._prompt_of, cache_aware=aware)
 
     def _theirs_of(self, request: Request) -> Theirs:

@@ -47,7 +47,8 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         self._exporter: Exporter | None = None
         if self.log_stats:
             self._exporter = exporter_of(self._config, self.max_num_active_reqs)
-        self._kept = kept_blocks(self.kv_cache_manager)
+        aware = self._config.build().cache_aware
+        self._kept = kept_blocks(self.kv_cache_manager) if aware else None
         self._settle()
 
     def _settle(self) -> None:
