@@ -21,6 +21,7 @@ from fairbench.live.plugins.sglang.match_order import prefix_len
 from fairbench.schedulers.list_view import IN_BATCH_TOKENS
 
 POLICY_MODULE = "sglang.srt.managers.schedule_policy"
+BATCH_MODULE = "sglang.srt.managers.schedule_batch"
 RADIX_MODULE = "sglang.srt.mem_cache.radix_cache"
 UNIFIED_MODULE = "sglang.srt.mem_cache.unified_radix_cache"
 KNOWN_BY = 32  # tokens before a place that tell it from other places of the same depth
@@ -121,6 +122,7 @@ def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
         thresholds != (IN_BATCH_TOKENS, IN_BATCH_TOKENS)
         or method is None
         or tuple(inspect.signature(method).parameters) != ("waiting_queue", "policy")
+        or not hasattr(import_module(BATCH_MODULE).Req, "_compute_max_prefix_len")
         or getattr(tree, "disable", True)
         or tree.supports_fast_match_prefix()
     ):
@@ -140,8 +142,10 @@ def _is_radix(tree: Any) -> bool:
     """Return whether SGLang's RadixCache matches, inserts and evicts."""
     plain = import_module(RADIX_MODULE).RadixCache
     names = ("match_prefix", "insert", "evict", "_match_prefix_helper")
-    return isinstance(tree, plain) and all(
-        getattr(type(tree), name) is getattr(plain, name) for name in names
+    return (
+        isinstance(tree, plain)
+        and hasattr(tree, "_delete_leaf")
+        and all(getattr(type(tree), name, None) is getattr(plain, name, 0) for name in names)
     )
 
 
