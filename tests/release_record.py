@@ -30,8 +30,9 @@ KV pools.
   equal the simulator's in every iteration.
 - *Server*: whether the tests started a real server of the release with the plugin, on a CPU.
 
-The plugins refuse other releases before they import the engine. To try a newer release, set
-`FAIRBENCH_ALLOW_UNTESTED_RELEASE=1` in the server's environment; older releases are always refused.
+The plugins refuse other releases before they import the engine. To try a newer release, give
+`--allow-untested-release` to `run` or `serve`, or set `FAIRBENCH_ALLOW_UNTESTED_RELEASE=1` in the
+environment of a server that you start yourself. Older releases are always refused.
 For SGLang 0.5.17 to 0.5.22 only the hooked functions were checked, because the test harness
 supports only 0.5.23. Its rule for a spent budget differs from the older releases.
 

@@ -11,9 +11,7 @@ from live_router import CHAT, GENERATE, PATHS, cluster, router_before, until
 
 from fairbench.errors import UsageError
 from fairbench.live import headers
-from fairbench.live.plugins import ledger
-from fairbench.live.plugins.config import plugin_config
-from fairbench.live.plugins.sglang.home import Home
+from fairbench.live.plugins.sglang.tracked import request_of
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.request_tag import tagged, untagged
 from fairbench.live.router.problem import Problem
@@ -193,12 +191,11 @@ def test_emulated_workers_order_by_what_the_router_was_told(local, order):
 
 
 def test_in_sglang_the_scheduler_sees_client_and_deadlines():
-    home = Home(plugin_config("edf", {}), ledger.Ledger(), lambda refresh: [], lambda req: 0)
     req = SimpleNamespace(
         rid="1",
         routing_key=tagged("ann", Due(None, 9.0), 7.0),
         origin_input_ids=[1],
         sampling_params=SimpleNamespace(max_new_tokens=1),
     )
-    request = home._request(req, 100.0)
+    request = request_of(req, 0, 100.0)
     assert (request.client, request.first_token_by_s, request.deadline_s) == ("ann", None, 102.0)

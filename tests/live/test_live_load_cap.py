@@ -87,9 +87,9 @@ def test_as_in_the_simulator_a_sglang_batch_is_full_once_the_cap_refused_somebod
     def original(scheduler):
         return sglang_pass(hooks.home, scheduler.waiting_queue), batch
 
-    assert len(hooks.admit(original, scheduler)[0]) == 2
+    assert len(hooks.admission.admit(original, scheduler)[0]) == 2
     assert batch.batch_is_full is full
-    hooks.admit(lambda scheduler: (None, SimpleNamespace(**vars(batch))), scheduler)
+    hooks.admission.admit(lambda scheduler: (None, SimpleNamespace(**vars(batch))), scheduler)
     assert not hooks.home.capped  # of that pass
 
 

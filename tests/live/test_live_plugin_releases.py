@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 
 import fairbench
 from fairbench.cli.app import app
+from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
+from fairbench.live.backends.registry import live_backend, try_untested
 from fairbench.live.backends.sglang import SERVER_PYTHON
 from fairbench.live.plugins.releases import UNTESTED, check_release, installed
 from fairbench.live.plugins.sglang.release import check_target
@@ -27,7 +29,10 @@ def test_a_release_of_the_window_is_supported(found):
     [
         ("", "SGLang is not installed in this Python"),
         ("0.5.16", "SGLang 0.5.16 is not supported: the schedulers run inside 0.5.17 to 0.5.23"),
-        ("0.5.24", f"inside 0.5.17 to 0.5.23; set {UNTESTED}=1 in the server's"),
+        (
+            "0.5.24",
+            "inside 0.5.17 to 0.5.23; to try a newer release, give --allow-untested",
+        ),
     ],
 )
 def test_another_is_refused_with_the_window(found, says, monkeypatch):
@@ -43,6 +48,18 @@ def test_an_unknown_newer_release_is_tried_if_so_asked_and_an_older_one_never(mo
     assert not check_release("SGLang", "0.5.100", WINDOW)
     with pytest.raises(UsageError, match=r"0\.5\.16 is not supported"):
         check_release("SGLang", "0.5.16", WINDOW)
+
+
+def test_the_flag_reaches_the_servers_and_is_refused_without_a_real_engine(monkeypatch):
+    monkeypatch.setenv(UNTESTED, "0")
+    spec = resolve({"backend": {"kind": "sglang"}, "model": "meta-llama/Llama-3.1-8B"})
+    assert UNTESTED not in live_backend(spec)._plugin()
+    try_untested(spec)
+    assert not check_release("SGLang", "0.6.0", WINDOW)
+    assert live_backend(spec)._plugin()[UNTESTED] == "1"
+    refused = CliRunner().invoke(app, ["run", "--allow-untested-release"])
+    assert refused.exit_code == 2
+    assert "--allow-untested-release needs --backend sglang or vllm" in refused.stderr
 
 
 def test_the_version_is_read_from_metadata_of_the_first_that_is_there():

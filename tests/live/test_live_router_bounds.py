@@ -19,8 +19,7 @@ from fairbench.core import Request, Segment
 from fairbench.live.headers import HEALTH, OTHERS
 from fairbench.live.http_server import listening
 from fairbench.live.plugins import ledger, prometheus
-from fairbench.live.plugins.config import plugin_config
-from fairbench.live.plugins.sglang.home import Home, client_of
+from fairbench.live.plugins.sglang.tracked import client_of, request_of
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router import client_totals
 from fairbench.live.router.app import router_app
@@ -126,14 +125,13 @@ def test_what_a_server_asks_itself_is_nobodys():
     assert client_of(asked) == HEALTH
     asked.rid = "1234"
     assert client_of(asked) == "default"
-    home = Home(plugin_config("vtc", {}), ledger.Ledger(), lambda refresh: [], lambda req: 0)
     req = SimpleNamespace(
         rid="HEALTH_CHECK",
         routing_key=None,
         origin_input_ids=[1],
         sampling_params=SimpleNamespace(max_new_tokens=1),
     )
-    assert home._request(req, 0.0).client == HEALTH
+    assert request_of(req, 0, 0.0).client == HEALTH
 
 
 JUNK = {

@@ -25,6 +25,8 @@ from fairbench.live.plugins.sglang.release import DISTRIBUTIONS, SUPPORTED
 VERSION = installed(DISTRIBUTIONS) or SUPPORTED[-1]
 FITS = ("0.5.23",)  # older releases import and begin here, and then end a stream before its end
 
+RADIX = "radix"
+
 MODULES = {
     "torch": "torch",
     "runtime_context": "sglang.srt.runtime_context",
@@ -134,7 +136,7 @@ def _scheduler_class():
     sgl = sglang()
 
     class Bare(sgl.scheduler.Scheduler):
-        def __init__(self, pool, chunk, max_prefill, slots, policy, longest, on_evict):
+        def __init__(self, pool, chunk, max_prefill, slots, policy, longest, on_evict, tree):
             self.__dict__ |= dict.fromkeys(NONE) | dict.fromkeys(OFF, False)
             self.disaggregation_mode = sgl.disaggregation.DisaggregationMode.NULL
             self.spec_algorithm = sgl.spec_info.SpeculativeAlgorithm.NONE
@@ -142,14 +144,14 @@ def _scheduler_class():
             self.chunked_prefill_size, self.max_prefill_tokens = chunk, max_prefill
             self.waiting_queue, self.retracted, self.on_evict = [], [], on_evict
             self.running_batch = sgl.schedule_batch.ScheduleBatch(reqs=[], batch_is_full=False)
-            self._make_memory(pool, slots, longest)
+            self._make_memory(pool, slots, longest, tree)
             self.policy = sgl.schedule_policy.SchedulePolicy(
                 policy, self.tree_cache, False, False, False
             )
             self.new_token_ratio_tracker = ratio_tracker(sgl)
             self._make_surroundings()
 
-        def _make_memory(self, pool, slots, longest):
+        def _make_memory(self, pool, slots, longest, tree):
             on_evict = self.on_evict
 
             class Cache(sgl.radix_cache.RadixCache):
@@ -159,7 +161,8 @@ def _scheduler_class():
 
             rows = sgl.memory_pool.ReqToTokenPool(slots, longest + 8, "cpu", False)
             tokens = sgl.token.TokenToKVPoolAllocator(pool, sgl.torch.float32, "cpu", None, False)
-            self.tree_cache = Cache(sgl.cache_init_params.CacheInitParams(False, rows, tokens, 1))
+            params = sgl.cache_init_params.CacheInitParams(False, rows, tokens, 1)
+            self.tree_cache = Cache(params) if tree == RADIX else unified_cache(params, tree)
             self.req_to_token_pool, self.token_to_kv_pool_allocator = rows, tokens
 
         def _make_surroundings(self):
@@ -189,6 +192,14 @@ def _scheduler_class():
             super()._add_request_to_queue(req, is_retracted)
 
     return Bare
+
+
+def unified_cache(params, core):
+    """SGLang's UnifiedRadixCache with its tree in "rust" or in "python"."""
+    memory = "sglang.srt.mem_cache"
+    full = import_module(f"{memory}.unified_cache.component_type").ComponentType.FULL
+    params.tree_components, params.tree_core_backend = (full,), core
+    return import_module(f"{memory}.unified_radix_cache").UnifiedRadixCache(params)
 
 
 def ratio_tracker(sgl):
@@ -279,7 +290,8 @@ class RealEngine:
     """A SGLang scheduler with an empty KV pool, within ``configured``.
 
     With the plugin's ``hooks`` it schedules as these say, and ``policy`` has to be "fcfs".
-    No request with its output may be longer than ``longest``. ``on_evict`` hears of tree nodes.
+    No request with its output may be longer than ``longest``. ``on_evict`` hears of nodes of the
+    radix tree, which is the RadixCache, or a ``unified_cache`` in the language that ``tree`` names.
     """
 
     def __init__(
@@ -294,11 +306,12 @@ class RealEngine:
         hooks=None,
         longest=None,
         on_evict=lambda node: None,
+        tree=RADIX,
     ):
         self._sgl = sglang()
         self._hooks = hooks
         self.scheduler = _scheduler_class()(
-            pool, chunk, max_prefill, slots, policy, longest or pool, on_evict
+            pool, chunk, max_prefill, slots, policy, longest or pool, on_evict, tree
         )
         self._outputs = {}
         self._ignore_eos = ignore_eos
@@ -349,7 +362,9 @@ class RealEngine:
 class SteppedEngine:
     """A SGLang scheduler that is run iteration by iteration. ``close`` it."""
 
-    def __init__(self, policy, *, pool, hooks=None, conservativeness, match_limit, **limits):
+    def __init__(
+        self, policy, *, pool, hooks=None, conservativeness, match_limit, tree=RADIX, **limits
+    ):
         ignore_eos = limits.pop("ignore_eos")
         self._configured = configured(
             policy,
@@ -365,6 +380,7 @@ class SteppedEngine:
             hooks=hooks,
             ignore_eos=ignore_eos,
             on_evict=lambda node: self._evicted.append((tuple(path(node)), len(node.key))),
+            tree=tree,
             **limits,
         )
         self.submit = self._engine.submit

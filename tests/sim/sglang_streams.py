@@ -130,7 +130,7 @@ def random_prompt(draw, earlier, number, longest):
     return prompt
 
 
-def ask_sglang(policy, stream, hooks=None):
+def ask_sglang(policy, stream, hooks=None, **engine):
     """What SGLang does, by iteration; with the plugin's ``hooks``, as our scheduler has it."""
     tokens, done, clock = Tokens(), {}, 0
     engine = SteppedEngine(
@@ -143,6 +143,7 @@ def ask_sglang(policy, stream, hooks=None):
         match_limit=stream.limit,
         ignore_eos=stream.full,
         hooks=hooks,
+        **engine,
     )
     waiting = list(enumerate(stream.arrivals))
 

@@ -136,7 +136,7 @@ def test_what_no_engine_would_obey_is_refused(given, settings, said):
 
 
 def test_what_vllm_would_not_start_with_is_refused():
-    with pytest.raises(UsageError, match="max_num_batched_tokens 64 must be at least"):
+    with pytest.raises(UsageError, match="max_num_batched_tokens = 64: must be at least"):
         simulate(vllm_spec("fcfs", vllm__max_num_batched_tokens=64, vllm__max_num_seqs=65))
 
 

@@ -163,7 +163,7 @@ class KVCacheAgainstTokens(RuleBasedStateMachine):
     def wait(self, text):
         """A request arrives. At a refresh all that wait are touched, one by one; it is matched
         then, and so are those whose match has changed."""
-        self.cache.refresh_stamp = self.cache.next_stamp()
+        self.cache.refresh(())
         self.arrived += 1
         self.waiting.append((Waiting(text, self.arrived), tokens_of(text)))
         for waiter, tokens in self.waiting:

@@ -6,14 +6,17 @@ The same object, the same random streams: both have to do the same in every iter
 import random
 from collections import Counter
 from math import inf
+from unittest import mock
 from zlib import crc32
 
 import pytest
 from sglang_seam import VERSION, why_absent
 from sglang_streams import ask_ours, ask_ours_under, ask_sglang, assert_alike, random_stream
 
+import fairbench.live.plugins.sglang.hooks as hooks_module
 from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.sglang.hooks import Hooks
+from fairbench.live.plugins.sglang.kept_view import KeptView
 from fairbench.schedulers.base import Preempt
 from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.local.fcfs import FCFS
@@ -61,6 +64,23 @@ def test_a_scheduler_admits_alike_in_both_homes(case, cap):
         seen["recomputed"] += hooks.home.ledger.total("recomputed_tokens")
     assert min(seen["retracted"], seen["recomputed"]) > 0
     assert seen["passes"] > 500
+
+
+@pytest.mark.parametrize("tree", ["radix", "rust", "python"])
+@pytest.mark.parametrize("case", ["lpm", "lpm-limited", "dlpm-skip"])
+def test_kept_matches_decide_as_matches_of_every_pass(case, tree):
+    """In each of SGLang's trees; what is evicted is compared in the first."""
+    settings = SCHEDULERS[case]
+    name = next(iter(settings), case).split(".")[0]
+    for seed in range(12):
+        stream = random_stream(seed)
+        kept = Hooks(plugin_config(name, settings), VERSION)
+        done = ask_sglang("fcfs", stream, kept, tree=tree)
+        assert isinstance(kept.home.view, KeptView)
+        with mock.patch.object(hooks_module, "kept_tree", return_value=None):
+            asked = Hooks(plugin_config(name, settings), VERSION)
+            assert ask_sglang("fcfs", stream, asked, tree=tree) == done
+        assert not isinstance(asked.home.view, KeptView)
 
 
 class Displacing(FCFS):

@@ -9,6 +9,7 @@ from vllm_seam import why_absent
 
 from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.live.plugins.config import plugin_environment
+from fairbench.live.plugins.vllm.kept_blocks import BlockQueue
 
 pytestmark = [
     pytest.mark.slow,
@@ -113,6 +114,32 @@ def test_an_unknown_release_is_refused(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         fair_engine(LIMITS, "vtc", {}, lambda: 0.0)
     assert "inside 0.1.0 to 0.1.0" in capsys.readouterr().err
+
+
+def test_kept_matches_follow_the_cache_and_its_reset():
+    engine = fair_engine(LIMITS, "lpm", {}, lambda: 0.0)
+    scheduler = engine.scheduler
+    scheduler.add_request(engine.request(0, range(40), [7], client="a"))
+    while engine.step():
+        pass
+    for number, first in ((1, 100), (2, 0)):
+        scheduler.add_request(engine.request(number, range(first, first + 40), [7], client="a"))
+    view = scheduler.home.view
+    assert isinstance(view, BlockQueue)
+
+    def order():
+        return [(view.matched_tokens(one), one.request_id) for one in view.match_order()]
+
+    assert order() == [(32, 2), (0, 1)]
+    engine.hits.clear()
+    assert order() == [(32, 2), (0, 1)]
+    assert engine.hits == {}  # nobody was looked up again
+    for _ in range(2):
+        assert scheduler.reset_prefix_cache()
+        assert order() == [(0, 2), (0, 1)]
+    while engine.step():
+        pass
+    assert scheduler.home.idle
 
 
 def test_a_reset_of_an_idle_cache_begins_afresh():

@@ -44,6 +44,14 @@ Explain = Annotated[
         "--explain",
     ),
 ]
+AllowUntested = Annotated[
+    bool,
+    option(
+        SERVERS,
+        "Try a release of SGLang or vLLM that is newer than the supported ones.",
+        "--allow-untested-release",
+    ),
+]
 ReadyTimeout = Annotated[
     float,
     option(

@@ -11,6 +11,7 @@ from fairbench.cli.bench_file import OnSaved, OutputDetails, OutputFile, run_lin
 from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
+    AllowUntested,
     Explain,
     NoProgress,
     ReadyTimeout,
@@ -127,6 +128,7 @@ def run(
             metavar="|".join(DRIVER_LAUNCHERS),
         ),
     ] = LOCAL,
+    allow_untested_release: AllowUntested = False,
     ready_check_timeout_sec: ReadyTimeout = 600.0,
     result_dir: Annotated[
         Path, option(OUTPUT, "Parent directory; each run makes a new directory in it.")
@@ -160,6 +162,10 @@ def run(
         drivers,
         driver_launcher,
     )
+    if allow_untested_release:
+        from fairbench.live.backends.registry import try_untested
+
+        try_untested(spec)
     options = live_options(spec, live)
     on_saved = run_lines(output_file, details=output_details)
     with run_context(shown_progress(not disable_tqdm)) as context:

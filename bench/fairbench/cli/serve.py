@@ -15,6 +15,7 @@ from typer import Option
 from fairbench.cli.flags import takes
 from fairbench.config.flags.serve import SERVE, ServeFlags
 from fairbench.errors import UsageError, unknown_name
+from fairbench.live.plugins.releases import allow_untested
 from fairbench.live.requirements import require_live_extra
 from fairbench.schedulers.setup import checked_weights
 from fairbench.tenants import with_tenants
@@ -24,7 +25,7 @@ MAX_QUEUE, STALL_S, GRACE_S, READY_S = 10_000, 120.0, 30.0, 600.0
 # Options for workers that this command starts.
 ONLY_WITH_DP = (
     *("local", "backend", "model", "gpu", "tp", "load_format", "server_args", "time_scale"),
-    *("server_python", "ready_check_timeout_sec", "log_dir"),
+    *("server_python", "allow_untested_release", "ready_check_timeout_sec", "log_dir"),
 )
 ONLY_WITH_URLS = ("worker_key", "worker_key_file", "peer", "peer_key_file")
 
@@ -71,6 +72,8 @@ def serve(
     from fairbench.live.tls import server_tls
 
     _check_together(flags)
+    if flags.get("allow_untested_release"):
+        allow_untested()
     logging.basicConfig(level=logging.INFO, format="fairbench: %(message)s")
     host, port = flags.get("host", "127.0.0.1"), flags.get("port", 8000)
     known = read_keys(keys_file) if (keys_file := flags.get("keys")) else None

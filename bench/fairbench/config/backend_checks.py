@@ -92,7 +92,7 @@ def check_run_options(spec: ExperimentSpec, given: RunOptions) -> None:
     if given.server_python and not obeys(spec.backend, "server_python"):
         raise python_misplaced()
     if given.launcher and not obeys(spec.backend, "launcher"):
-        raise UsageError(f"--launcher needs --backend {_kinds_with('launcher')}")
+        raise UsageError(f"--launcher needs --backend {kinds_with('launcher')}")
     if given.driver_launcher and spec.backend is None:
         raise UsageError(
             "--driver-launcher needs real servers, because a simulation has no drivers; give "
@@ -119,8 +119,9 @@ def obeys(backend: BackendConfig | None, option: str) -> bool:
 
 def python_misplaced() -> UsageError:
     """Return the error for ``--server-python`` if no server would be started with it."""
-    return UsageError(f"--server-python needs --backend {_kinds_with('server_python')}")
+    return UsageError(f"--server-python needs --backend {kinds_with('server_python')}")
 
 
-def _kinds_with(option: str) -> str:
+def kinds_with(option: str) -> str:
+    """Return the backends that support an option of ``LiveOptions``, in words."""
     return " or ".join(kind for kind, cls in KINDS.items() if option in cls.run_options)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, Self, TypeVar
 
-from fairbench.core import Prompt
+from fairbench.core import Prompt, Request
 from fairbench.schedulers.prefix_tree import Place
 
 
@@ -25,6 +25,7 @@ N = TypeVar("N", bound=CacheNode)
 class Waiter(Protocol[N]):
     """A waiting request attached to the node at which its last match ended."""
 
+    request: Request
     prompt: Prompt
     total: int
     node: N | None
@@ -35,27 +36,29 @@ class Waiter(Protocol[N]):
         ...
 
 
-class PrefixCache(Protocol[N]):
-    """Cached prefixes, and the waiting requests that are attached to them.
+class MatchCache(Protocol[N]):
+    """Cached prefixes as a queue in match order needs them.
 
-    ``on_moved`` hears of a waiter whose match has changed, once it is attached.
+    ``on_moved`` hears of a waiter whose match may have changed, once it is attached.
+    ``refresh_stamp`` is the access stamp of the last refresh.
     """
 
-    root: N
     on_moved: Callable[[Waiter[N]], None] | None
     refresh_stamp: int
 
-    def next_stamp(self) -> int:
-        """Return a new, latest access stamp."""
-        ...
-
-    def attach(self, waiter: Waiter[N]) -> None:
-        """Match a waiting request, from the end of its last match if any."""
+    def refresh(self, waiters: Iterable[Waiter[N]]) -> None:
+        """Match these waiting requests, and touch what every waiting request matches."""
         ...
 
     def detach(self, waiter: Waiter[N]) -> None:
         """Forget a waiting request."""
         ...
+
+
+class PrefixCache(MatchCache[N], Protocol[N]):
+    """Cached prefixes that a simulated worker matches and touches."""
+
+    root: N
 
     def descend(self, node: N, prompt: Prompt, place: Place, limit: int) -> tuple[N, Place]:
         """Walk on from ``node``, which ends at ``place`` of the prompt, to depth ``limit``."""

@@ -256,6 +256,9 @@ class ServeFlags(TypedDict, total=False):
             repeats=True,
         ),
     ]
+    allow_untested_release: Annotated[
+        bool, _flag("Try a release of SGLang or vLLM that is newer than the supported ones.")
+    ]
     time_scale: Annotated[
         float | None,
         _flag("Speed of emulators started with --dp: emulated seconds per real second."),

@@ -14,6 +14,7 @@ from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.launchers.local import LocalLauncher
 from fairbench.live.plugins.config import LOCAL, plugin_environment
+from fairbench.live.plugins.releases import untested_environment
 from fairbench.live.processes.server_python import ServerPython
 from fairbench.live.sent_names import sent_weights
 
@@ -41,7 +42,8 @@ class RealServerBackend(WorkerBackend[R]):
         """Return the environment variables that configure the plugin."""
         if self.config.schedule_policy is not None:
             return {LOCAL: ""}  # whatever this process was told itself
-        return plugin_environment(self.spec.local, self.spec.settings, sent_weights(self.spec))
+        told = plugin_environment(self.spec.local, self.spec.settings, sent_weights(self.spec))
+        return told | untested_environment()
 
     def _wanted(self, python: ServerPython, options: LiveOptions, *, on_cpu: bool) -> Wanted:
         config, model = self.config, self.spec.model

@@ -10,10 +10,12 @@ from importlib import import_module
 from typing import Any
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.backend_checks import RunOptions, check_run_options
+from fairbench.config.backend_checks import RunOptions, check_run_options, kinds_with, obeys
+from fairbench.errors import UsageError
 from fairbench.live.backends.base import LiveBackend, LiveOptions
 from fairbench.live.driver.target import check_headers
 from fairbench.live.launchers.local import LocalLauncher
+from fairbench.live.plugins.releases import allow_untested
 from fairbench.live.requirements import require_live_extra
 
 
@@ -30,6 +32,16 @@ def same_workers(one: ExperimentSpec, other: ExperimentSpec) -> bool:
     if one.backend is None or other.backend is None:
         return False
     return live_backend(one).needs() == live_backend(other).needs()
+
+
+def try_untested(spec: ExperimentSpec) -> None:
+    """Try a release of the engine that is newer than the supported ones.
+
+    Raises UsageError for a backend without a real engine of ours.
+    """
+    if not obeys(spec.backend, "server_python"):
+        raise UsageError(f"--allow-untested-release needs --backend {kinds_with('server_python')}")
+    allow_untested()
 
 
 def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:

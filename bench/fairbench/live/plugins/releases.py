@@ -45,10 +45,20 @@ def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
         raise UsageError(f"{engine} {found} is not supported: {window}")
     if os.environ.get(UNTESTED) != "1":
         raise UsageError(
-            f"{engine} {found} is not supported: {window}; set {UNTESTED}=1 in the "
-            "server's environment to try a newer version"
+            f"{engine} {found} is not supported: {window}; to try a newer release, give "
+            f"--allow-untested-release, or set {UNTESTED}=1 in the server's environment"
         )
     return False
+
+
+def allow_untested() -> None:
+    """Have this process, and servers that it starts, try an unknown newer release."""
+    os.environ[UNTESTED] = "1"
+
+
+def untested_environment() -> dict[str, str]:
+    """Return the environment by which a server elsewhere tries what this process would try."""
+    return {UNTESTED: "1"} if os.environ.get(UNTESTED) == "1" else {}
 
 
 def _numbers(release: str) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ Rules as in SGLang 0.5.23's RadixCache (docs/appendix/engine.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush
 
 from fairbench.compiled import mypyc_attr
@@ -146,11 +146,6 @@ class KVCache(PrefixTree[KVNode]):
 
     # Locks and recency.
 
-    def next_stamp(self) -> int:
-        """Return a new, latest access stamp."""
-        self._stamp += 1
-        return self._stamp
-
     def touch(self, node: KVNode) -> None:
         """Mark the whole path to ``node`` as used now.
 
@@ -228,6 +223,13 @@ class KVCache(PrefixTree[KVNode]):
             self.touch(lower)
 
     # Waiting requests, attached where their match ended.
+
+    def refresh(self, waiters: Iterable[Waiter]) -> None:
+        """Match these waiting requests; all others touch their prefixes too (``_refreshed``)."""
+        self._stamp += 1
+        self.refresh_stamp = self._stamp
+        for waiter in waiters:
+            self.attach(waiter)
 
     def attach(self, waiter: Waiter) -> None:
         """Match a waiting request at a refresh, from the end of its last match if any.

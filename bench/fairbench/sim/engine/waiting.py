@@ -1,137 +1,40 @@
-"""A worker's waiting queue, kept sorted so that no pass has to walk it.
-
-Gives what ``list_view.ListView`` gives (and is tested equal to it), at a cost that follows what
-changed: match lengths change only where the tree changes, and SGLang's stable in-place sort only
-moves requests whose match length changed.
-"""
+"""A simulated worker's waiting queue."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Collection
 from itertools import islice
-from typing import Generic
 
-from fairbench.core import Prompt, Request
-from fairbench.schedulers.list_view import IN_BATCH_TOKENS, head_of
+from fairbench.core import Request
 from fairbench.schedulers.prefix_tree import Place, place_at
-from fairbench.schedulers.views import NothingRunning, RunningView
-from fairbench.sim.engine.match_order import MatchOrder
-from fairbench.sim.engine.scans import MatchScan, QueueScan
-from fairbench.sim.engine.waiting_entry import DEPRIORITIZED, Entry
-from fairbench.sim.prefix_cache import N, PrefixCache, Waiter
-from fairbench.sim.sequence import Sequence
+from fairbench.sim.engine.matched_queue import MatchedQueue
+from fairbench.sim.prefix_cache import N, PrefixCache
 
 TOUCH_EVERY, TOUCH_COUNT = 32, 128  # LRU touch of the list's head in passes that match nothing
-FIRST = -(1 << 62)  # before every match
 
 
-class WaitingQueue(Generic[N]):
-    """The simulator's WaitingView. Match order is kept only if ``cache_aware``.
-
-    With ``in_batch`` a cold request that shares its first tokens with one ahead of it comes last.
-    Use: ``enter`` arrivals; in a pass let the scheduler look, ``admit`` what is admitted, then
-    ``end_pass``.
-    """
+class WaitingQueue(MatchedQueue[N]):
+    """The queue before a simulated cache, which it matches and touches as SGLang does."""
 
     def __init__(self, cache: PrefixCache[N], cache_aware: bool, *, in_batch: bool = True) -> None:
-        self.running: RunningView = NothingRunning()
-        self._cache = cache
-        self._cache_aware = cache_aware
-        self._in_batch = in_batch
-        self._queue: OrderedDict[int, Entry[N]] = OrderedDict()
-        self._of_client: dict[str, OrderedDict[int, Entry[N]]] = {}
-        self.entries: dict[Request, Entry[N]] = {}
-        self._sorted = MatchOrder()
-        self._leaving: list[Entry[N]] = []
-        self._dirty: list[Entry[N]] = []
-        self._fresh: list[Entry[N]] = []  # has no place in the sorted list yet
-        self._cold: dict[Prompt, dict[Entry[N], None]] = {}
-        self._leader: dict[Prompt, Entry[N]] = {}
-        self._joined: dict[Prompt, list[Entry[N]]] = {}  # groups whose leader may have changed
-        self._number = self._front = 0
-        self._low = self._high = 0
-        self._looked = False  # match_order has been called in this pass
+        super().__init__(cache, cache_aware, in_batch=in_batch)
+        self._tree = cache
         self._unmatched_passes = 0
-        if cache_aware:
-            cache.on_moved = self._on_moved
 
-    # The WaitingView.
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def clients(self) -> Collection[str]:
-        return self._of_client.keys()
-
-    def oldest(self, client: str) -> Request:
-        return next(iter(self._of_client[client].values())).request
-
-    def queue_order(self) -> QueueScan:
-        return QueueScan(iter(self._queue.values()))
-
-    def match_order(self, *, refresh: bool = True) -> MatchScan:
-        assert self._cache_aware, "match order is kept only for a cache-aware scheduler"
-        if refresh:
-            self._refresh()
-        elif not self._looked:
-            self.pass_unmatched()
-        self._looked = True
-        return self._match_scan()
-
-    def matched_tokens(self, request: Request) -> int:
-        entry = self.entries[request]
-        if entry.node is None or entry.dirty:
-            return self.match(request)[0].depth
-        return entry.matched
-
-    # The home's side.
-
-    def enter(self, sequence: Sequence, *, first: bool = False) -> None:
-        """Add an arrival or a retracted request at the tail, or at the head with ``first``."""
-        if first:
-            self._front -= 1
-        else:
-            self._number += 1
-        entry: Entry[N] = Entry(sequence, self._front if first else self._number)
-        if first:
-            entry.key = FIRST
-        client = entry.request.client
-        if (mine := self._of_client.get(client)) is None:
-            mine = self._of_client[client] = OrderedDict()
-        self._queue[entry.number] = mine[entry.number] = entry
-        if first:
-            for queue in (self._queue, mine):
-                queue.move_to_end(entry.number, last=False)
-        self.entries[entry.request] = entry
-        if self._cache_aware:
-            self._dirty.append(entry)
-            self._fresh.append(entry)
-
-    def sequence_of(self, request: Request) -> Sequence:
-        """Return the request's waiting sequence. Raises KeyError if it is not waiting."""
-        return self.entries[request].sequence
+    def matched_now(self, request: Request) -> int:
+        return self.match(request)[0].depth
 
     def match(self, request: Request) -> tuple[N, Place]:
         """Match a candidate (at most its length - 1), touching its path."""
         entry = self.entries[request]
         node, place, limit = entry.node, entry.place, entry.total - 1
         if node is None:
-            node, place = self._cache.root, (0, 0)
+            node, place = self._tree.root, (0, 0)
         elif node.depth > limit and node.parent is not None:  # all is cached, but one is computed
             node = node.parent
             place = place_at(entry.prompt, node.depth)
-        node, place = self._cache.descend(node, entry.prompt, place, limit)
-        self._cache.touch(node)
+        node, place = self._tree.descend(node, entry.prompt, place, limit)
+        self._tree.touch(node)
         return node, place
-
-    def __contains__(self, request: object) -> bool:
-        return request in self.entries
-
-    def withdraw(self, request: Request) -> None:
-        """Remove a waiting request that will not run. Do not call this during a scheduling pass."""
-        self.admit(request)
-        self.end_pass()
 
     def pass_unmatched(self) -> None:
         """Touch the queue's head in some passes. Call this in every pass without matching."""
@@ -142,141 +45,10 @@ class WaitingQueue(Generic[N]):
 
     def touch_head(self, count: int) -> None:
         """Refresh the prefixes of the first ``count`` requests of the list, head last."""
-        cache = self._cache
+        cache = self._tree
         if self._cache_aware:
             head = [self.entries[request] for request in islice(self._match_scan(), count)]
         else:
             head = list(islice(self._queue.values(), count))
         for entry in reversed(head):
             cache.touch(cache.match(entry.prompt, entry.total)[0])
-
-    def admit(self, request: Request) -> None:
-        """Remove an admitted request from the view; scans of this pass skip the request."""
-        entry = self.entries.pop(request)
-        entry.admitted = True
-        mine = self._of_client[request.client]
-        del mine[entry.number]
-        if not mine:
-            del self._of_client[request.client]
-        self._leaving.append(entry)
-
-    def end_pass(self) -> None:
-        """Remove admitted requests from the queue.
-
-        Scans that were started earlier become invalid.
-        """
-        for entry in self._leaving:
-            del self._queue[entry.number]
-            if not self._cache_aware:
-                continue
-            if entry.placed:
-                self._sorted.remove(entry.order)
-            self._leave_group(entry)
-            if entry.node is not None:
-                self._cache.detach(entry)
-        self._leaving.clear()
-        self._looked = False
-
-    # Keeping the order.
-
-    def _match_scan(self) -> MatchScan:
-        """Return a scan of all requests in match order.
-
-        A newcomer gets its place from a refresh or when a scan needs it. Most newcomers never get
-        the tail place at which they arrive.
-        """
-        for entry in self._fresh:
-            if not entry.admitted:
-                entry.placed = True
-                self._sorted.add(entry.order)
-        self._fresh.clear()
-        return MatchScan(self._sorted)
-
-    def _on_moved(self, waiter: Waiter[N]) -> None:
-        assert isinstance(waiter, Entry)
-        if not waiter.dirty:
-            waiter.dirty = True
-            self._dirty.append(waiter)
-
-    def _refresh(self) -> None:
-        """Apply SGLang's matching and stable sort to the list."""
-        cache = self._cache
-        cache.refresh_stamp = cache.next_stamp()
-        changed: dict[Entry[N], None] = {}
-        for entry in self._dirty:
-            entry.dirty = False
-            if entry.admitted:
-                continue
-            cache.attach(entry)
-            changed[entry] = None
-            self._regroup(entry)
-        self._dirty.clear()
-        self._elect_leaders(changed)
-        self._move(changed, cache.refresh_stamp)
-        self._fresh.clear()  # all of them have moved
-
-    def _regroup(self, entry: Entry[N]) -> None:
-        """Put a cold request into the group of its first 32 tokens; remove a warm one."""
-        assert entry.node is not None
-        cold = self._in_batch and entry.node.depth <= IN_BATCH_TOKENS
-        if cold == (entry.head is not None):
-            return
-        if not cold:
-            self._leave_group(entry)
-        elif (head := head_of(entry.prompt)) is not None:
-            entry.head = head
-            self._cold.setdefault(head, {})[entry] = None
-            self._joined.setdefault(head, []).append(entry)
-
-    def _leave_group(self, entry: Entry[N]) -> None:
-        if (head := entry.head) is None:
-            return
-        entry.head = None
-        group = self._cold[head]
-        del group[entry]
-        if not group:
-            del self._cold[head]
-            self._leader.pop(head, None)
-        elif self._leader.get(head) is entry:
-            del self._leader[head]
-            self._joined.setdefault(head, [])
-
-    def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
-        """Choose the first request of each group, which is matched normally; others go last."""
-        for head, joined in self._joined.items():
-            if not (group := self._cold.get(head)):
-                continue
-            old = self._leader.get(head)
-            candidates = group if old is None else [old, *(e for e in joined if e in group)]
-            new = min(candidates, key=lambda entry: (entry.key, entry.rank))
-            if new is not old:
-                self._leader[head] = new
-                changed[new] = None
-                if old is not None:
-                    changed[old] = None
-        self._joined.clear()
-
-    def _move(self, changed: dict[Entry[N], None], refresh: int) -> None:
-        """Give changed requests the positions that a stable sort of the old list gives them."""
-        moves: list[tuple[int, int, int, Entry[N]]] = []  # no two have key and rank in common
-        for entry in changed:
-            last = entry.head is not None and self._leader[entry.head] is not entry
-            key = DEPRIORITIZED if last else -entry.matched
-            if key != entry.key:
-                moves.append((entry.key, entry.rank, key, entry))
-                entry.before = (refresh, entry.key, entry.rank)
-        moves.sort()
-        for old, _, key, entry in moves:  # from further back: behind those with the same key
-            if old > key:
-                self._high += 1
-                self._place(entry, key, self._high)
-        for old, _, key, entry in reversed(moves):  # from further ahead: before those with it
-            if old < key:
-                self._low -= 1
-                self._place(entry, key, self._low)
-
-    def _place(self, entry: Entry[N], key: int, rank: int) -> None:
-        if entry.placed:
-            self._sorted.remove((entry.key, entry.rank, entry))
-        entry.key, entry.rank, entry.placed = key, rank, True
-        self._sorted.add((key, rank, entry))

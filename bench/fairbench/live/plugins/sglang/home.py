@@ -13,32 +13,17 @@ from itertools import count
 from fairbench.core import Request
 from fairbench.errors import RunFailed
 from fairbench.live.fitted_costs import FittedCosts
-from fairbench.live.headers import DEFAULT_CLIENT, HEALTH
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import Ledger
-from fairbench.live.plugins.sglang.live_batch import LiveBatch, Tracked
+from fairbench.live.plugins.sglang.kept_view import KeptView
+from fairbench.live.plugins.sglang.live_batch import LiveBatch
 from fairbench.live.plugins.sglang.live_view import ArmedQueue, LiveView, Req
 from fairbench.live.plugins.sglang.preemption import Preemption
-from fairbench.live.request_tag import untagged
+from fairbench.live.plugins.sglang.tracked import Tracked, context_of, request_of
 from fairbench.live.step_times import Decode, Prompt, StepTimes
 from fairbench.schedulers.batch_cost import step_units
 from fairbench.schedulers.drive import Preempt, Selection, resume
 from fairbench.schedulers.setup import Setup
-from fairbench.schedulers.token_pages import segments_of
-
-HEALTH_RID = "HEALTH_CHECK"  # how the ids of SGLang's own requests begin
-
-
-def client_of(req: Req) -> str:
-    """Return a request's tagged client; SGLang's own health checks have a separate client."""
-    if str(getattr(req, "rid", "")).startswith(HEALTH_RID):
-        return HEALTH
-    return req.routing_key or DEFAULT_CLIENT
-
-
-def context_of(req: Req) -> int:
-    """Return the tokens of prompt and output so far."""
-    return len(req.origin_input_ids) + len(req.output_ids)
 
 
 class Next(Enum):
@@ -68,8 +53,9 @@ class Home:
         self.ledger = ledger
         self._preemption = preemption or Preemption()
         self._tracked: dict[Req, Tracked] = {}
+        self._running: dict[Req, None] = {}  # those of them that SGLang has taken in
         self.batch = LiveBatch(self._tracked, self._would_fit)
-        self.view = LiveView(sort, match, self.batch)
+        self.view: LiveView | KeptView = LiveView(sort, match, self.batch)
         self.cap = config.load_cap()
         self.capped = False  # in this pass the load cap was in somebody's way
         wanted = self.scheduler.wants_costs or config.has_cap
@@ -89,35 +75,19 @@ class Home:
         """Return whether the scheduler accepts the request; a retracted one was accepted before."""
         if req in self._tracked:
             return True
-        tracked = self._tracked[req] = Tracked(self._request(req, now_s))
+        tracked = self._tracked[req] = Tracked(request_of(req, next(self._numbers), now_s))
         if self.scheduler.accepts(tracked.request, now_s):
             return True
         del self._tracked[req]
         self.ledger.count("refusals", tracked.request.client)
         return False
 
-    def _request(self, req: Req, now_s: float) -> Request:
-        """Return the scheduler's view of a request; SGLang has no programs, hence the zeros."""
-        client, due = untagged(client_of(req), now_s)
-        return Request(
-            request_id=next(self._numbers),
-            client=client,
-            program_id=0,
-            depth=0,
-            prompt=segments_of(req.origin_input_ids),
-            input_tokens=len(req.origin_input_ids),
-            max_new_tokens=req.sampling_params.max_new_tokens,
-            arrival_s=now_s,
-            deadline_s=due.end_s,
-            first_token_by_s=due.first_token_s,
-            token_every_s=due.token_every_s,
-        )
-
     def queued(self, req: Req, retracted: bool, now_s: float) -> None:
         """SGLang has appended the request to its queue."""
         request = self._tracked[req].request
         if retracted:
             self.ledger.count("retractions", request.client)
+            self._running.pop(req, None)
             if req not in self._preemption.taken:
                 self.cap.leave(request)
             self.scheduler.on_retract(request, self.view, now_s)
@@ -130,6 +100,7 @@ class Home:
         """Handle the end of a request in any state. A second call has no effect."""
         if (tracked := self._tracked.pop(req, None)) is None:
             return
+        self._running.pop(req, None)
         if tracked.request in self.view:
             self.view.leave(tracked.request)
         self.ledger.count("finished", tracked.request.client)
@@ -139,12 +110,12 @@ class Home:
 
     def sweep(self, waiting: list[Req]) -> None:
         """Let go of what SGLang dropped without a word: aborted in the queue or between chunks."""
-        queue = set(waiting)
-        dropped = [
-            req
-            for req, tracked in self._tracked.items()
-            if req.finished() or (tracked.request in self.view and req not in queue)
-        ]
+        dropped = [req for req in self._running if req.finished()]
+        if len(waiting) != len(self.view):
+            queue, view = set(waiting), self.view
+            dropped += [
+                r for r, one in self._tracked.items() if one.request in view and r not in queue
+            ]
         for req in dropped:
             self.gone(req)
 
@@ -230,6 +201,7 @@ class Home:
         request, recompute = tracked.request, tracked.admitted
         tracked.admitted = self._answer = True
         self.view.leave(request)
+        self._running[req] = None
         self.ledger.count("admissions", request.client)
         what = "recomputed_tokens" if recompute else "extend_tokens"
         self.ledger.count(what, request.client, extend_tokens)

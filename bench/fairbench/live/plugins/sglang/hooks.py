@@ -13,14 +13,16 @@ from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import COUNTED, Ledger
 from fairbench.live.plugins.prometheus import Exporter
-from fairbench.live.plugins.sglang.home import Home, Next, context_of
+from fairbench.live.plugins.sglang.admission import Admission, Original
+from fairbench.live.plugins.sglang.home import Home
+from fairbench.live.plugins.sglang.kept_tree import KeptTree, kept_tree
+from fairbench.live.plugins.sglang.kept_view import KeptView
 from fairbench.live.plugins.sglang.limits import check_server
-from fairbench.live.plugins.sglang.live_view import ArmedQueue, Req
-from fairbench.live.plugins.sglang.match_order import MatchOrder, prefix_len
+from fairbench.live.plugins.sglang.live_view import Req
+from fairbench.live.plugins.sglang.match_order import MatchOrder
 from fairbench.live.plugins.sglang.preemption import Preemption
 from fairbench.live.plugins.sglang.release import require_applied
-
-Original = Callable[..., Any]
+from fairbench.live.plugins.sglang.tracked import context_of
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 POLICY = "sglang.srt.managers.schedule_policy.SchedulePolicy"
@@ -53,16 +55,27 @@ class Hooks:
         self.calls: Counter[str] = Counter()
         self._exporter: Exporter | None = None
         self._vocab_size: int | None = None
-        self._passed_over = False  # in this pass a request did not fit, and others were tried
-        self._no_slot: Req | None = None  # the request that is passed over for want of a slot
+        self._tree: KeptTree | None = None  # where SGLang's prefix tree is watched
         self.preemption = Preemption()
         self.order = MatchOrder(config.build().cache_aware)
+        self.admission = Admission(self.order, self.preemption, self._now_s)
         self._settle()
+
+    @staticmethod
+    def _now_s() -> float:
+        return time.monotonic()
 
     def _settle(self) -> None:
         """Install a fresh scheduler in an empty host."""
         ledger = Ledger(self._exporter.count if self._exporter else None)
         self.home = Home(self._config, ledger, self.order.sort, self.order.match, self.preemption)
+        self.admission.home = self.home
+        self._look()
+
+    def _look(self) -> None:
+        """Let the host look at the queue by the matches that are kept, where any are."""
+        if self._tree is not None:
+            self.home.view = KeptView(self._tree, self.home.batch, self.order)
 
     def by_target(self) -> dict[str, Hook]:
         """Return every hook, by the function that it wraps."""
@@ -70,17 +83,17 @@ class Hooks:
             f"{SCHEDULER}.__init__": Hook(self.start, ("server_args",)),
             f"{SCHEDULER}._abort_on_queued_limit": Hook(self.refuse, ("recv_req",)),
             f"{SCHEDULER}._add_request_to_queue": Hook(self.enqueue, ("req", "is_retracted")),
-            f"{SCHEDULER}._get_new_batch_prefill_raw": Hook(self.admit),
+            f"{SCHEDULER}._get_new_batch_prefill_raw": Hook(self.admission.admit),
             f"{POLICY}._validate_and_adjust_policy": Hook(
-                self.order.choose_policy, ("policy", "tree_cache")
+                self.choose_policy, ("policy", "tree_cache")
             ),
             f"{POLICY}._determine_active_policy": Hook(
                 self.order.active_policy, ("waiting_queue",)
             ),
-            f"{POLICY}.calc_priority": Hook(self.prioritize, ("waiting_queue",)),
+            f"{POLICY}.calc_priority": Hook(self.admission.prioritize, ("waiting_queue",)),
             f"{ADDER}.__init__": Hook(self.preemption.adds),
-            f"{ADDER}.add_one_req": Hook(self.add, ("req",)),
-            f"{ADDER}.preempt_to_schedule": Hook(self.make_way, ("req",)),
+            f"{ADDER}.add_one_req": Hook(self.admission.add, ("req",)),
+            f"{ADDER}.preempt_to_schedule": Hook(self.admission.make_way, ("req",)),
             f"{SCHEDULER}.process_batch_result": Hook(self.results, ("batch",)),
             f"{BATCH}.retract_decode": Hook(self.retract),
             f"{BATCH}._get_decode_retraction_order": Hook(
@@ -104,6 +117,13 @@ class Hooks:
             self._exporter = Exporter(COUNTED)
             self._settle()
 
+    def choose_policy(self, original: Original, policy: Any, name: str, tree: Any) -> Any:
+        """Around ``_validate_and_adjust_policy``: from here on the prefix tree can be watched."""
+        chosen = self.order.choose_policy(original, policy, name, tree)
+        self._tree = kept_tree(policy, chosen, tree) if self.order.cache_aware else None
+        self._look()
+        return chosen
+
     # Requests come.
 
     def refuse(
@@ -114,7 +134,7 @@ class Hooks:
             return False  # SGLang would abort it, were the queue at its limit
         if original(scheduler, req, *args, **named):
             return True
-        if self.home.accepts(req, time.monotonic()):
+        if self.home.accepts(req, self._now_s()):
             return False
         from sglang.srt.managers.io_struct import AbortReq
 
@@ -140,78 +160,7 @@ class Hooks:
         """Around ``_add_request_to_queue``."""
         original(scheduler, req, is_retracted, *args, **named)
         if scheduler.waiting_queue and scheduler.waiting_queue[-1] is req:
-            self.home.queued(req, is_retracted, time.monotonic())
-
-    # An admission pass.
-
-    def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
-        """Around ``_get_new_batch_prefill_raw``: the queue can be armed only in here."""
-        self.home.sweep(scheduler.waiting_queue)
-        queue = scheduler.waiting_queue = ArmedQueue(scheduler.waiting_queue)
-        self._passed_over = self.home.capped = False
-        self.preemption.began(scheduler)
-        if self.home.scheduler.preempts:
-            # A pass is made even when the batch is full, and asks ``preempt_to_schedule`` then.
-            scheduler.enable_priority_preemption = True
-        self.home.batch.look(named.get("running_batch", scheduler.running_batch), scheduler)
-        new_batch, running_batch = original(scheduler, *args, **named)
-        if scheduler.waiting_queue is queue:  # nothing was admitted
-            scheduler.waiting_queue = queue[:]
-        for req in self.preemption.taken:  # (0.5.17 would lose them where nothing was admitted)
-            scheduler._add_request_to_queue(req, is_retracted=True)
-        self.preemption.began(scheduler)
-        refused = self._passed_over or self.home.capped
-        if refused and (new_batch is not None or not running_batch.is_empty()):
-            running_batch.batch_is_full = True
-        return new_batch, running_batch
-
-    def prioritize(
-        self, original: Original, policy: Any, waiting_queue: ArmedQueue, *args: Any, **named: Any
-    ) -> None:
-        """Around ``calc_priority``: from here on SGLang's loop asks our scheduler."""
-        self.order.begin_pass(original, policy, waiting_queue, *args, **named)
-        self.home.arm(waiting_queue, time.monotonic())
-
-    def add(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> Any:
-        """Around ``add_one_req``: whether it admits shows in the list, not in its answer.
-
-        After NO_TOKEN SGLang's loop ends and the batch counts as full. A scheduler may want to try
-        another request first (``no_room=skip``): then the loop goes on, and the rest is up to us.
-        If it has preempted something for the very same request, that is matched and tried again.
-        """
-        if req is self._no_slot:
-            self._no_slot = None
-            return type(adder.budget_state()).CONTINUE
-        before = len(adder.can_run_list)
-        while True:
-            result = original(adder, req, *args, **named)
-            if len(adder.can_run_list) > before:
-                self.home.admitted(req, len(req.full_untruncated_fill_ids) - prefix_len(req))
-                return result
-            if result is not type(result).NO_TOKEN:
-                return result
-            wanted = self.home.no_room(req)
-            if wanted is Next.ANOTHER:
-                self._passed_over = True
-                return type(result).CONTINUE
-            if wanted is Next.NOBODY:
-                return result
-            req.init_next_round_input(adder.tree_cache)
-
-    def make_way(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> bool:
-        """Around ``preempt_to_schedule``: there is no slot for the candidate. Whether to go on.
-
-        SGLang would preempt by priority. Here the scheduler says who goes, or names another
-        request, and then nothing can be tried with this one.
-        """
-        taken = len(self.preemption.taken)
-        while (wanted := self.home.no_room(req)) is Next.AGAIN:
-            if len(self.preemption.taken) > taken:
-                return True
-        if wanted is Next.NOBODY:
-            return False
-        self._no_slot = req
-        return True
+            self.home.queued(req, is_retracted, self._now_s())
 
     # Requests run and end.
 
@@ -221,7 +170,7 @@ class Hooks:
         """Around ``process_batch_result``."""
         result = original(scheduler, batch, *args, **named)
         if self.home.costs is not None:
-            self._observe(self.home, self.home.costs, batch, time.monotonic())
+            self._observe(self.home, self.home.costs, batch, self._now_s())
         self.home.produced(batch.reqs)
         if self._exporter:
             self._exporter.balances(self.home.scheduler, self.home.idle)
@@ -254,7 +203,7 @@ class Hooks:
         self, original: Original, reqs: list[Req], *args: Any, **named: Any
     ) -> list[int]:
         """Around ``_get_decode_retraction_order``: the last of the list loses its memory first."""
-        order = self.home.retraction_order(reqs, time.monotonic())
+        order = self.home.retraction_order(reqs, self._now_s())
         if order is None:
             return list(original(reqs, *args, **named))
         at = {req: index for index, req in enumerate(reqs)}

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from fairbench.core import Request
+from fairbench.live.plugins.sglang.tracked import Tracked
 from fairbench.schedulers.views import ClientLoad, Running, client_load
 
 CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens a request
-
-
-@dataclass(slots=True)
-class Tracked:
-    """A request of SGLang's, from its arrival to its end."""
-
-    request: Request
-    produced: int = 0  # output tokens that the scheduler has been told of
-    admitted: bool = False  # so the next admission is a second one
 
 
 class LiveBatch:

@@ -69,3 +69,6 @@ class LiveView(QueueView):
     def req_of(self, request: Request) -> Req:
         """Return SGLang's object. Raises KeyError if the request is not waiting."""
         return self._reqs[request]
+
+    def end_pass(self) -> None:
+        """Do nothing: what was admitted has left."""

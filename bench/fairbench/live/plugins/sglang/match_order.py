@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from fairbench.errors import UsageError
 from fairbench.live.plugins.sglang.live_view import Req
+
+POLICY = "sglang.srt.managers.schedule_policy"
 
 Original = Callable[..., Any]
 
@@ -19,10 +22,10 @@ class MatchOrder:
     """
 
     def __init__(self, cache_aware: bool) -> None:
-        self._cache_aware = cache_aware
+        self.cache_aware = cache_aware
         self._sorting = False
         self._looked = False  # the queue has been looked at in this pass
-        self._prioritize: Callable[[], Any]
+        self._prioritize: Callable[[list[Req]], Any]
         self._queue: list[Req]
 
     def choose_policy(self, original: Original, policy: Any, name: str, tree_cache: Any) -> Any:
@@ -32,7 +35,7 @@ class MatchOrder:
                 f"--schedule-policy {name} cannot be combined with FAIRBENCH_LOCAL; leave it out"
             )
         self._unsorted = original(policy, "fcfs", tree_cache)
-        self._sorted = original(policy, "lpm" if self._cache_aware else "fcfs", tree_cache)
+        self._sorted = original(policy, "lpm" if self.cache_aware else "fcfs", tree_cache)
         return self._sorted
 
     def active_policy(self, original: Original, policy: Any, waiting_queue: list[Req]) -> Any:
@@ -44,16 +47,23 @@ class MatchOrder:
     ) -> None:
         """Around ``calc_priority``: a cache-aware scheduler says later whether to sort."""
         self._policy, self._queue, self._looked = policy, waiting_queue, False
-        self._prioritize = lambda: original(policy, waiting_queue, *args, **named)
-        if not self._cache_aware:
-            self._prioritize()
+        self._prioritize = lambda queue: original(policy, queue, *args, **named)
+        if not self.cache_aware:
+            self._prioritize(waiting_queue)
 
     def sort(self, refresh: bool) -> list[Req]:
         """Return the queue in match order; without ``refresh``, newcomers are only appended."""
         if refresh or not self._looked:
             self._sorting, self._looked = refresh, True
-            self._prioritize()
+            self._prioritize(self._queue)
         return self._queue
+
+    def unsorted(self, head: Callable[[int], list[Req]]) -> None:
+        """Let SGLang do with the head of the queue what it does in a pass that sorts nothing."""
+        self._sorting = False
+        self._prioritize(
+            head(getattr(import_module(POLICY), "WAITING_QUEUE_PREFIX_MATCH_MAX", 128))
+        )
 
     def match(self, req: Req) -> int:
         """Return the cached tokens of what would be prefilled, at most its length - 1."""

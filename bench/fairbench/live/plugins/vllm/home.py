@@ -9,12 +9,14 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
+from fairbench.core import Prompt as Segments
 from fairbench.core import Request
 from fairbench.errors import RunFailed
 from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.headers import DEFAULT_CLIENT
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import Ledger
+from fairbench.live.plugins.vllm.kept_blocks import BlockQueue, KeptBlocks
 from fairbench.live.plugins.vllm.live_queue import LiveBatch, LiveQueue, Tracked
 from fairbench.live.request_tag import untagged
 from fairbench.live.step_times import Decode, Prompt, StepTimes
@@ -29,18 +31,15 @@ Theirs = Any  # vLLM's request
 class Home:
     """The host of a scheduler inside vLLM: it receives events and returns the next candidate."""
 
-    def __init__(self, config: PluginConfig, ledger: Ledger, engine: Any) -> None:
+    def __init__(
+        self, config: PluginConfig, ledger: Ledger, engine: Any, kept: KeptBlocks | None = None
+    ) -> None:
         self.scheduler = config.build()
         self.ledger = ledger
         self._engine = engine
         self._tracked: dict[str, Tracked] = {}  # by vLLM's id
         self._ours: dict[Request, Tracked] = {}
-        self.view = LiveQueue(
-            LiveBatch(engine, self._tracked),
-            self._matched,
-            lambda request: self._ours[request].prompt,
-            cache_aware=self.scheduler.cache_aware,
-        )
+        self.view = self._queue(kept)
         self.cap = config.load_cap()
         wanted = self.scheduler.wants_costs or config.has_cap
         self.costs = FittedCosts() if wanted else None
@@ -55,6 +54,19 @@ class Home:
         self._over = False  # the scheduler names nobody else in this pass
         self.now_s = 0.0  # of the pass
 
+    def _queue(self, kept: KeptBlocks | None) -> LiveQueue | BlockQueue:
+        batch = LiveBatch(self._engine, self._tracked)
+        if kept is not None:
+            return BlockQueue(kept, batch, self._matched, self._theirs_of)
+        aware = self.scheduler.cache_aware
+        return LiveQueue(batch, self._matched, self._prompt_of, cache_aware=aware)
+
+    def _theirs_of(self, request: Request) -> Theirs:
+        return self._ours[request].theirs
+
+    def _prompt_of(self, request: Request) -> Segments:
+        return self._ours[request].prompt
+
     # Requests come and go.
 
     def arrived(self, theirs: Theirs, now_s: float) -> None:
@@ -67,7 +79,7 @@ class Home:
         else:  # a session that goes on: it has stopped running, and waits again
             self.cap.leave(tracked.request)
             self.scheduler.on_retract(tracked.request, self.view, now_s)
-        self.view.enter(tracked.request)
+        self.view.take_in(tracked.request)
 
     def _track(self, theirs: Theirs, now_s: float) -> Tracked:
         """Start tracking a request; vLLM has no programs, hence the zeros."""
@@ -93,7 +105,7 @@ class Home:
         self.cap.leave(tracked.request)
         tracked.prompt = segments_of(theirs.all_token_ids)
         self.scheduler.on_retract(tracked.request, self.view, now_s)
-        self.view.enter_first(tracked.request)
+        self.view.take_in(tracked.request, first=True)
 
     def retraction_order(self, running: list[Theirs]) -> list[Theirs]:
         """Return all running requests in the order of preemption; unknown ones go last."""
@@ -111,7 +123,7 @@ class Home:
 
     def passed_over(self, theirs: Theirs) -> None:
         """Handle a request that vLLM skipped for a reason of its own."""
-        self.view.enter_first(self._tracked[theirs.request_id].request)
+        self.view.take_in(self._tracked[theirs.request_id].request, first=True)
 
     def left(self, theirs: Theirs) -> None:
         """Handle the abort of a waiting request. A request that does not wait is ignored."""
@@ -166,7 +178,7 @@ class Home:
 
     def waiting(self) -> list[Theirs]:
         """Return vLLM's waiting requests, in order of arrival."""
-        return [self._ours[request].theirs for request in self.view.arrivals()]
+        return [self._ours[request].theirs for request in self.view.queue_order()]
 
     def _matched(self, request: Request) -> int:
         """Return the cached tokens of what would be prefilled, by vLLM's own look-up."""
@@ -239,3 +251,4 @@ class Home:
             self._selection.close()
         self._selection = self._candidate = None
         self._over = False
+        self.view.end_pass()

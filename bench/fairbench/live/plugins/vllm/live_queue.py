@@ -80,13 +80,19 @@ class LiveQueue(QueueView):
         assert self._by_match is not None, "only for a scheduler that declares cache_aware"
         return self._by_match.matched_tokens(request)
 
+    def take_in(self, request: Request, *, first: bool = False) -> None:
+        """Append an arrival, or put ``first`` what was preempted or passed over."""
+        if first:
+            self._enter_first(request)
+        else:
+            self.enter(request)
+
     def enter(self, request: Request) -> None:
         super().enter(request)
         if self._by_match is not None:
             self._by_match.enter(request)
 
-    def enter_first(self, request: Request) -> None:
-        """Put at the head what was preempted, or passed over."""
+    def _enter_first(self, request: Request) -> None:
         mine = self._of_client.pop(request.client, {})
         self._of_client = {request.client: {request: None, **mine}, **self._of_client}
         self._requests = {request: None, **self._requests}
@@ -97,3 +103,6 @@ class LiveQueue(QueueView):
         super().leave(request)
         if self._by_match is not None:
             self._by_match.leave(request)
+
+    def end_pass(self) -> None:
+        """Do nothing: what was admitted has left."""

@@ -20,6 +20,7 @@ from fairbench.live.plugins.config import LOCAL, config_from
 from fairbench.live.plugins.ledger import COUNTED, Ledger
 from fairbench.live.plugins.vllm.exporter import Exporter, exporter_of
 from fairbench.live.plugins.vllm.home import Home
+from fairbench.live.plugins.vllm.kept_blocks import kept_blocks
 from fairbench.live.plugins.vllm.limits import check_config
 from fairbench.live.plugins.vllm.queue import SchedulerQueue
 from fairbench.live.plugins.vllm.release import check_version
@@ -46,12 +47,14 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         self._exporter: Exporter | None = None
         if self.log_stats:
             self._exporter = exporter_of(self._config, self.max_num_active_reqs)
+        aware = self._config.build().cache_aware
+        self._kept = kept_blocks(self.kv_cache_manager) if aware else None
         self._settle()
 
     def _settle(self) -> None:
         """Install a fresh scheduler in an empty host."""
         ledger = Ledger(self._exporter.count if self._exporter else None)
-        self.home = Home(self._config, ledger, self)
+        self.home = Home(self._config, ledger, self, self._kept)
         self.waiting = SchedulerQueue(self.home, self.now_s, self._is_full)
 
     def _is_full(self) -> bool:

@@ -47,7 +47,6 @@ class BlockCache:
         self.unused: OrderedDict[Block, None] = OrderedDict()  # cached, next to be evicted first
         self.on_moved: Callable[[Waiter], None] | None = None
         self.refresh_stamp = 0
-        self._stamp = 0
 
     # In tokens, for whoever knows nothing of blocks.
 
@@ -176,10 +175,11 @@ class BlockCache:
     def touch(self, node: BlockNode) -> None:
         """Do nothing: in vLLM a look-up does not count as use."""
 
-    def next_stamp(self) -> int:
-        """Return a new, latest stamp."""
-        self._stamp += 1
-        return self._stamp
+    def refresh(self, waiters: Iterable[Waiter]) -> None:
+        """Match these waiting requests."""
+        self.refresh_stamp += 1
+        for waiter in waiters:
+            self.attach(waiter)
 
     def attach(self, waiter: Waiter) -> None:
         """Match a waiting request, from the end of its last match if any."""

@@ -1,0 +1,149 @@
+"""Matches of waiting requests with an engine's cache, kept until something changes them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable
+from typing import NamedTuple
+
+from fairbench.core import Request
+from fairbench.sim.prefix_cache import Waiter as AnyWaiter
+
+
+class Match(NamedTuple):
+    """The result of a look-up in an engine's cache.
+
+    ``depth`` tokens are cached. ``at`` names the end of the cached prefix, and ``awaited`` the next
+    part of the prompt, whose arrival in the cache would extend the match; None if none would.
+    """
+
+    depth: int
+    at: Hashable
+    awaited: Hashable | None
+
+
+class Spot:
+    """The end of a cached prefix, and the waiting requests whose match ends there.
+
+    ``latest`` is the last of them in the queue's order, None if unknown.
+    """
+
+    parent: Spot | None = None  # the engine's affair
+
+    def __init__(self, depth: int, at: Hashable) -> None:
+        self.depth = depth
+        self.at = at
+        self.waiters: dict[Waiter, Hashable | None] = {}  # and what each of them awaits
+        self.latest: Waiter | None = None
+
+    def last(self, refresh: int) -> Waiter:
+        """Return the waiter that comes last in the list that this refresh finds."""
+        if self.latest is None:
+            self.latest = max(self.waiters, key=lambda waiter: waiter.touched_at(refresh))
+        return self.latest
+
+
+Waiter = AnyWaiter[Spot]
+
+
+class KeptMatches(ABC):
+    """A MatchCache over an engine's own cache, which is asked only about what may have changed.
+
+    A subclass looks up a request, and calls ``stored`` and ``lost`` when the cache changes. A call
+    too many costs a look-up; a call too few leaves an old match in the order of the queue.
+    """
+
+    def __init__(self) -> None:
+        self.on_moved: Callable[[Waiter], None] | None = None
+        self.refresh_stamp = 0
+        self._spots: dict[Hashable, Spot] = {}
+        self._awaiting: dict[Hashable, dict[Waiter, None]] = {}
+
+    @abstractmethod
+    def look_up(self, request: Request) -> Match:
+        """Ask the engine how much of a waiting request is cached."""
+
+    # Changes of the cache.
+
+    def stored(self, part: Hashable) -> None:
+        """Hear that the cache has this part of a prompt: requests that await it match more."""
+        self._moved(self._awaiting.get(part, ()))
+
+    def lost(self, at: Hashable) -> None:
+        """Hear that the prefix that ends here is no longer cached."""
+        if (spot := self._spots.get(at)) is not None:
+            self._moved(spot.waiters)
+
+    def lost_all(self) -> None:
+        """Hear that the cache has been emptied."""
+        for spot in self._spots.values():
+            self._moved(spot.waiters)
+
+    def _moved(self, waiters: Iterable[Waiter]) -> None:
+        if self.on_moved is not None:
+            for waiter in waiters:
+                self.on_moved(waiter)
+
+    # The interface for the queue (a MatchCache).
+
+    def refresh(self, waiters: Iterable[Waiter]) -> None:
+        """Match these waiting requests."""
+        self.refresh_stamp += 1
+        changed = list(waiters)
+        for waiter in changed:
+            self.detach(waiter)
+        self.match_again(changed)
+
+    def match_again(self, waiters: list[Waiter]) -> None:
+        """Match these waiting requests, which are attached nowhere."""
+        for waiter in waiters:
+            self.attach(waiter)
+
+    def attach(self, waiter: Waiter) -> None:
+        """Match a waiting request that is attached nowhere."""
+        depth, at, awaited = self.look_up(waiter.request)
+        spot = self._spots.get(at)
+        if spot is None:
+            spot = self._spots[at] = Spot(depth, at)
+            self.opened(spot, waiter.request)
+        spot.waiters[waiter] = awaited
+        waiter.node = spot
+        self.placed(waiter)
+        if awaited is not None:
+            self._awaiting.setdefault(awaited, {})[waiter] = None
+
+    def opened(self, spot: Spot, request: Request) -> None:
+        """Hear of a new spot, the end of what is cached of this request."""
+
+    def closed(self, spot: Spot) -> None:
+        """Hear that a spot has no waiters any more."""
+
+    def detach(self, waiter: Waiter) -> None:
+        """Forget a waiting request. Does nothing if it is attached nowhere."""
+        if (spot := waiter.node) is None:
+            return
+        waiter.node = None
+        awaited = spot.waiters.pop(waiter)
+        if spot.latest is waiter:
+            spot.latest = None
+        if not spot.waiters:
+            del self._spots[spot.at]
+            self.closed(spot)
+        if awaited is not None:
+            group = self._awaiting[awaited]
+            del group[waiter]
+            if not group:
+                del self._awaiting[awaited]
+
+    def placed(self, waiter: Waiter) -> None:
+        """Hear that the queue has moved an attached request in its order."""
+        if (spot := waiter.node) is None:
+            return
+        latest, following = spot.latest, self.refresh_stamp + 1
+        if latest is waiter:
+            spot.latest = None  # it may have moved to the front
+        elif latest is None:
+            if len(spot.waiters) == 1:
+                spot.latest = waiter
+        elif waiter.touched_at(following) > latest.touched_at(following):
+            spot.latest = waiter

@@ -1,0 +1,100 @@
+"""The hooks of an admission pass of SGLang's, which asks our scheduler for every candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fairbench.live.plugins.sglang.home import Home, Next
+from fairbench.live.plugins.sglang.live_view import ArmedQueue, Req
+from fairbench.live.plugins.sglang.match_order import MatchOrder, prefix_len
+from fairbench.live.plugins.sglang.preemption import Preemption
+
+Original = Callable[..., Any]
+
+
+class Admission:
+    """The admission passes of one SGLang scheduler, for the scheduler in ``home``."""
+
+    home: Home
+
+    def __init__(
+        self, order: MatchOrder, preemption: Preemption, now_s: Callable[[], float]
+    ) -> None:
+        self._order = order
+        self._now_s = now_s
+        self._preemption = preemption
+        self._scheduler: Any = None  # whose pass is under way
+        self._passed_over = False  # in this pass a request did not fit, and others were tried
+        self._no_slot: Req | None = None  # the request that is passed over for want of a slot
+
+    def admit(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
+        """Around ``_get_new_batch_prefill_raw``: the queue is armed only if a pass is made."""
+        self.home.sweep(scheduler.waiting_queue)
+        self._scheduler = scheduler
+        self._passed_over = self.home.capped = False
+        self._preemption.began(scheduler)
+        if self.home.scheduler.preempts:
+            # A pass is made even when the batch is full, and asks ``preempt_to_schedule`` then.
+            scheduler.enable_priority_preemption = True
+        self.home.batch.look(named.get("running_batch", scheduler.running_batch), scheduler)
+        new_batch, running_batch = original(scheduler, *args, **named)
+        self.home.view.end_pass()
+        if isinstance(scheduler.waiting_queue, ArmedQueue):  # nothing was admitted
+            scheduler.waiting_queue = scheduler.waiting_queue[:]
+        for req in self._preemption.taken:  # (0.5.17 would lose them where nothing was admitted)
+            scheduler._add_request_to_queue(req, is_retracted=True)
+        self._preemption.began(scheduler)
+        refused = self._passed_over or self.home.capped
+        if refused and (new_batch is not None or not running_batch.is_empty()):
+            running_batch.batch_is_full = True
+        return new_batch, running_batch
+
+    def prioritize(
+        self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
+    ) -> None:
+        """Around ``calc_priority``: from here on SGLang's loop asks our scheduler."""
+        queue = self._scheduler.waiting_queue = ArmedQueue(waiting_queue)
+        self._order.begin_pass(original, policy, queue, *args, **named)
+        self.home.arm(queue, self._now_s())
+
+    def add(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> Any:
+        """Around ``add_one_req``: whether it admits shows in the list, not in its answer.
+
+        After NO_TOKEN SGLang's loop ends and the batch counts as full. A scheduler may want to try
+        another request first (``no_room=skip``): then the loop goes on, and the rest is up to us.
+        If it has preempted something for the very same request, that is matched and tried again.
+        """
+        if req is self._no_slot:
+            self._no_slot = None
+            return type(adder.budget_state()).CONTINUE
+        before = len(adder.can_run_list)
+        while True:
+            result = original(adder, req, *args, **named)
+            if len(adder.can_run_list) > before:
+                self.home.admitted(req, len(req.full_untruncated_fill_ids) - prefix_len(req))
+                return result
+            if result is not type(result).NO_TOKEN:
+                return result
+            wanted = self.home.no_room(req)
+            if wanted is Next.ANOTHER:
+                self._passed_over = True
+                return type(result).CONTINUE
+            if wanted is Next.NOBODY:
+                return result
+            req.init_next_round_input(adder.tree_cache)
+
+    def make_way(self, original: Original, adder: Any, req: Req, *args: Any, **named: Any) -> bool:
+        """Around ``preempt_to_schedule``: there is no slot for the candidate. Whether to go on.
+
+        SGLang would preempt by priority. Here the scheduler says who goes, or names another
+        request, and then nothing can be tried with this one.
+        """
+        taken = len(self._preemption.taken)
+        while (wanted := self.home.no_room(req)) is Next.AGAIN:
+            if len(self._preemption.taken) > taken:
+                return True
+        if wanted is Next.NOBODY:
+            return False
+        self._no_slot = req
+        return True

@@ -1,0 +1,202 @@
+"""SGLang's prefix tree, watched, so that what waiting requests match in it can be kept.
+
+SGLang matches every waiting request in every pass. A match changes only where a prefix was inserted
+or evicted. The touch that a match is for LRU eviction is made here once for each matched prefix, at
+the turn of the last request that would have made it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from array import array
+from collections.abc import Callable, Hashable, Sequence
+from importlib import import_module
+from typing import Any
+
+from fairbench.core import Request
+from fairbench.live.plugins.kept_matches import KeptMatches, Match, Spot, Waiter
+from fairbench.live.plugins.sglang.live_view import Req
+from fairbench.live.plugins.sglang.match_order import prefix_len
+from fairbench.schedulers.list_view import IN_BATCH_TOKENS
+
+POLICY_MODULE = "sglang.srt.managers.schedule_policy"
+BATCH_MODULE = "sglang.srt.managers.schedule_batch"
+RADIX_MODULE = "sglang.srt.mem_cache.radix_cache"
+UNIFIED_MODULE = "sglang.srt.mem_cache.unified_radix_cache"
+KNOWN_BY = 32  # tokens before a place that tell it from other places of the same depth
+
+
+class KeptTree(KeptMatches):
+    """The matches of SGLang's waiting requests. ``find(reqs)`` is SGLang's own matching."""
+
+    def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
+        super().__init__()
+        self.tree = tree
+        self.req_of: Callable[[Request], Req]  # of a waiting request, set by its queue
+        self._find = find
+        _after(tree, "insert", self._inserted)
+        _before(tree, "reset", self.lost_all)
+
+    def look_up(self, request: Request) -> Match:
+        req = self.req_of(request)
+        self._find([req])
+        depth, ids = prefix_len(req), ids_of(req)
+        awaited = _place(ids, depth, namespace_of(req)) if depth < len(ids) else None
+        return Match(depth, req.last_node, awaited)
+
+    def _inserted(self, result: Any, params: Any) -> None:
+        key, depth = params.key, result.prefix_len
+        if depth < len(key.token_ids):
+            self.stored(_place(key.token_ids, depth, namespace_of(key)))
+
+    def match_again(self, waiters: list[Waiter]) -> None:
+        """Match these waiting requests, and touch the other spots, in the order of the queue."""
+        refresh = self.refresh_stamp
+        turns: list[tuple[tuple[int, int], Waiter | None, Spot | None]]
+        turns = [(waiter.touched_at(refresh), waiter, None) for waiter in waiters]
+        for spot in self._spots.values():
+            if spot.depth:
+                turns.append((spot.last(refresh).touched_at(refresh), None, spot))
+        turns.sort(key=lambda turn: turn[0])
+        for _, waiter, matched in turns:
+            if waiter is not None:
+                self.attach(waiter)
+            elif matched is not None:
+                self.touch(matched)
+
+    @abstractmethod
+    def touch(self, spot: Spot) -> None:
+        """Mark the path to a spot as used now."""
+
+
+class KeptRadixCache(KeptTree):
+    """The matches in SGLang's RadixCache."""
+
+    def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
+        super().__init__(tree, find)
+        self._time = import_module(RADIX_MODULE).time
+        _before(tree, "_delete_leaf", self.lost)
+
+    def touch(self, spot: Spot) -> None:
+        node: Any = spot.at
+        now = self._time.monotonic()
+        while node is not None:
+            node.last_access_time = now
+            node = node.parent
+
+
+class KeptUnifiedCache(KeptTree):
+    """The matches in SGLang's UnifiedRadixCache, whose nodes have numbers."""
+
+    def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
+        super().__init__(tree, find)
+        self._key = import_module(RADIX_MODULE).RadixKey
+        _before(tree, "_evict_device_leaf", self._evicted)
+
+    def _evicted(self, node: Hashable, *_: Any) -> None:
+        self.lost(node)
+
+    def touch(self, spot: Spot) -> None:
+        req = self.req_of(next(iter(spot.waiters)).request)
+        extra_key, salt = namespace_of(req)
+        key = self._key(ids_of(req), extra_key, limit=spot.depth, cache_salt=salt)
+        self.tree.touch_prefix(key)
+
+
+def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
+    """Return the kept matches for a SGLang scheduler; None if its tree is not one we can watch.
+
+    Args:
+        policy: SGLang's SchedulePolicy.
+        chosen: The policy by which it is to match, LPM.
+        tree: The prefix tree of the scheduler.
+    """
+    module = import_module(POLICY_MODULE)
+    thresholds = (
+        getattr(module, "IN_BATCH_PREFIX_CACHING_CHECK_THRESHOLD", None),
+        getattr(module, "IN_BATCH_PREFIX_CACHING_DEPRIORITIZE_THRESHOLD", None),
+    )
+    method = getattr(policy, "_compute_prefix_matches", None)
+    if (
+        thresholds != (IN_BATCH_TOKENS, IN_BATCH_TOKENS)
+        or method is None
+        or tuple(inspect.signature(method).parameters) != ("waiting_queue", "policy")
+        or not hasattr(import_module(BATCH_MODULE).Req, "_compute_max_prefix_len")
+        or getattr(tree, "disable", True)
+        or tree.supports_fast_match_prefix()
+    ):
+        return None
+
+    def find(reqs: list[Req]) -> Any:
+        return method(reqs, chosen)
+
+    if _is_radix(tree):
+        return KeptRadixCache(tree, find)
+    if _is_unified(tree):
+        return KeptUnifiedCache(tree, find)
+    return None
+
+
+def _is_radix(tree: Any) -> bool:
+    """Return whether SGLang's RadixCache matches, inserts and evicts."""
+    plain = import_module(RADIX_MODULE).RadixCache
+    names = ("match_prefix", "insert", "evict", "_match_prefix_helper")
+    return (
+        isinstance(tree, plain)
+        and hasattr(tree, "_delete_leaf")
+        and all(getattr(type(tree), name, None) is getattr(plain, name, 0) for name in names)
+    )
+
+
+def _is_unified(tree: Any) -> bool:
+    """Return whether it is a UnifiedRadixCache of full attention in GPU memory alone."""
+    if not hasattr(tree, "tree_components"):
+        return False
+    plain = import_module(UNIFIED_MODULE).UnifiedRadixCache
+    return (
+        type(tree) is plain
+        and [component.name for component in tree.tree_components] == ["FULL"]
+        and hasattr(tree, "touch_prefix")
+        and hasattr(tree, "_evict_device_leaf")
+        and getattr(tree, "linker", None) is None
+        and getattr(tree, "cache_controller", None) is None
+    )
+
+
+def ids_of(req: Req) -> Any:
+    """Return the token ids of all that would be prefilled."""
+    return req.origin_input_ids + req.output_ids if req.output_ids else req.origin_input_ids
+
+
+def namespace_of(owner: Any) -> tuple[Any, Any]:
+    """Return what keeps equal tokens apart in the cache, of a request or a key."""
+    return getattr(owner, "extra_key", None), getattr(owner, "cache_salt", None) or None
+
+
+def _place(ids: Sequence[int], depth: int, namespace: Hashable) -> Hashable:
+    """Name the token at ``depth`` of a prompt. Another prompt may share the name, but rarely."""
+    return depth, array("q", ids[max(0, depth - KNOWN_BY) : depth + 1]).tobytes(), namespace
+
+
+def _before(owner: Any, name: str, hear: Callable[..., None]) -> None:
+    """Call ``hear`` with the arguments of a method of this object before each call."""
+    method = getattr(owner, name)
+
+    def watched(*args: Any, **named: Any) -> Any:
+        hear(*args, **named)
+        return method(*args, **named)
+
+    setattr(owner, name, watched)
+
+
+def _after(owner: Any, name: str, hear: Callable[..., None]) -> None:
+    """Call ``hear`` with a method's result and its arguments after each call."""
+    method = getattr(owner, name)
+
+    def watched(*args: Any, **named: Any) -> Any:
+        result = method(*args, **named)
+        hear(result, *args, **named)
+        return result
+
+    setattr(owner, name, watched)
