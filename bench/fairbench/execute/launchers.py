@@ -66,7 +66,7 @@ DRIVER_LAUNCHERS = (LOCAL, "ray")
 def launcher_named(
     name: str, flags: LauncherFlags | None = None, *, drivers: str = LOCAL
 ) -> Launcher:
-    """Return a launcher by name, for use beside the launcher of ``drivers``.
+    """Return a launcher by name. It may be used together with the launcher of ``drivers``.
 
     Raises UsageError for an unknown name, or a flag that neither launcher supports.
     """
@@ -81,7 +81,7 @@ def launcher_named(
 
 
 def driver_launcher_named(name: str, flags: LauncherFlags) -> Launcher | None:
-    """Return one of ``DRIVER_LAUNCHERS``, None for this machine. Raises UsageError if unknown."""
+    """Return the launcher of drivers, None for this machine. Raises UsageError if it is unknown."""
     if name not in DRIVER_LAUNCHERS:
         raise unknown_name("driver launcher", name, DRIVER_LAUNCHERS)
     return None if name == LOCAL else LAUNCHERS[name].make(flags)

@@ -242,7 +242,7 @@ class WaitingQueue(Generic[N]):
             self._joined.setdefault(head, [])
 
     def _elect_leaders(self, changed: dict[Entry[N], None]) -> None:
-        """Choose the first request of each group, which is matched normally; others go last."""
+        """Choose a leader in each group of requests; only leaders are matched, the others wait."""
         for head, joined in self._joined.items():
             if not (group := self._cold.get(head)):
                 continue
