@@ -37,7 +37,7 @@ class Refused(NamedTuple):
 
 
 class Over(NamedTuple):
-    """A message that no task runs any more."""
+    """A message that says that all tasks have ended."""
 
 
 def serve(pipe: Connection, address: str) -> None:

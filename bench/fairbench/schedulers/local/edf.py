@@ -174,10 +174,7 @@ class EDF(LocalScheduler):
         return state.produced >= state.spared and not aged
 
     def _spare_s(self, one: Running) -> float:
-        """Return for how long a request can be preempted and still be in time.
-
-        Inf if it is late.
-        """
+        """Return for how long a request can pause and still be in time; inf if it is late."""
         left_s = self._slack.due_s(one.request) - self._now_s
         return inf if left_s < self._slack.step_s else left_s - self._return_s(one.held_tokens)
 

@@ -163,7 +163,7 @@ class PrebleE2(Router):
         return to
 
     def _cheapest(self, among: int, missed: list[Missed], node: PrebleNode) -> int:
-        """Return the worker of lowest L + M + P; ``node`` ends the cached part of the prompt.
+        """Return the worker with the lowest L + M + P; ``node`` ends the prompt's cached part.
 
         Workers of least L + P are examined first, so that M is computed only where it may decide.
         """

@@ -50,7 +50,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The claim that ``above`` has more of a metric than ``below``, by ratio or difference.
+    """The claim that a metric is larger for ``above`` than for ``below``, by ratio or difference.
 
     ``flip`` is the ratio or difference at which the sign of the claim changes.
     """
