@@ -114,7 +114,7 @@ class _Budget:
 
 
 class _Walk:
-    """One pass over a JSON schema, beginning at its ``root``."""
+    """A single pass over a JSON schema, beginning at its ``root``."""
 
     def __init__(self, budget: _Budget, root: Any, where: str) -> None:
         self._budget = budget
