@@ -537,7 +537,7 @@ def test_an_attack_of_too_many_programs_is_refused(tmp_path):
         (["--objective", "p95"], "--objective p95: is not one of 'gain', 'harm', 'latency'"),
         (["--budget", "0"], "--budget 0: must be above 0"),
         (["--budget", "inf"], "--budget inf: must be above 0"),
-        (["--multiple", "1e300"], "multiple = 1e+300, duration_s = "),
+        (["--multiple", "1e300"], "--multiple 1e+300: duration_s = "),
         (["--gpu-budget", "-1"], "--gpu-budget -1: must be above 0"),
         (["--cpu-hours", "0"], "--cpu-hours 0: must be above 0"),
         (["--rediscover", "--scheduler", "lpm"], "--rediscover cannot be combined with attacks, a"),

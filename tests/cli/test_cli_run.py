@@ -275,4 +275,4 @@ def test_several_seeds_are_run_and_combined(tmp_path, in_this_process):
     assert combined["service_rate_tok_s"]["mean"] == pytest.approx(sum(rates) / 2)
     shown = invoke("show", parent)
     assert shown.exit_code == 2
-    assert shown.stderr.startswith(f"fairbench: {parent}: holds several runs: show one of them")
+    assert shown.stderr.startswith(f"fairbench: {parent}: holds several runs; name one of them")

@@ -49,7 +49,7 @@ def test_the_sharing_incentive_is_that_of_the_worst_off_well_behaved_client():
     assert [one["sharing_incentive_p50"] for one in compared["clients"]] == [None, 0.5, 0.8]
     assert [one["sharing_incentive_p99"] for one in compared["clients"]] == [None, 4.0, 0.5]
     assert (compared["sharing_incentive_p50"], compared["sharing_incentive_p99"]) == (0.8, 4.0)
-    assert compared["notes"]["clients.client-0.sharing_incentive_p99"] == "the client is heavy"
+    assert compared["notes"]["clients.client-0.sharing_incentive_p99"] == "it misbehaves"
 
 
 def test_the_sharing_incentive_has_the_percentile_that_few_programs_carry():

@@ -128,9 +128,9 @@ def _words(one: Behaviour) -> Iterator[str]:
     if one.max_new_multiple > 1:
         yield f"max_new_tokens x{one.max_new_multiple:g}"
     if one.on_share < 1:
-        yield f"active for {one.on_share:.0%} of every {one.period_s:g} s"
+        yield f"on for {one.on_share:.0%} of every {one.period_s:g} s"
     if one.in_flight:
-        yield f"at most {one.in_flight} programs at a time"
+        yield f"at most {one.in_flight} programs under way"
     if one.reaction:
         yield f"sent at {one.reaction}"
     if one.deadline_part < 1:
@@ -138,4 +138,4 @@ def _words(one: Behaviour) -> Iterator[str]:
     if one.weight_multiple > 1:
         yield f"weight x{one.weight_multiple:g}"
     if one.output_multiple > 1:
-        yield f"answers {one.output_multiple} times as long"
+        yield f"answers x{one.output_multiple} as long"

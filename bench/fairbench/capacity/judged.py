@@ -42,7 +42,7 @@ class Judged(NamedTuple):
 
 
 def judge(slo: Slo, summaries: Sequence[Mapping[str, Any]]) -> Judged:
-    """Judge a target from the summaries of one cluster under several seeds.
+    """Return whether one cluster meets a target, from its summaries under several seeds.
 
     Below saturation, targets on shares count as met. A latency that is only a lower bound does not
     meet its limit, nor does a missing value.

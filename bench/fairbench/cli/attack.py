@@ -174,7 +174,7 @@ def _check(spec: ExperimentSpec, plan: Plan) -> None:
     try:
         check_size(replayed(spec, twin, HONESTLY))
     except UsageError as error:
-        raise UsageError(f"multiple = {plan.multiple:g}, {error}") from None
+        raise UsageError(f"--multiple {plan.multiple:g}: {error}") from None
     check_optimiser(plan.optimiser)
 
 

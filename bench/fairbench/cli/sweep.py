@@ -79,8 +79,8 @@ def sweep(
         bool,
         Option(
             "--flush-cache",
-            help="Empty the caches of servers between runs that share the servers. Accepted "
-            "as in SGLang; always done.",
+            help="Empty the caches of servers between runs that share the servers. This is always "
+            "done; the flag exists because SGLang has it.",
         ),
     ] = True,
     server_python: Annotated[

@@ -68,7 +68,7 @@ DRIVER_LAUNCHERS = (LOCAL, "ray")
 def launcher_named(
     name: str, flags: LauncherFlags | None = None, *, drivers: str = LOCAL
 ) -> Launcher:
-    """Return a launcher by name, for use beside the launcher of ``drivers``.
+    """Return a launcher by name. It may be used together with the launcher of ``drivers``.
 
     Raises UsageError for an unknown name, or a flag that neither launcher supports.
     """
@@ -88,7 +88,7 @@ def check_launcher(name: str, flags: LauncherFlags, *, drivers: str) -> None:
 
 
 def driver_launcher_named(name: str, flags: LauncherFlags) -> Launcher | None:
-    """Return one of ``DRIVER_LAUNCHERS``, None for this machine. Raises UsageError if unknown."""
+    """Return the launcher of drivers, None for this machine. Raises UsageError if it is unknown."""
     check_driver_launcher(name)
     return None if name == LOCAL else LAUNCHERS[name].make(flags)
 

@@ -73,7 +73,7 @@ def _line(panel: Axes, number: int, name: str, rows: list[Row], *, several: bool
 
 
 def _tried(panel: Axes, rows: list[Row]) -> None:
-    """Plot the tested but insufficient clusters of the planned choice."""
+    """Plot the clusters of the planned choice that were tested and turned out too small."""
     points = [
         (row["load"], one["replicas"]) for row in rows for one in row["tried"] if not one["enough"]
     ]

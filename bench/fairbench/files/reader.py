@@ -186,7 +186,7 @@ class Unpacked(gzip.GzipFile):
 
 
 def _opened(file: Traversable, shown: str) -> IO[bytes]:
-    """Open a file, or a pipe with a writer. Raises DataError for another pipe."""
+    """Open a file or a pipe. Raises DataError for a pipe that nobody writes to."""
     if not isinstance(file, Path) or not file.is_fifo():
         return file.open("rb")
     pipe = io.FileIO(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")

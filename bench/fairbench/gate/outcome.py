@@ -124,7 +124,7 @@ def _seeds(summaries: Sequence[Summary]) -> list[int]:
 
 
 def _by_seed(values: Sequence[Value], seeds: Sequence[int]) -> list[Value]:
-    """Return one value per seed, ascending: the mean of repeats, or undefined."""
+    """Return a value per seed, in order of seeds: the mean of its repeats, or undefined."""
     found: list[Value] = []
     for seed in sorted(set(seeds)):
         own = [value for value, at in zip(values, seeds, strict=True) if at == seed]

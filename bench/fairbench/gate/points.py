@@ -101,7 +101,7 @@ def over_seeds(pairs: Sequence[PairedPoint]) -> list[PairedPoint]:
 
 
 def _points(path: Path) -> dict[str, Point]:
-    """Return the points of a directory, by the key that matching points share."""
+    """Return the points of a directory, by a key that is equal for points to compare."""
     groups: dict[str, list[ComparedRun]] = {}
     for run in runs_below(path):
         groups.setdefault(key_of(_shared(run)), []).append(run)

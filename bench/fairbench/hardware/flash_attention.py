@@ -50,7 +50,7 @@ class FlashAttention2(NamedTuple):
 
     @property
     def extra_reads(self) -> int:
-        """The number of additional reads of a decode context token in a mixed step."""
+        """How many more times a mixed step reads each context token of decoding requests."""
         return self.heads // self.kv_heads - 1
 
     def tail_tokens(self, sequences: int, longest: int) -> float:

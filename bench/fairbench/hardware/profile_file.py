@@ -30,7 +30,7 @@ def is_profile_file(gpu: str) -> bool:
 
 
 def read_profile(gpu: str) -> TimingProfile:
-    """Return the profile of a TOML file, or of an id stored for a file.
+    """Return the profile of a TOML file, given its path or the stored id of such a profile.
 
     The id ends in the file's path and digest, so that an experiment notices a changed file.
     Raises DataError naming file and key, and UsageError where the file has changed.

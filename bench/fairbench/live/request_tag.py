@@ -27,7 +27,7 @@ def tag(number: int, headers: Mapping[str, str]) -> str:
 
 
 def with_tag(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the headers in lower case, completed by headers found in the request id."""
+    """Return the headers in lower case, with further headers from the request id."""
     text = headers.get(REQUEST_ID, "")
     if not text.startswith(_TAG):
         return headers

@@ -105,7 +105,7 @@ def _measure_gaps(metrics: dict[str, Any], records: LiveRecords) -> None:
 
 
 def _tell_failed_from_refused(metrics: dict[str, Any], records: LiveRecords) -> None:
-    """Separate failed from refused: HTTP 4xx is a refusal, anything else a failure."""
+    """Count failed requests apart from refused requests: an HTTP 4xx answer is a refusal."""
     over = [request for request in records.requests if request.status == REFUSED]
     failed = sum(
         number for kind, number in error_counts(over).items() if not kind.startswith("HTTP 4")

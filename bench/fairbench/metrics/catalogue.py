@@ -82,7 +82,7 @@ def name_of(key: str) -> str:
 
 
 def needing(needs: Needs) -> list[str]:
-    """Return the metrics that are unknown without ``needs``."""
+    """Return the metrics that need ``needs``, by their keys."""
     return [metric.key for metric in CATALOGUE.values() if needs in metric.needs]
 
 

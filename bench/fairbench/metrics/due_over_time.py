@@ -66,7 +66,7 @@ def _of_calls(calls: Calls, chosen: Flags, facts: Facts, times: Floats) -> Float
 
 
 def _rounded(values: Floats, amounts: Floats) -> Floats:
-    """Return the values, with 0 for values that are only rounding errors of the amounts."""
+    """Return the values; those as small as rounding errors of the amounts are replaced by 0."""
     noise = 1e-9 * (1 + float(np.abs(amounts).max(initial=0.0)))
     return np.where(values > noise, values, 0.0)
 

@@ -17,7 +17,7 @@ WHOLE = 0.9  # of the time: a flood that lasts so long has no window
 
 
 class Flood(NamedTuple):
-    """A client that asks for much more than others, from its first such request to its last.
+    """A client that asks for much more than others, and the first and last of these requests.
 
     ``share`` is its part of all demand in the window (weighted tokens), ``multiple`` its demand
     over the mean of the other clients there. ``throughout``: the window is all but the whole time.

@@ -42,7 +42,7 @@ class Inside:
         return ranges
 
     def _wanted(self, joint: Joint, above: float) -> tuple[Ints, Ints]:
-        """Return the cells whose difference may be extreme enough for a range above ``above``.
+        """Return the cells whose values may differ so much that a range exceeds ``above``.
 
         The result is the joint backlog and the cell of each. Ranges smaller than a known range
         between edges are not searched.

@@ -45,7 +45,7 @@ def compared_summary(
     for client in clients:
         for percent, ratios in incentives.items():
             key, name = f"sharing_incentive_p{percent}", client["client"]
-            ratio = ratios.get(name, Incentive(None, reason="the client is heavy"))
+            ratio = ratios.get(name, Incentive(None, reason="it misbehaves"))
             client[key] = noted(f"clients.{name}.{key}", ratio)
     shares = [one["entitlement_best_ratio"] for one in clients]
     additions = {

@@ -44,7 +44,7 @@ def read_tables(run: StoredRun) -> Tables:
 
 
 def read_service(run: StoredRun) -> Service:
-    """Return only the service log. Raises as ``read_tables`` does."""
+    """Return the service log without other tables. Raises as ``read_tables`` does."""
     return _table(run, "service", Service)
 
 

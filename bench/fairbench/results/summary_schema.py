@@ -102,7 +102,7 @@ class _Whole(_Shown):
 
 
 class Schemas(NamedTuple):
-    """The schema of every summary, and the stricter one for making a report."""
+    """The schema of every summary, and a stricter schema for summaries of a report."""
 
     shown: type[BaseModel]
     whole: type[BaseModel]

@@ -75,7 +75,7 @@ class SweepStore:
         return self.path / SWEEP_FILE
 
     def sweep(self) -> Sweep:
-        """Return the sweep. Raises DataError if the directory is not a sweep's."""
+        """Return the sweep of a directory. Raises DataError if the directory holds no sweep."""
         return read_sweep(str(self.file))
 
     def finished(self) -> dict[str, StoredRun]:

@@ -137,7 +137,7 @@ class LocalScheduler(ABC):
         """Charge a request's output tokens, only for a scheduler with ``per_request_tokens``."""
 
     def on_prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
-        """Charge a request for the GPU time of its prompt or a chunk of it, in picoseconds.
+        """Charge a client for the GPU time of a prompt or of a part of it, in picoseconds.
 
         ``complete`` marks the last chunk. Only called for a scheduler with ``times_steps``, like
         ``on_gpu_time``.

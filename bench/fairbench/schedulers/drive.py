@@ -43,7 +43,7 @@ ADMITTED, NO_ROOM, LAST, OVER = Tried
 
 
 def never(wish: Preempt) -> bool:
-    """Refuse a preemption, as a host without preemption does."""
+    """Refuse every preemption, for hosts that cannot preempt."""
     return False
 
 

@@ -22,7 +22,7 @@ CAP_UNITS = 5  # under which a step is 5/6 useful
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LoadCap:
-    """A limit on the load of running requests, independent of memory.
+    """A limit on the total load of running requests, in addition to the memory limit.
 
     ``most_tokens`` is never exceeded, except by a single request that runs alone. The engine
     reports requests that it admits (``enter``), takes memory back from (``leave``) and has finished

@@ -13,7 +13,7 @@ from fairbench.schedulers.prefix_tree import Edge, Node, Place, PrefixTree
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LocationNode(Node):
-    """A stretch of tokens with the ``workers`` (bits) that hold it."""
+    """A node for a range of tokens. The bits of ``workers`` tell which workers hold it."""
 
     __slots__ = ("workers",)
 

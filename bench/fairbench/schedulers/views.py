@@ -84,7 +84,7 @@ class RunningView(Protocol):
 
 
 class WaitingView(Protocol):
-    """The waiting queue of a host as a scheduler sees it.
+    """The interface through which a scheduler sees the waiting queue of its host.
 
     A request leaves the view the moment it is admitted, except that a scan made earlier has its own
     frozen order (it never offers an admitted request again). Retracted requests re-enter at the

@@ -208,7 +208,7 @@ def _hint(missing: Iterable[str], plain: Layout, item: Object) -> str:
 
 
 def _plain(item: Object) -> Layout:
-    """Return the plain layout by fairbench's names, with the times that an object has."""
+    """Return the layout with fairbench's field names and the time fields that an object has."""
     ways = [next((field for field in group if field in item), group[0]) for group in (FIRST, LAST)]
     return LAYOUTS[PLAIN].mapped({way: way for way in ways})
 

@@ -91,7 +91,9 @@ def simulate(
     for real servers; RunFailed if the folder cannot be written.
     """
     if spec.backend is not None:
-        raise UsageError(f"backend = {spec.backend.kind!r}: must be the simulator here")
+        raise UsageError(
+            f"backend = {spec.backend.kind!r}: only the simulator can run this; leave backend out"
+        )
     plans = spec.client_plans()
     source = source_of(spec)
     with no_collector():

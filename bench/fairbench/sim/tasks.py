@@ -41,7 +41,7 @@ class Join:
 
 
 class _Task:
-    """A coroutine under way: an object, because a closure that refers to itself is a cycle."""
+    """A running coroutine. It is an object because a closure that refers to itself is a cycle."""
 
     __slots__ = ("_done", "_program")
 

@@ -38,7 +38,7 @@ def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
     except Exception as error:  # whatever the network and the hub come up with
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UsageError(
-            f"{ref}: cannot be loaded: {reason} (loading needs a network, for a gated "
-            f"data set a login to the hub, and the package: {INSTALL})"
+            f"{ref}: cannot be loaded: {reason}. Check the network, log in to the hub "
+            f"if the data set is gated, and install the package: {INSTALL}"
         ) from None
     return ((f"row {number}", row) for number, row in enumerate(rows, start=1))

@@ -1,4 +1,4 @@
-"""The frontier's runs: which exist, which are missing, and which are finished."""
+"""The runs of the frontier study: which exist, which are missing, and which are finished."""
 
 from __future__ import annotations
 

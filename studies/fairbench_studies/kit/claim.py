@@ -51,7 +51,7 @@ class Claim:
 
 
 def verdict(*, shape: bool, quantity: bool = True, opposite: bool = False) -> Verdict:
-    """Return the verdict on a claim.
+    """Return the verdict on a claim, from the checks of its shape and its number.
 
     ``shape`` is true if order or sign hold as claimed, ``quantity`` if the number is in its band,
     and ``opposite`` if the reverse holds, which excludes ``shape``.

@@ -43,7 +43,7 @@ def bounded(row: Row, name: str) -> str:
 
 
 def tail_of(rows: Iterable[Row]) -> str:
-    """Return the percentile that all rows support: P99 if each has enough latencies, else P95."""
+    """Return the percentile for the table: P99 if each row has enough latencies, else P95."""
     known = ({"victim_n": int(n), "victim_p95_s": ""} if n else {} for n in map(_number_of, rows))
     tail = shown_tail(known)
     return f"victim_p{tail}_s"
@@ -77,7 +77,7 @@ def min_share(row: Row) -> str:
 
 
 def limited(row: Row) -> str:
-    """Return the fraction of time with empty queues, if it matters."""
+    """Return the percentage of time with empty queues, or ``no`` if the demand was high enough."""
     return percent(row, "queue_empty_share") if row["demand_limited"] == "True" else "no"
 
 

@@ -35,7 +35,7 @@ def value_of(cell: SchedulerResults, metric: str) -> Estimate | None:
 
 
 def mean_of(cell: SchedulerResults, metric: str) -> float | None:
-    """Return only the mean of a metric."""
+    """Return the mean of a metric over the seeds, without its interval."""
     found = value_of(cell, metric)
     return None if found is None else found.mean
 

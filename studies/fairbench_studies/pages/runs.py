@@ -156,7 +156,7 @@ def incentive(row: Row) -> str:
 
 
 def fig7() -> str:
-    """Return sharing incentive / throughput / Jain index of computed service of figure 7."""
+    """Return sharing incentive, throughput and Jain's index of computed service in figure 7."""
     rows = read("fig7")
     sizes = sorted({row["dp"] for row in rows}, key=int)
     body, before = [], ("", "")

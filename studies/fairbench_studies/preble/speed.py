@@ -43,7 +43,7 @@ def _speed(workload: str) -> float:
 
 
 def _prompts(workload: str) -> list[Prompt]:
-    """Return prompts of a workload's programs, program by program."""
+    """Return the prompts of a workload's programs, one program after the other."""
     spec = load_workload(workload)
     params = make_params(spec.program, spec.params, workload)
     kind = program_class(spec.program)

@@ -71,7 +71,7 @@ CLAIM = Claim(
 
 
 def judge_textbook() -> list[Judged]:
-    """Judge the claim (takes a second)."""
+    """Judge the claim. This takes about a second."""
     return [Judged(CLAIM, judge_listing(played()), BASIS)]
 
 

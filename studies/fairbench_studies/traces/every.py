@@ -1,4 +1,4 @@
-"""Public traces under every named scheduler, one line each.
+"""A table of public traces under every named scheduler, with one line per scheduler.
 
     fairbench sweep examples/traces/every-scheduler.toml
     python studies traces-every results/runs/every-scheduler

@@ -1,4 +1,4 @@
-"""The outcome of a comparison: its text, and runs that could not be replayed."""
+"""The result of a comparison: its text, and the runs that could not be replayed."""
 
 from __future__ import annotations
 

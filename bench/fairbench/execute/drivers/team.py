@@ -21,7 +21,7 @@ LEAD_S = 0.2  # from telling them all when to start to the start
 
 
 class Written(NamedTuple):
-    """A message with record lines for a file, from a driver that cannot write here."""
+    """A message with lines for a record file, from a driver on another machine."""
 
     name: str
     lines: bytes

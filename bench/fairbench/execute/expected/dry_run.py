@@ -19,7 +19,7 @@ class Call(NamedTuple):
 
 
 class EndlessCache:
-    """A cache of all prompts and answers so far, by whole segments, that never evicts."""
+    """A cache that keeps all prompts and answers for ever, in whole segments."""
 
     def __init__(self) -> None:
         self._root: dict[Segment, Any] = {}

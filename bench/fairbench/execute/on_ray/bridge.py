@@ -17,7 +17,7 @@ MOST_LOST = 5  # nodes that one task may lose: it may be what breaks them
 
 
 class Work(NamedTuple):
-    """The work for Ray: ``luggage``, and tasks by number, all pickled."""
+    """The work for Ray: the shared objects (``luggage``) and the numbered tasks, all pickled."""
 
     luggage: bytes
     tasks: Mapping[int, bytes]
@@ -37,7 +37,7 @@ class Refused(NamedTuple):
 
 
 class Over(NamedTuple):
-    """A message that no task runs any more."""
+    """A message that says that all tasks have ended."""
 
 
 def serve(pipe: Connection, address: str) -> None:

@@ -52,7 +52,7 @@ class Answer(ABC):
 
     @abstractmethod
     def _read(self, payload: bytes) -> int:
-        """Process a JSON payload for ``take``. Raises BadEvent or MsgspecError."""
+        """Process the JSON payload of an event. Raises BadEvent or MsgspecError."""
 
     @abstractmethod
     def rendered(self) -> bytes:

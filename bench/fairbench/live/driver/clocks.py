@@ -58,7 +58,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
     @property
     def uncertainty_s(self) -> float:
-        """The uncertainty of times corrected by this comparison."""
+        """The uncertainty, in seconds, of times that this clock comparison corrects."""
         after = self.before if self.after is None else self.after
         return max(self.before.uncertainty_s, after.uncertainty_s)
 

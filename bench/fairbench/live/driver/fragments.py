@@ -40,7 +40,7 @@ def token_ids(segment: Segment, vocab: range) -> Ints:
 
 
 class TokenFragments:
-    """Segments as JSON without brackets; keeps the most recent ones (``CACHED_BYTES``).
+    """Converts prompt segments to JSON without brackets, and caches the most recent results.
 
     A document of 21k tokens is asked about again and again, and making it costs a millisecond.
     """

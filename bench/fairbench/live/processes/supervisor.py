@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _Case:
-    """A watched server: ``pause_s`` is the next pause; ``due_s`` its next start, None if it runs.
+    """A watched server. ``due_s`` is the time of its next start (None if it runs).
 
     ``is_over`` once it cannot be started any more.
     """

@@ -114,7 +114,7 @@ class _Budget:
 
 
 class _Walk:
-    """A traversal of one schema from its ``root``."""
+    """A single pass over a JSON schema, beginning at its ``root``."""
 
     def __init__(self, budget: _Budget, root: Any, where: str) -> None:
         self._budget = budget
@@ -170,7 +170,7 @@ class _Walk:
         self.schema(found, depth + 1, times, within | {target})
 
     def _values(self, value: Any, *, deep: bool = True) -> None:
-        """Spend the size of a value, with all nested values if ``deep``."""
+        """Subtract the size of a value from the budget, with all nested values if ``deep``."""
         texts = len(value) // TEXT_VALUE if isinstance(value, str) else 0
         self._budget.spend(1 + texts, self._where)
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:

@@ -124,7 +124,7 @@ class Dispatcher:
         return self.ingress.enter(request, on_sent, wish)
 
     def is_under_way(self, flight: Flight) -> bool:
-        """Return whether the flight's worker has neither finished nor lost it."""
+        """Return whether the request is still at its worker: neither finished nor lost."""
         return flight in self.flights.get(flight.worker, ())
 
     def over(self, request: Request, charge: Charge = NOTHING) -> None:

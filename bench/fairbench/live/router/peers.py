@@ -75,7 +75,7 @@ class Peering:
         return msgspec.json.encode(Message(self.origin, self.fleet, parts, gone))
 
     def _gone(self) -> dict[str, dict[str, Totals]]:
-        """Return the last totals of silent origins, without waiting clients."""
+        """Return the last known totals of routers that are silent, without waiting clients."""
         now_s = self.dispatcher.now_s()
         newest_s = max((first_s for first_s, _ in self.heard_s.values()), default=-inf)
         found: dict[str, dict[str, Totals]] = {}

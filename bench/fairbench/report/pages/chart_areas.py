@@ -44,7 +44,7 @@ def area_chart(
     y_label: str,
     shaded: Sequence[tuple[float, float]] = (),
 ) -> str:
-    """Return stacked steps, the first area at the bottom.
+    """Return a chart of stacked step areas, with the first area at the bottom.
 
     Args:
         edges: Bounds of the bins, shape (bins + 1,), in the unit of x.

@@ -59,7 +59,7 @@ Block = Paragraph | Definitions | Bullets | Grid | Figure | Code
 
 
 class Section(NamedTuple):
-    """Blocks under a title, perhaps folded away."""
+    """Blocks of a page under a title, shown or folded at first."""
 
     title: str
     blocks: Sequence[Block]

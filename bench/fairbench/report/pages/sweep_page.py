@@ -77,7 +77,7 @@ def sweep_page(path: Path) -> Page:
 
 
 def _filled(title: str, figures: Sequence[Figure], *before: Block) -> Iterator[Section]:
-    """Yield the section of some figures; nothing without any."""
+    """Yield a section with the given figures, or nothing if there are no figures."""
     if figures:
         yield Section(title, [*before, *figures])
 

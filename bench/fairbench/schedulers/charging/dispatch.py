@@ -58,7 +58,7 @@ class DispatchCharging:
         return {payer for payers in self._paid.values() for payer in payers}
 
     def left(self, worker: int) -> None:
-        """Note that a worker is gone with its cache."""
+        """Record that a worker has left, and that its cache is lost."""
 
     def took(self, request: Request, gpu_s: float) -> None:
         """Record the GPU time that a request took at its worker."""

@@ -87,7 +87,7 @@ class Victims:
         state.prefill_s = self._back_s(tokens) if swapped else self._slack.prefill_s(tokens)
 
     def forget(self, request: Request) -> None:
-        """Forget a request that has ended."""
+        """Remove the state of a request that has ended."""
         self._swapped.discard(request)
 
     def _may_go(self, request: Request, now_s: float) -> bool:
@@ -95,7 +95,7 @@ class Victims:
         return state.produced >= state.spared and now_s - request.arrival_s < self._aging_s
 
     def _spare_s(self, one: Running, now_s: float) -> float:
-        """Return how long a request can lose its memory and still be in time; inf if it is late."""
+        """Return for how long a request can pause and still be in time; inf if it is late."""
         left_s = self._slack.due_s(one.request) - now_s
         return inf if left_s < self._slack.step_s else left_s - self._return_s(one.held_tokens)
 

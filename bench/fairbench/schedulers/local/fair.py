@@ -27,7 +27,7 @@ from fairbench.tenants import Tenants
 
 @dataclass(frozen=True)
 class FairParams:
-    """The parameters of the charging and the account, for a scheduler to subclass.
+    """The parameters of charging and accounts. Schedulers derive their parameters from this class.
 
     ``charge``: ``gpu-time`` charges the time of iterations in place of tokens. ``sharing``: the
     clients that pay for a shared prefix; the client that computes it by default. ``tenants``:

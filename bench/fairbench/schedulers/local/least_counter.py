@@ -10,7 +10,7 @@ from fairbench.schedulers.base import LocalScheduler, Selection, WaitingView
 
 
 class LeastCounter(LocalScheduler):
-    """Requests of each client in order, ties in rotation; stops at the first that does not fit."""
+    """The base of schedulers that serve the client with the least counter first; ties rotate."""
 
     def __init__(self) -> None:
         self._turn: dict[str, int] = {}  # when a client was last picked

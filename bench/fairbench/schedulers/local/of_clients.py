@@ -1,4 +1,4 @@
-"""Settings by client name in a scheduler's parameters, mainly priorities."""
+"""Settings of single clients in a scheduler's parameters, such as priorities."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Slack:
         self._setup = Setup()
 
     def prepare(self, setup: Setup) -> None:
-        """Set the setup whose costs apply."""
+        """Set the engine setup whose costs are used."""
         self._setup = setup
 
     def prefill_s(self, tokens: int) -> float:

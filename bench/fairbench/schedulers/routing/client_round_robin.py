@@ -1,4 +1,4 @@
-"""Round robin of each client's own requests, which bounds unfairness with VTC.
+"""A router that distributes each client's requests in rotation; with VTC, this bounds unfairness.
 
 The bound is [DLPM] Theorem A.6.
 """

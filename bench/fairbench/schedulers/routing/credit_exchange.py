@@ -23,7 +23,7 @@ class CreditExchange:
         return self.credits.shared
 
     def join_peers(self) -> None:
-        """Note, before the first request, that there are other routers.
+        """Record that there are other routers. Call this before the first request.
 
         Raises UsageError with tenants, whose rounds differ by worker.
         """

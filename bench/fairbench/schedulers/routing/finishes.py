@@ -80,7 +80,7 @@ class Finishes:
         return least
 
     def _of_few(self, among: int, bounds: FinishBounds) -> Least:
-        """Compute idle workers once for each cost, and of the others those with the least bound."""
+        """Return the best of few workers: idle workers are computed once for each cost."""
         least = Least()
         for work, workers in self._costs:
             if alike := workers & among & self._idle:

@@ -89,7 +89,7 @@ class Fleet:
         raise RunFailed("the router has no available worker")
 
     def cheapest(self, costs: Mapping[int, float]) -> int:
-        """Return the worker of lowest cost; ``costs`` lists workers in ascending order.
+        """Return the worker with the lowest cost; ``costs`` lists workers in ascending order.
 
         Ties rotate: the next tied worker after the winner of the last tie is returned. "Lowest
         index" would load worker 0 whenever the cluster is idle. Choices without a tie take no turn,

@@ -74,7 +74,7 @@ class CodeTree(PrebleTree):
                 del counts[at]
 
     def count(self, now_s: float, end: PrebleNode, context: int, prompt: int, output: int) -> None:
-        """Count a request at its key node from now on."""
+        """Start to count a request at its key node."""
         node = key_portion(end)
         key = self.keys.setdefault(node, KeyCount(node))
         key.requests += 1
@@ -84,7 +84,10 @@ class CodeTree(PrebleTree):
         self._window.append((now_s, key, context, prompt))
 
     def expire(self, start_s: float) -> None:
-        """Drop requests from ``start_s`` or before; a key node without requests loses its GPUs."""
+        """Remove requests that arrived by ``start_s``.
+
+        A key node without requests loses its GPUs.
+        """
         while self._window and self._window[0][0] <= start_s:
             _, key, context, prompt = self._window.popleft()
             key.requests -= 1

@@ -66,7 +66,7 @@ class GpuWindow:
 
     @property
     def requests(self) -> int:
-        """Requests assigned within the window."""
+        """The number of requests that were assigned within the window."""
         return len(self._assigned)
 
     @property

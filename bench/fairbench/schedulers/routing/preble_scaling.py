@@ -49,7 +49,7 @@ class Autoscaler:
             waits.add(at_s, max(0.0, at_s - sent.soonest_s))
 
     def finished(self, request: Request) -> None:
-        """Forget a request that has ended."""
+        """Remove the state of a request that has ended."""
         self._sent.pop(request.request_id, None)
 
     def overloaded(self, key: PrebleNode, worker: int, now_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""Ray Serve's PrefixCacheAffinityRouter."""
+"""A router with the rules of Ray Serve's PrefixCacheAffinityRouter."""
 
 from __future__ import annotations
 

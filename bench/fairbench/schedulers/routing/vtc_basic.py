@@ -16,7 +16,7 @@ from fairbench.schedulers.routing.counting import CountingRouter
 
 
 class VtcBasic(CountingRouter):
-    """Heavier users go to higher-numbered workers; only the counter is VTC's.
+    """A router that sends heavier users to higher-numbered workers, by VTC's counters.
 
     vllm-project/aibrix @e3e10f9, pkg/plugins/gateway/algorithms/vtc/vtc_basic.go. Least score wins:
     |worker's position - min(user's tokens / bucket, workers - 1)| + min(running / 100, 1) + a draw

@@ -123,7 +123,7 @@ class RunningBatch:
         heappush(self.due, (sequence.due, request.request_id, sequence))
 
     def leave(self, sequence: Sequence) -> int:
-        """Remove a sequence and settle ``produced``; return its private tokens."""
+        """Remove a sequence from the batch; return the tokens that only it uses."""
         request = sequence.request
         joined, private = sequence.joined_step, self.steps - sequence.joined_step
         base = request.input_tokens + sequence.produced - joined
@@ -170,7 +170,7 @@ class RunningBatch:
         return done
 
     def retraction_order(self) -> list[Sequence]:
-        """Return sequences; the last is retracted first: fewest outputs, then longest input."""
+        """Return the sequences in order of retraction, the next to be retracted last."""
         return sorted(
             self.sequences,
             key=lambda s: (self.produced(s), -s.request.input_tokens),

@@ -25,7 +25,7 @@ class KVMemory(Protocol):
 
     @property
     def free(self) -> int:
-        """The number of empty tokens of memory."""
+        """The free memory in tokens, without cached tokens."""
         ...
 
     @property
@@ -43,7 +43,7 @@ class KVMemory(Protocol):
 
 
 class Replica(Protocol):
-    """A worker. ``submit`` requests; the ``on_done`` of each is called at its end.
+    """A worker. Pass requests to ``submit``; each request's ``on_done`` is called at its end.
 
     ``on_pass`` is called after every decision about what to run next.
     """

@@ -71,7 +71,7 @@ class Columns:
         return self._filed + (len(self._block) + self._bytes_apart) // self._row_bytes
 
     def append(self, *row: int) -> None:
-        """Add one row, with values in column order."""
+        """Add one row. Its values must be in the order of the columns."""
         self.extend(self.pack(*row))
 
     def extend(self, packed: bytes) -> None:

@@ -90,7 +90,7 @@ class Unheard:
         self.tokens = 0.0
 
     def look(self, number: int) -> None:
-        """Update the maximum just before router ``number`` receives a message."""
+        """Update the largest deviation just before router ``number`` receives a message."""
         for place, part in enumerate(self._peers[number].parts):
             known = part.heard_totals()
             unheard: dict[tuple[str, int], float] = {}

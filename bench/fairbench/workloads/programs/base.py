@@ -74,7 +74,7 @@ def prompt_of(*segments: Segment) -> Prompt:
 
 
 def growing_demand(prompt_tokens: int, exchanges: Iterable[tuple[int, int]]) -> Demand:
-    """Return the demand of calls whose prompts extend each other from ``prompt_tokens``.
+    """Return the demand of calls in which each prompt extends the previous prompt.
 
     Each exchange is (tokens, output tokens): the prompt grows by the tokens and then by the output.
     """

@@ -49,7 +49,7 @@ class TraceParams:
 
 
 def check_params(params: TraceParams) -> None:
-    """Raise UsageError for a number with which no trace can be replayed."""
+    """Raise UsageError if a number is outside the range that a replay allows."""
     if not 0 < params.time_scale < inf:
         raise UsageError(f"time_scale = {params.time_scale}: must be above 0")
     if not 1 / MAX_SCALE <= params.time_scale <= MAX_SCALE:

@@ -20,7 +20,7 @@ PROGRAM_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ClosedArrivals:
-    """Users with exponential think times of this mean (s), who stop starting at the end.
+    """Users with exponential think times of this mean (s). They start nothing after the end.
 
     The start times depend on the cluster, so the driver asks each of the client's
     ``fairbench.workloads.users``. As an ``ArrivalSource`` this class is an estimate: every program

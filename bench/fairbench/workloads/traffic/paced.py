@@ -1,4 +1,4 @@
-"""Arrivals with a planned, changing rate: the common part of traffic in phases.
+"""Arrivals whose rate changes as planned: the base of all traffic with phases.
 
 Gaps are even, as in [VTC]'s synthetic experiments ([VTC-artifact], fair_bench/trace.py), or drawn
 as those of kind ``gamma``: a gap of mean 1 passes as fast as the rate says.

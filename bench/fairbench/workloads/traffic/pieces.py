@@ -1,4 +1,4 @@
-"""Rates that change by plan: phases as in a file, and the linear pieces that they form."""
+"""Rates that change as planned: the phases of a workload file, and their linear pieces."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def steps_round(cell: Draft, schedulers: Sequence[str]) -> list[Step]:
 
 
 def _multiples(axis: str, key: str, default: float, by: Mapping[str, float]) -> list[Step]:
-    """Return multiples of the default, and the default itself, in order of size."""
+    """Return steps for multiples of the default, and for the default itself, in order of size."""
     whole = isinstance(default, int)
     found = [
         (factor, Step(axis, label, {key: round(default * factor) if whole else default * factor}))

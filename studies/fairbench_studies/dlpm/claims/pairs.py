@@ -35,7 +35,7 @@ class Outcome(StrEnum):
 
 
 class Seen(NamedTuple):
-    """A measure in one configuration: its mean with interval, and the outcome.
+    """The result of one measure in one configuration: its mean, confidence interval and outcome.
 
     ``low`` and ``high`` are None where they are not known. ``bound`` is ``>`` or ``<`` if ``value``
     is only a bound of the mean, which is None where nothing is known or several pairs are meant.
@@ -50,7 +50,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The claim that ``above`` has more of a metric than ``below``, by ratio or difference.
+    """The claim that a metric is larger for ``above`` than for ``below``, by ratio or difference.
 
     ``flip`` is the ratio or difference at which the sign of the claim changes.
     """
@@ -64,7 +64,7 @@ class Pair:
 
     @property
     def compared(self) -> frozenset[str]:
-        """The schedulers that the pair needs."""
+        """The router and the local scheduler that a pair needs."""
         return frozenset({self.above, self.below})
 
     def seen(self, at: At) -> Seen:

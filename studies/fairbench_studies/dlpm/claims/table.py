@@ -74,7 +74,7 @@ class Judged(NamedTuple):
 
 
 def judge_all(settings: Sequence[Setting]) -> list[Judged]:
-    """Judge every claim at every setting that has its figure."""
+    """Judge each claim at each setting whose figure exists."""
     return [
         Judged(
             claim,

@@ -52,7 +52,7 @@ class ServingFit:
 
     @property
     def profile(self) -> TimingProfile:
-        """The operator profile with the fitted numbers."""
+        """The timing profile from operator tables, with the fitted constants."""
         return _profile(self.gpu, self.values)
 
 

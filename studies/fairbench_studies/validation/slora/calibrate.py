@@ -37,7 +37,7 @@ STEPS_MS = (0.03, 0.04, 0.05, 0.09, 0.10, 0.11)
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A pair of constants, judged on the runs of one date.
+    """Two fitted constants, and their error on the runs of one date.
 
     ``error`` is the root mean square of the logarithms of simulated over measured.
     """

@@ -90,7 +90,7 @@ def _errors(axes: Axes, runs: list[RunComparison]) -> None:
 
 
 def _times(axes: Axes, runs: list[RunComparison]) -> None:
-    """Draw every group's P50 and P99 of TTFT on logarithmic axes."""
+    """Draw the P50 and P99 of TTFT of each group of requests on logarithmic axes."""
     pairs = [
         (kind, run, pair)
         for run in runs

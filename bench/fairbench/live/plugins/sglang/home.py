@@ -1,4 +1,4 @@
-"""A local scheduler's home in a SGLang scheduler process: its requests, and its admission passes.
+"""Connects a local scheduler with a SGLang scheduler process: its requests and admission passes.
 
 The scheduler is the very object of the simulator. SGLang keeps queue, cache and memory; this home
 tells the scheduler what happens, and makes SGLang walk its queue in the order that it selects.

@@ -210,7 +210,7 @@ class Hooks:
         return [at[req] for req in reversed(order)]
 
     def flush(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
-        """Around ``flush_cache``, which needs an idle server: the next run starts afresh."""
+        """Wraps ``flush_cache``: on an idle server, the scheduler's state is reset, too."""
         success = original(scheduler, *args, **named)
         self.home.sweep(scheduler.waiting_queue)
         if success and self.home.idle:

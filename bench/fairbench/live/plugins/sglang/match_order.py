@@ -66,7 +66,7 @@ class MatchOrder:
         )
 
     def match(self, req: Req) -> int:
-        """Return the cached tokens of what would be prefilled, at most its length - 1."""
+        """Return how many tokens of the text to prefill are cached, at most its length - 1."""
         # The very match that SGLang makes before it tries to admit a request.
         req.init_next_round_input(self._policy.tree_cache, cow_mamba=False)
         return prefix_len(req)

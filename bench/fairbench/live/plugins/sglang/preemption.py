@@ -24,7 +24,7 @@ class Preemption:
         self._server_args: Any = None
 
     def began(self, scheduler: Any) -> None:
-        """Begin a pass, for which SGLang has not made its adder yet."""
+        """Begin a scheduling pass, before SGLang has created its PrefillAdder."""
         self.taken, self._adder = [], None
         self._server_args = getattr(scheduler, "server_args", None)
 

@@ -1,1 +1,1 @@
-"""The orders of requests within a flow of a queue before the cluster, one per file."""
+"""The orders in which a gateway can sort the requests of one flow; each has its own file."""

@@ -116,7 +116,7 @@ class Worker(EngineLoop[KVNode]):
         return None if self._run is None else self._run.end_ps(min(steps, self._run.steps))
 
     def settle(self) -> None:
-        """Settle, and undo the admissions of an iteration that did not end."""
+        """Bring counts up to date, and undo the admissions of an iteration that did not end."""
         super().settle()
         for prefill in self._prefills:
             if prefill.first:

@@ -27,7 +27,7 @@ class Phases:
         del self._groups[self._phase.pop(sequence)][sequence]
 
     def beginning(self, step: int) -> list[Sequence]:
-        """Return sequences whose token of this step begins a block, in running order."""
+        """Return the sequences whose token of this step starts a new block, in running order."""
         group = self._groups[step % self._size]
         return sorted(group, key=group.__getitem__)
 

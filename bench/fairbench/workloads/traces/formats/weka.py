@@ -148,7 +148,10 @@ class _Session:
         )
 
     def _blocks(self, turn: Record, agent: _Agent, tokens: int, where: str) -> list[int]:
-        """Return the block identities of a turn; all sessions share tool and system blocks."""
+        """Return the identities of a turn's blocks.
+
+        All sessions share the blocks of tools and system.
+        """
         given = turn.get("hash_ids", [])
         if not isinstance(given, list) or not all(type(one) is int for one in given):
             raise DataError(f"{where}: hash_ids: must be a list of integers")
