@@ -21,41 +21,50 @@ PANEL_IN, HEIGHT_IN = 2.1, 1.9
 MARKERS = {PUBLISHED: "o", CAPPED: "s", TUNED: "^"}
 # Colours by Okabe and Ito, in the order of the pairs.
 COLOURS = ("#999999", "#56b4e9", "#f0c000", "#009e73", "#cc79a7", "#0072b2", "#d55e00")
-TITLE = "Done sooner to the left; below is a shorter wait, above a fairer share"
+LABELS = ("P95 of the\nwell-behaved, s", "min. share of best, %")
+TITLES = {
+    1: "Done sooner to the left, a shorter wait below",
+    2: "Done sooner to the left; below is a shorter wait, above a fairer share",
+}
 
 
 def draw(found: Outcomes, frozen: Frozen, basis: str) -> Figure:
-    """Draw two panels per cell; dominated configurations are hollow."""
+    """Draw a panel of latencies per cell, and one of shares; dominated ones are hollow.
+
+    Shares are left out if every client of every run got all that it was due.
+    """
     cells = list(found)
     columns = min(COLUMNS, len(cells))
     bands = -(-len(cells) // columns)
-    figure, grid = panels(
-        2 * bands, columns, max(6.0, columns * PANEL_IN), 1.0 + 2 * bands * HEIGHT_IN
-    )
+    rows = 2 if _shares_differ(found) else 1
+    height_in = 1.0 + rows * bands * HEIGHT_IN
+    figure, grid = panels(rows * bands, columns, max(6.0, columns * PANEL_IN), height_in)
     for number in range(bands * columns):
-        upper, lower = (grid[2 * (number // columns) + row][number % columns] for row in (0, 1))
+        own = [grid[rows * (number // columns) + row][number % columns] for row in range(rows)]
         if number >= len(cells):
-            upper.set_axis_off()
-            lower.set_axis_off()
+            for axes in own:
+                axes.set_axis_off()
             continue
         cell = cells[number]
-        _panels(upper, lower, found[cell], frozen)
-        upper.set_title(f"{cell} ({cell.part})", fontsize=8)
+        _panels(own, found[cell], frozen)
+        own[0].set_title(f"{cell} ({cell.part})", fontsize=8)
         if number % columns == 0:
-            upper.set_ylabel("P95 of the\nwell-behaved, s", fontsize=7)
-            lower.set_ylabel("min. share of best, %", fontsize=7)
-        lower.set_xlabel("90% of the programs done, s", fontsize=7)
+            for axes, label in zip(own, LABELS, strict=False):
+                axes.set_ylabel(label, fontsize=7)
+        own[-1].set_xlabel("90% of the programs done, s", fontsize=7)
     notes = (
         "Circles as published, squares capped, triangles tuned. Hollow: another configuration "
         f"dominates it there. {basis[0].upper()}{basis[1:]}."
     )
-    caption(figure, TITLE, notes, grid[0][0], columns=len(frozen.pairs))
+    caption(figure, TITLES[rows], notes, grid[0][0], columns=len(frozen.pairs))
     return figure
 
 
-def _panels(
-    upper: Axes, lower: Axes, here: Mapping[Configuration, Outcome], frozen: Frozen
-) -> None:
+def _shares_differ(found: Outcomes) -> bool:
+    return any(one.mean("share") < 1.0 for here in found.values() for one in here.values())
+
+
+def _panels(own: list[Axes], here: Mapping[Configuration, Outcome], frozen: Frozen) -> None:
     for configuration, outcome in here.items():
         colour = COLOURS[frozen.pairs.index(configuration.pair) % len(COLOURS)]
         label = configuration.pair if configuration.form == PUBLISHED else "_"
@@ -68,10 +77,11 @@ def _panels(
         }
         at_s = outcome.mean("to_90_s")
         marker = MARKERS[configuration.form]
-        upper.plot(at_s, outcome.mean("p95_s"), marker, label=label, **looks)
-        lower.plot(at_s, 100 * outcome.mean("share"), marker, **looks)
-    log_y(upper)
-    for axes in (upper, lower):
+        own[0].plot(at_s, outcome.mean("p95_s"), marker, label=label, **looks)
+        for axes in own[1:]:
+            axes.plot(at_s, 100 * outcome.mean("share"), marker, **looks)
+    log_y(own[0])
+    for axes in own:
         axes.tick_params(labelsize=6)
 
 
