@@ -334,6 +334,7 @@ BY_OTHER_NAMES = {
     "experiment_file",
     "header",
     "api_key_file",
+    "allow_untested_release",
     "flush_cache",
 }
 

@@ -185,9 +185,9 @@ def test_it_travels_with_the_settings_and_is_proved():
     assert config_from(plugin_environment("dlpm", CAP)) == config
     told = PluginReport(**Hooks(config, "0.5.23").report())
     require_active([told], local="dlpm", settings=CAP)
-    with pytest.raises(RunFailed, match=r"dlpm with engine.load_cap=400, not None"):
+    with pytest.raises(RunFailed, match=r"dlpm with engine.load_cap = 400 instead of None"):
         require_active([told], local="dlpm", settings={})
-    with pytest.raises(RunFailed, match=r"dlpm with engine.load_cap=400, not auto"):
+    with pytest.raises(RunFailed, match=r"dlpm with engine.load_cap = 400 instead of auto"):
         require_active([told], local="dlpm", settings={LOAD_CAP: "auto"})
 
 

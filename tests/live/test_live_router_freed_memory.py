@@ -21,7 +21,7 @@ libc.free.argtypes = [ctypes.c_void_p]
 pieces = [libc.malloc(2**16) for _ in range(1024)]
 for piece in pieces:
     ctypes.memset(piece, 1, 2**16)
-kept = libc.malloc(64)
+kept = [libc.malloc(2**16) for _ in range(64)]  # above them, since no hole is so large
 for piece in pieces:
     libc.free(piece)
 before = mib()

@@ -223,4 +223,4 @@ def test_without_the_extra_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(otel, "find_spec", lambda _: None)
     result = CliRunner().invoke(app, ["serve", "--worker-url", "http://127.0.0.1:9", "--otel"])
     assert result.exit_code == 2
-    assert "--otel needs opentelemetry.sdk: pip install '.[otel]'" in result.stderr
+    assert "--otel needs the package opentelemetry.sdk: pip install '.[otel]'" in result.stderr

@@ -414,7 +414,7 @@ REPORT = {"fairbench": {"local": "dlpm", "params": {}}}
 @pytest.mark.parametrize(
     ("local", "info", "warning"),
     [
-        ("dlpm", {}, "worker 0 does not run dlpm but a scheduler of its engine's own"),
+        ("dlpm", {}, "worker 0 does not run dlpm but its engine's own scheduler"),
         ("vtc", REPORT, "worker 0 does not run vtc but dlpm"),
         ("dlpm", {"internal_states": [REPORT, REPORT]}, ""),
         ("dlpm", {"internal_states": [REPORT, {"fairbench": {"vocab_size": 9}}]}, ""),

@@ -54,7 +54,7 @@ def test_pauses_double_and_begin_anew_once_it_ran_steadily(caplog):
     assert server.deaths == 9
     said = [record.getMessage() for record in caplog.records]
     assert said[:2] == [
-        "worker-0 ended with exit code 7; it is started again in 1 s",
+        "worker-0 ended with exit code 7; restart in 1 s",
         "worker-0 is started again",
     ]
 

@@ -38,7 +38,7 @@ def test_a_run_in_which_all_is_well_warns_of_nothing():
         ({"notes": {"lateness": "1% were late"}}, "Lateness: 1% were late."),
         ({"notes": {"errors": "3 x HTTP 500"}}, "Errors: 3 x HTTP 500."),
         ({"jain_index": None, "notes": {"jain_index": "why"}}, "of service is undefined: why."),
-        ({"jain_index_actual": None}, "of actual service is undefined"),
+        ({"jain_index_actual": None}, "of computed service is undefined"),
         ({"refused": 7}, "7 of 1,000 requests failed or were refused"),
         ({"unfinished": 7}, "7 of 1,000 requests were unfinished"),
         ({"victim_p99_s": 100.5}, "The measured window (100 s) is shorter than the P99"),

@@ -101,10 +101,13 @@ def check_run_options(spec: ExperimentSpec, given: RunOptions) -> None:
     if given.drivers == 1:
         return
     if spec.backend is None:
-        raise UsageError(f"--drivers {given.drivers}: a simulation has none")
+        raise UsageError(
+            f"--drivers {given.drivers} needs real servers, because a simulation has no drivers; "
+            "give --backend or --base-url"
+        )
     if given.drivers > (clients := len(spec.client_plans())):
         raise UsageError(
-            f"--drivers {given.drivers}: at most one a client, and there are {clients}"
+            f"--drivers {given.drivers}: must be at most the number of clients, {clients}"
         )
     if spec.backend.max_concurrency is not None:
         raise UsageError(

@@ -99,6 +99,7 @@ def tables_of(records: LiveRecords, clients: Sequence[str]) -> Tables:
     """
     rows = sorted(records.requests, key=lambda record: record.request_id)
     columns = _columns(rows, RequestRecord, clients)
+    del columns["sent_s"]  # by a client; in a simulation it is when KV memory was sent
     admitted, first = columns["admitted_s"], columns["first_token_s"]
     columns["admitted_s"] = np.where(np.isnan(admitted), first, np.fmin(admitted, first))
     columns["cached_tokens"] = np.nan_to_num(columns["cached_tokens"])

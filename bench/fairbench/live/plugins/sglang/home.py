@@ -75,7 +75,7 @@ class Home:
         """Return whether the scheduler accepts the request; a retracted one was accepted before."""
         if req in self._tracked:
             return True
-        tracked = self._tracked[req] = Tracked(request_of(req, next(self._numbers), now_s))
+        tracked = self._tracked[req] = Tracked(self._request(req, now_s))
         if self.scheduler.accepts(tracked.request, now_s):
             return True
         del self._tracked[req]
@@ -143,6 +143,10 @@ class Home:
         """Tell the scheduler what became of its candidate, and hear the next one."""
         self._answer = None
         self._candidate = self._request_of(resume(self._selection, admitted))
+
+    def _request(self, req: Req, now_s: float) -> Request:
+        """Return the scheduler's view of a new request."""
+        return request_of(req, next(self._numbers), now_s)
 
     def _request_of(self, candidate: Request | Preempt | None) -> Request | None:
         """Return the next request to try, after carrying out the preemptions before it."""
