@@ -27,7 +27,10 @@ def reproduce(
     ],
     quick: Annotated[
         bool,
-        Option("--quick/--full", help="Run one seed of each point, or all seeds of its sweep."),
+        Option(
+            "--quick/--full",
+            help="Run one seed of each point (--quick) or all seeds of the sweep (--full).",
+        ),
     ] = False,
     formats: Annotated[
         str, Option("--format", metavar="A,B", help="Formats of the pictures: svg, png, pdf.")

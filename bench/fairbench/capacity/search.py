@@ -13,7 +13,7 @@ It never gives none: nobody would be told anything, so that it would not go on.
 
 
 class Found(NamedTuple):
-    """The smallest sufficient number (None for none), and the tested numbers.
+    """The smallest sufficient number (None if there is none), and the tested numbers.
 
     ``monotone``: of those tried, every one above an enough one is enough too. Where that is so the
     others were taken to be alike; where it is not, everything below the smallest was tried.

@@ -31,8 +31,8 @@ def report(
         typer.Option(
             "--output-file",
             "-o",
-            help="File for the page, FILE.html or FILE.md. [default: report.html in DIR, or "
-            "FILE-report.html]",
+            help="Output file, which ends in .html or .md. [default: report.html in a directory, "
+            "NAME-report.html for a file NAME]",
         ),
     ] = None,
     **log_flags: Unpack[LogFlags],

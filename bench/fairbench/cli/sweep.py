@@ -59,7 +59,8 @@ def sweep(
         ),
     ] = False,
     name: Annotated[
-        str | None, Option(help="Name of the sweep and its directory. [default: the file's]")
+        str | None,
+        Option(help="Name of the sweep, also of its directory. [default: the name in FILE]"),
     ] = None,
     result_dir: Annotated[
         Path, option(OUTPUT, "Parent directory; the sweep makes a new directory in it.")

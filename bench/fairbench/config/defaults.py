@@ -157,7 +157,7 @@ def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def engine_of(draft: Mapping[str, Any]) -> str | None:
-    """Return the engine that a draft spec simulates, None for the default.
+    """Return the engine that an unfinished spec simulates, or None for the default.
 
     Raises UsageError if unknown.
     """

@@ -144,7 +144,7 @@ def check_preset(
         chosen: The keys of an experiment that the user chose.
         given: The settings ``NAME.PARAM`` that the user chose.
         workload: The name of the workload.
-        backend: The backend that was chosen, None for the simulator.
+        backend: The backend that was chosen, or None for the simulator.
     """
     if backend is not None:
         raise UsageError(

@@ -43,7 +43,7 @@ class LiveFlags(NamedTuple):
 
 
 def live_options(spec: ExperimentSpec, flags: LiveFlags) -> LiveOptions | None:
-    """Return the options of a live run, None for a simulation.
+    """Return the options of a live run, or None for a simulation.
 
     Raises UsageError if the run is impossible here, or if nothing of it heeds a flag.
     """

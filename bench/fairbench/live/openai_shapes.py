@@ -39,7 +39,7 @@ class UsageDetails(msgspec.Struct):
 
 
 def _count(value: Any) -> int | None:
-    """Return a count as a whole number, None for none. Raises ValueError for anything else."""
+    """Return a count as an int, or None if it is missing. Raises ValueError if it is invalid."""
     if value is None or type(value) is int:
         return value
     if not isinstance(value, float) or value % 1:

@@ -1,4 +1,4 @@
-"""Metrics of disaggregated runs: how busy either side is, and what the transfer of KV takes."""
+"""Metrics of disaggregated runs: how busy the two sides are, and how long KV transfers take."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def derive(
         model: See ``model_config``.
         gpu: The GPU's name.
         tp: GPUs that share the model.
-        dtype: Of the weights, None for those published.
+        dtype: Of the weights, or None for those published.
         engine: ``sglang`` or ``vllm``, whose kernels the tables have.
         roofline: Leave the operator tables alone.
 

@@ -43,7 +43,7 @@ def operators_ms(
         gpu: The GPU.
         tp: GPUs that share the model.
         engine: ``sglang`` or ``vllm``.
-        dtype: Of the weights, None for the config's own.
+        dtype: Of the weights, or None for the config's own.
         it: The iterations.
 
     Raises NoTable.

@@ -20,7 +20,7 @@ MOST_ALONE = 16  # clients: each is simulated once more
 
 
 def memory_log_of(spec: ExperimentSpec, clients: list[str]) -> MemoryLog | None:
-    """Return an empty memory log, None for an experiment that keeps none."""
+    """Return an empty memory log, or None for an experiment that keeps none."""
     return MemoryLog(clients) if spec.eviction or spec.memory_records else None
 
 

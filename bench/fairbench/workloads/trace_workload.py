@@ -111,7 +111,7 @@ def trace_manifest(workload: WorkloadSpec) -> dict[str, str]:
 
 
 def _params_of(workload: WorkloadSpec) -> TraceParams | None:
-    """Return the parameters of a workload's trace, None for a workload without a trace."""
+    """Return the parameters of a workload's trace, or None for a workload without a trace."""
     traffic = workload.traffic()
     return traffic.params if isinstance(traffic, Replay) else None
 

@@ -1,1 +1,1 @@
-"""The flags of experiments, each declared once: commands, keywords, checks and docs read them."""
+"""The flags of experiments. Commands, Python keywords, checks and docs derive from them."""

@@ -65,7 +65,7 @@ class Declared:
 
     @property
     def option(self) -> str:
-        """The name of it on the command line."""
+        """The flag's name on the command line."""
         return self.flag.option or f"--{self.name.replace('_', '-')}"
 
 

@@ -29,7 +29,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A driver's process and name; ``host`` is its machine, None for this one."""
+    """A driver's process and name; ``host`` is its machine, or None for this one."""
 
     name: str
     pipe: Connection

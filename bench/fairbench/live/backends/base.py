@@ -29,11 +29,11 @@ COMMON_TOKENS = 32_000  # every common model has so many; larger ones have speci
 class LiveOptions:
     """The options of a live run that do not affect its records and are stored nowhere.
 
-    - ``server_python`` is the Python that has SGLang, None for the default.
+    - ``server_python`` is the Python that has SGLang, or None for the default.
     - ``headers`` are sent with every request to an endpoint and may hold secrets.
     - ``launcher`` decides where workers start.
     - ``drivers`` is the number of processes that send the load.
-    - ``driver_launcher`` decides where drivers start, None for this machine.
+    - ``driver_launcher`` decides where drivers start, or None for this machine.
     """
 
     server_python: str | None = None
@@ -50,7 +50,7 @@ class Served:
 
     - ``name`` is the server's name in tables.
     - ``timing_profile`` and its grade belong to emulated servers.
-    - ``workers`` is the number of workers for which it counts, None for the experiment's number.
+    - ``workers`` is the number of workers for which it counts, or None for the experiment's number.
     - ``unbounded`` is the reason why no theorem bounds its scheduling, "" if a theorem may apply.
     - ``hosts`` are the machines of the workers by number, empty if all are on this machine.
     """

@@ -40,7 +40,7 @@ def _once(ask: Callable[[], float], now_s: Callable[[], float]) -> Offset:
 class Comparison(msgspec.Struct, frozen=True):
     """A driver's clock against this machine's before and after a run; None if not asked again.
 
-    ``host`` is where the driver is, None for this machine.
+    ``host`` is where the driver is, or None for this machine.
     """
 
     before: Offset

@@ -27,7 +27,7 @@ NO_STOPS = Stops()
 class Ending:
     """The end of an output after ``tokens`` tokens, for this ``reason``.
 
-    ``matched`` is what stopped it, None for an end of its own. Only the first ``visible``
+    ``matched`` is what stopped it, or None for an end of its own. Only the first ``visible``
     characters are shown, all if that is None.
     """
 

@@ -77,7 +77,7 @@ def plugin_environment(
 
 
 def config_from(environment: Mapping[str, str]) -> PluginConfig:
-    """Return the inverse of ``plugin_environment``. Raises UsageError, naming the variable."""
+    """Parse the variables that ``plugin_environment`` writes. Raises UsageError for a bad one."""
     local = environment[LOCAL]
     settings = _read(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
     for name in settings:

@@ -48,7 +48,7 @@ async def hold_requests(
     """Put the gateway and admission control before the router, if they are configured.
 
     ``weights`` may change meanwhile. Returns what has to run for each worker, by its number and
-    address, None for nothing.
+    address, or None for nothing.
     """
     settings: dict[str, Any] = {**SERVED_OUTPUTS, **config.settings}
     admission = admission_params(settings)

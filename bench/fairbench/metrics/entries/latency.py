@@ -34,7 +34,7 @@ def of_requests(statistic: str, latency: str) -> Metric:
 
 
 def chosen_metric(key: str) -> Metric | None:
-    """Return the entry of a user-chosen percentile (``chosen_percentiles``), None for others."""
+    """Return the entry of a user-chosen percentile (``chosen_percentiles``), or None for others."""
     match = re.fullmatch(r"(victim_)?p([1-9][0-9]?)_(s|(?:ttft|tpot|e2el)_ms)", key)
     if match is None or (match[1] and match[3] != "s"):
         return None

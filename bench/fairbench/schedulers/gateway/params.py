@@ -78,9 +78,9 @@ class GatewayParams:
             )
         if self.tenants is not None and not self.limits_clients:
             raise ValueError(
-                f"tenants = {self.tenants!r}: needs a limit that tenants share; set "
-                "gateway.client_limit, too (for the tenants of a policy, set "
-                "POLICY.tenants)"
+                f"tenants = {self.tenants!r}: has no effect without a limit per client; set "
+                "gateway.client_limit, too. To give tenants to a policy, set POLICY.tenants "
+                "instead"
             )
 
 

@@ -68,7 +68,7 @@ class HoldsRequests(Protocol):
         """Handle the end of a sent request, with its output tokens.
 
         ``now_s`` is for policies that count time; None means the time of the latest event. ``read``
-        corrects the charge for its prompt, None for no correction.
+        corrects the charge for its prompt, or None for no correction.
         """
         ...
 

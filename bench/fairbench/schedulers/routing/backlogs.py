@@ -35,7 +35,7 @@ class Backlogs(dict[int, Backlog | TenantBacklog]):
         self._changed(worker, client)
 
     def remove(self, worker: int, request_id: int, client: str) -> None:
-        """Remove a request that is over from a worker."""
+        """Remove a finished or aborted request from its worker."""
         self[worker].remove(request_id)
         self._changed(worker, client)
 

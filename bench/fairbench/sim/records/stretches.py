@@ -85,7 +85,7 @@ class Stretches:
         return count
 
     def among(self, others: Ints) -> Ints:
-        """Return the stretches' rows, with ``others`` in the remaining places of the block.
+        """Return a block of rows: those of the stretches, and ``others`` in the remaining rows.
 
         The result is built column by column, as blocks are kept. The stretches are then forgotten.
         """

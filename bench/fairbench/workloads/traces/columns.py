@@ -1,4 +1,4 @@
-"""Rows of a file with a column per field, by common names or names from the user."""
+"""Rows of a tabular file, whose columns have common names or names that the user gives."""
 
 from __future__ import annotations
 

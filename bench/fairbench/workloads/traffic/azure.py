@@ -49,13 +49,13 @@ class Azure:
         self.params = params
 
     def usual(self, load: Load) -> AzureArrivals:
-        """Return the arrivals of ``gamma`` with the trace's gaps."""
+        """Return arrivals as ``gamma`` makes them, with gaps drawn from the trace."""
         return self._of(load, Gamma(Gamma.Params()).usual(load))
 
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> AzureArrivals:
-        """Return the heavy client's arrivals of ``gamma`` with the trace's gaps."""
+        """Return the heavy client's arrivals, with gaps drawn from the trace."""
         usual = Gamma(Gamma.Params()).misbehaving(load, rate_multiple, until_fraction)
         return self._of(load, usual)
 

@@ -90,7 +90,7 @@ class Estimator:
         self.moved(request, worker)
 
     def moved(self, request: Request, worker: int | None) -> None:
-        """Record a request's present worker, or None for none."""
+        """Record a request's present worker, or None if there is none."""
         self._leave(request)
         self._at[request] = worker
         if worker is None:

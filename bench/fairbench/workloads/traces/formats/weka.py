@@ -85,7 +85,7 @@ class _Session:
         self._agents = 0
 
     def rows(self) -> Iterator[Row | None]:
-        """Return the requests of the session and of its sub-agents, None for one that failed."""
+        """Return the requests of the session and of its sub-agents, or None for one that failed."""
         tools, system = self._shared(self._record, self._where)
         yield from self._turns(self._record, _Agent(0, 0.0, tools, system), self._where)
 
