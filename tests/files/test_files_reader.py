@@ -180,7 +180,7 @@ def test_csv_keeps_blank_lines_in_quotes_and_says_where_a_cell_is_too_long(tmp_p
     ("text", "complaint"),
     [
         ("a,b\n1,2\n\n3,Acme, Inc\n", "line 4: has more cells than line 1 has columns"),
-        ("a,b,a\n1,2,3\n", "line 1: column 'a' is there twice"),
+        ("a,b,a\n1,2,3\n", "line 1: column 'a' appears twice"),
     ],
 )
 def test_csv_whose_cells_are_not_clear_is_refused(tmp_path, text, complaint):

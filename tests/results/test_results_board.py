@@ -133,8 +133,8 @@ def test_a_row_that_lacks_a_run_is_named_and_not_averaged():
     board = make_board(lines)
     assert [row.name for row in board.rows] == ["a", "b"]
     assert board.incomplete == {"late": "tot s1 dp 2 seed 1; judge s1 dp 2 seeds 0 to 1"}
-    assert "Not ranked: late has no run at tot s1 dp 2 seed 1" in board_text(board)
-    with pytest.raises(UsageError, match="baseline 'late': has no run at tot s1 dp 2 seed 1"):
+    assert "Not ranked: late has no run for tot s1 dp 2 seed 1" in board_text(board)
+    with pytest.raises(UsageError, match="baseline 'late': has no run for tot s1 dp 2 seed 1"):
         make_board(lines, baseline="late")
 
 

@@ -165,7 +165,7 @@ def test_timings_of_another_machine_are_not_mixed(tmp_path):
     file.write_text(timings([timed_point(1, 50)], host="another"))
     result = invoke("reproduce", "fig4", "--quick", "--result-dir", tmp_path)
     assert result.exit_code == 2
-    assert "holds timings of another machine" in result.stderr
+    assert "holds timings from another machine" in result.stderr
     assert json.loads(file.read_text())["points"] == [timed_point(1, 50)]
 
 

@@ -193,7 +193,7 @@ def _by_place(sides: Sequence[Side]) -> list[list[Side]]:
 
 
 def _contrasts(groups: Sequence[Sequence[Side]], metrics: Sequence[str]) -> Iterator[Contrast]:
-    """Yield the contrast of every side with the first of its group, over common seeds."""
+    """Yield the contrast of every side with the first of its group, on the same seeds."""
     for group in groups:
         for other in group[1:]:
             if group[0].runs.keys() & other.runs.keys():

@@ -122,7 +122,7 @@ def _remarks(answer: Row) -> Iterator[Section]:
 
 
 def _curves(answer: Row) -> Iterator[Section]:
-    """Yield the picture of every target with values."""
+    """Yield a chart of each target that has values."""
     figures: list[Block] = []
     for place, target in enumerate(answer["targets"]):
         series = [one for one in _series(answer, place) if one.points]

@@ -76,7 +76,7 @@ def compare(
     disable_tqdm: NoProgress = False,
     **flags: Unpack[CompareFlags],
 ) -> None:
-    """Compare experiments over common seeds: better, worse or inconclusive.
+    """Compare experiments on the same seeds: better, worse or inconclusive.
 
     Prints, for every metric, the difference to the baseline, paired by seed, with its 95%
     confidence interval.

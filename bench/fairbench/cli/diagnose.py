@@ -51,7 +51,7 @@ def diagnose_log(
         list[str] | None,
         Option(
             metavar="METRIC<LIMIT",
-            help=f"Target of `plan` for the number of replicas; may be repeated. "
+            help=f"Target that the planned number of replicas must meet; may be repeated. "
             f"[default: {USUAL_SLO}]",
         ),
     ] = None,

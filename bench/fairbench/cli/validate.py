@@ -80,7 +80,7 @@ def validate(
     several tenants on a single engine are compared by the latency and service of each tenant. A run
     that cannot be replayed gets a line of its own, and the exit code is 1.
 
-    A live run by fairbench is simulated with its own seed, load, schedulers and KV pool.
+    A fairbench run on real servers is simulated with its own seed, load, schedulers and KV pool.
     """
     file = files[0]
     if len(files) == 1 and file.is_dir():

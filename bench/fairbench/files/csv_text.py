@@ -58,7 +58,7 @@ def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterat
     try:
         for name, times in Counter(reader.fieldnames or ()).items():
             if name and times > 1:
-                raise DataError(f"{shown}, line 1: column {shortened(repr(name))} is there twice")
+                raise DataError(f"{shown}, line 1: column {shortened(repr(name))} appears twice")
         for row in reader:
             # None is the name of cells beyond the last column, and the value of a missing cell.
             if any(row.pop(None, ())):

@@ -53,7 +53,7 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
 def judge_paired(
     clause: Clause, before: Sequence[Value], after: Sequence[Value], alpha: float
 ) -> Judgement:
-    """Judge runs over common seeds, in the order of the seeds, as ``compare`` does.
+    """Judge runs on the same seeds, in the order of the seeds, as ``compare`` does.
 
     The test is on the mean over seeds of the change beyond what is allowed, in the clause's
     unit, at level ``alpha`` on either side. The clause fails if the mean is significantly worse

@@ -1,4 +1,4 @@
-"""Attribution of a real server's step times, for schedulers that charge them."""
+"""Attribution of a real server's step times to clients, for schedulers that charge GPU time."""
 
 from __future__ import annotations
 

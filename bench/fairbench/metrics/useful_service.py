@@ -1,4 +1,4 @@
-"""The service of clients relative to their demand, if a part of the demand is padding."""
+"""Useful service of each client relative to its demand: padding counts in neither."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def _holes(board: Board) -> Iterator[str]:
     yield from _some(undefined)
     if board.demand_limited:
         yield f"Limited by demand under some scheduler: {', '.join(board.demand_limited)}."
-    yield from _some([f"Not ranked: {a} has no run at {b}." for a, b in board.incomplete.items()])
+    yield from _some([f"Not ranked: {a} has no run for {b}." for a, b in board.incomplete.items()])
     yield from _some([f"Missing: {point}: {reason}." for point, reason in board.missing])
 
 

@@ -90,7 +90,7 @@ def _any_sharing(cells: Iterable[SchedulerResults]) -> bool:
 
 
 def of_several_seeds(cells: Iterable[SchedulerResults]) -> bool:
-    """Return whether any cell has several seeds, so that there are intervals."""
+    """Return whether any cell has several seeds, and thus confidence intervals."""
     return any(len(cell.combined["seeds"]) > 1 for cell in cells)
 
 

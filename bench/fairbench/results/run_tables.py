@@ -64,7 +64,7 @@ def _check_types(table: pa.Table, kind: type[Table], where: str) -> None:
 
     for column in fields(kind):
         if table.column_names.count(column.name) > 1:
-            raise DataError(f"{where}: column {column.name!r} is there twice")
+            raise DataError(f"{where}: column {column.name!r} appears twice")
         if column.name not in table.column_names:
             continue
         values, named = table.column(column.name), column.name in ("client", "status", "by")

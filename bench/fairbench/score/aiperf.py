@@ -52,7 +52,7 @@ def flattened(objects: list[tuple[str, Object]]) -> list[tuple[str, Object]]:
 
 
 def _flat(item: Object, where: str) -> Object:
-    """Return metadata, the used metrics, and the reason of a failure as a flat object."""
+    """Return the metadata, the metrics used and the reason for a failure as a flat object."""
     metadata, metrics = item["metadata"], item["metrics"] or {}
     if not isinstance(metrics, dict):
         raise DataError(f"{where}: metrics must be a JSON object")

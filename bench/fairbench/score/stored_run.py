@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ScoredRun(NamedTuple):
-    """The summary of a run in a window, and its requests."""
+    """The summary of a run over a window, and the requests in this window."""
 
     summary: dict[str, Any]
     requests: Requests

@@ -87,6 +87,6 @@ def index(row: Row, name: str) -> str:
 
 
 def put_table(page: str, name: str, table: str) -> str:
-    """Return the page with a table between the comments of this name."""
+    """Return the page with the table put between the comments of this name."""
     block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
     return block.sub(lambda found: f"{found[1]}{table}\n{found[2]}", page)

@@ -78,7 +78,7 @@ def _compare(
 
 
 def predict(file: Path, profile: str | None, out: Path) -> None:
-    """Write predictions of a file's runs. Raises UsageError if they are not of SGLang or vLLM."""
+    """Write predictions for a file's runs. Raises UsageError unless SGLang or vLLM ran them."""
     if not holds_serving_runs(file):
         raise UsageError(f"--predict {out}: {file} holds no runs of SGLang or vLLM")
     predict_serving(file, profile, out)

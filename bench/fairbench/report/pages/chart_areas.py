@@ -79,7 +79,7 @@ def shade(across: Scale, window: tuple[float, float], top: float, height: float)
 
 
 def _outline(across: Scale, up: Scale, edges: Floats, below: Floats, above: Floats) -> str:
-    """Return the points around a layer of steps: along its top, back along its bottom."""
+    """Return the outline of a layer of a stacked step chart: its top, then its bottom backwards."""
     x = np.repeat(edges, 2)[1:-1].tolist()
     there = zip(x, np.repeat(above, 2).tolist(), strict=True)
     back = zip(reversed(x), reversed(np.repeat(below, 2).tolist()), strict=True)

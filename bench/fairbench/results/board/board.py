@@ -150,7 +150,7 @@ def _baseline(table: Table, incomplete: Mapping[str, str], wanted: str | None) -
     if wanted is not None and wanted not in table:
         raise unknown_name("baseline", wanted, table)
     if wanted is not None and wanted in incomplete:
-        raise UsageError(f"baseline {wanted!r}: has no run at {incomplete[wanted]}")
+        raise UsageError(f"baseline {wanted!r}: has no run for {incomplete[wanted]}")
     found = wanted or next((name for name in table if name not in incomplete), None)
     if found is None:
         name, lacks = next(iter(incomplete.items()))

@@ -45,7 +45,7 @@ def time_ns(value: Any, unit: str, column: Column, where: str) -> int:
         kind = f"a number (in {unit})" if is_number(value) else "a number"
         raise DataError(
             f"{where}: {shown(column, value)}: must be {kind} or an ISO 8601 "
-            "time, such as 2024-05-01T12:00:00Z, of the years 1824 to 2115"
+            "time, such as 2024-05-01T12:00:00Z, in the years 1824 to 2115"
         ) from None
 
 

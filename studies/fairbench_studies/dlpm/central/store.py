@@ -40,7 +40,7 @@ def fill_timings(folder: Path, context: RunContext, *, quick: bool = False) -> N
     if (folder / FILE).exists():
         stored = read_timings(folder)
         if any(getattr(stored, key) != value for key, value in basis.items()):
-            raise UsageError(f"{folder}: holds timings of another machine; move the folder away")
+            raise UsageError(f"{folder}: holds timings from another machine; rename this folder")
         timed = list(stored.points)
     else:
         check_writable(folder)

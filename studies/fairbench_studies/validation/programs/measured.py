@@ -183,7 +183,7 @@ def _latencies(values: Any, where: str) -> dict[str, tuple[float, ...]]:
                 f"{where}: field 'program_latencies_s': {user!r} must be a list of seconds"
             )
     if not users:
-        raise DataError(f"{where}: field 'program_latencies_s' must be an object of lists")
+        raise DataError(f"{where}: field 'program_latencies_s' must hold lists by user")
     return {user: tuple(map(float, users[user])) for user in sorted(users)}
 
 

@@ -78,7 +78,7 @@ def with_request_step(profile: TimingProfile, step_ms: float) -> TimingProfile:
 
 
 def fitted_profile(date: Recorded) -> TimingProfile:
-    """Return the fitted profile of the measured server at a date."""
+    """Return the profile fitted to the server that was measured on a date."""
     return with_request_step(load_profile(FITTED_PROFILE), REQUEST_STEP_MS[date])
 
 

@@ -1,4 +1,4 @@
-"""Limits: what a vLLM server must not be started with, since it would escape the schedulers."""
+"""Options of a vLLM server that are refused: requests would bypass the schedulers."""
 
 from __future__ import annotations
 
