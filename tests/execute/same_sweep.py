@@ -18,7 +18,7 @@ def results(store):
         for path in run.iterdir():
             if path.name != "manifest.json":
                 assert (experiment, path.name) not in found, (
-                    f"line 1: column {run.name} is there twice"
+                    f"{run.name}: a second run of the same experiment"
                 )
                 found[experiment, path.name] = path.read_bytes()
     return found

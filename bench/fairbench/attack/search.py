@@ -1,4 +1,4 @@
-"""The search: batches of attacks compared with the honest twin, over common seeds."""
+"""The search: batches of attacks compared with the honest twin, on the same seeds."""
 
 from __future__ import annotations
 

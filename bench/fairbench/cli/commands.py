@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, Entry] = {
     ),
     "sweep": Entry("sweep:sweep", "Run a grid of experiments and compare them."),
     "compare": Entry(
-        "compare:compare", "Compare experiments over common seeds: better, worse or inconclusive."
+        "compare:compare", "Compare experiments on the same seeds: better, worse or inconclusive."
     ),
     "plan": Entry(
         "plan:plan",

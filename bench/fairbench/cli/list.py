@@ -30,7 +30,7 @@ class Kind(StrEnum):
 def list_names(
     kind: Annotated[
         Kind | None,
-        typer.Argument(metavar="KIND", help="What to list. [default: everything]"),
+        typer.Argument(metavar="KIND", help="Names to list. [default: everything]"),
     ] = None,
 ) -> None:
     """List schedulers, routers, gateways, evictions, workloads, profiles, engines or presets.

@@ -1,4 +1,4 @@
-"""Contrasts: one experiment against another over common seeds, metric by metric."""
+"""Contrasts: one experiment against another on the same seeds, metric by metric."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class MetricContrast:
-    """A metric of two sides: their means over common seeds, and the difference.
+    """A metric of two sides: their means on the same seeds, and the difference.
 
     ``more_seeds`` is how many more would probably tell; None where none are needed, or too many
     are, or where more would not help. ``ratios`` is the difference of logarithms, which decides

@@ -1,4 +1,4 @@
-"""Two sides over common seeds: their difference, and which of them is better.
+"""Two sides on the same seeds: their difference, and which of them is better.
 
 A seed draws the load, so the two runs of a seed had the same one and their difference tells more
 than two means do. The interval is Student's for the mean of the differences. Where a value is only
@@ -35,7 +35,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The second side minus the first, over common seeds.
+    """The second side minus the first, on the same seeds.
 
     ``runs`` is in how many seeds both have a value, ``undefined`` in how many one has none. ``low``
     and ``high`` are the ends of the interval of ``mean``, None where they are not known.
