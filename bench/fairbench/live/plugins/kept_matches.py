@@ -70,7 +70,7 @@ class KeptMatches(ABC):
         self._moved(self._awaiting.get(part, ()))
 
     def lost(self, at: Hashable) -> None:
-        """Hear that the prefix that ends here is no longer cached."""
+        """Handle the eviction of the prefix that ends here."""
         if (spot := self._spots.get(at)) is not None:
             self._moved(spot.waiters)
 

@@ -160,10 +160,10 @@ class Columns:
         if self._dated is None:
             self._dated = dated
         elif self._dated is not dated:
-            kinds = "a date, and the times" if dated else "not a date, and those"
+            kinds = ("dates", "seconds") if dated else ("seconds", "dates")
             raise DataError(
-                f"{where}: {shown(column, value)}: is {kinds} of the records before it are of the "
-                "other kind; all must be of one kind"
+                f"{where}: {shown(column, value)}: times must be all {kinds[0]} or all {kinds[1]}; "
+                f"the records before this one have {kinds[1]}"
             )
         return at_ns
 
