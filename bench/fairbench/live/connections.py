@@ -44,7 +44,13 @@ def most_connections() -> int:
 
 
 def bound(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Return sockets that listen at every address of a host. Raises OSError."""
+    """Return sockets that listen at every address of a host. Raises OSError.
+
+    Args:
+        host: Name or address of the host; empty for all addresses.
+        port: Port number, 0 for any free port.
+        backlog: Most connections that wait in the kernel to be accepted.
+    """
     sockets: list[socket.socket] = []
     kind, flags = socket.SOCK_STREAM, socket.AI_PASSIVE
     found = socket.getaddrinfo(host or None, port, type=kind, flags=flags)
@@ -104,7 +110,13 @@ class Connections:
     def start(
         self, server: web.Server, sockets: Sequence[socket.socket], tls: SSLContext | None
     ) -> None:
-        """Accept connections at these sockets, which are closed at the end."""
+        """Accept connections at these sockets, which are closed at the end.
+
+        Args:
+            server: The server that handles the requests.
+            sockets: Listening sockets.
+            tls: TLS context, or None for plain HTTP.
+        """
         self._server, self._sockets, self._tls = server, sockets, tls
         self._watching = asyncio.create_task(self._watch())
         self._resume()

@@ -21,7 +21,13 @@ class _Fit:
         self._found: NDArray[np.float64] | None = None  # of what has been seen so far
 
     def observe(self, first: float, second: float, seconds: float) -> None:
-        """Add one iteration to the fit."""
+        """Add one iteration to the fit.
+
+        Args:
+            first: First count of the iteration.
+            second: Second count of the iteration.
+            seconds: Measured time of the iteration, in seconds.
+        """
         row = np.array([1.0, first, second])
         self._products = FORGET * self._products + np.outer(row, row)
         self._targets = FORGET * self._targets + row * seconds
@@ -63,7 +69,13 @@ class FittedCosts:
         )
 
     def observe_decode(self, requests: int, context_tokens: int, seconds: float) -> None:
-        """Add a decode step of ``seconds``."""
+        """Add a decode step of ``seconds``.
+
+        Args:
+            requests: Number of requests in the step.
+            context_tokens: Tokens of context of all these requests.
+            seconds: Measured time of the step, in seconds.
+        """
         self._decode.observe(requests, context_tokens, seconds)
 
     def prefill_s(self, cached_tokens: int, new_tokens: int) -> float:

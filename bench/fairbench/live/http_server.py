@@ -100,7 +100,13 @@ async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncI
 
 
 def check_address(host: str, port: int, shown: str | None = None) -> None:
-    """Raise UsageError if the address is not available, before anything is started."""
+    """Raise UsageError if the address is not available, before anything is started.
+
+    Args:
+        host: Address to listen at.
+        port: Port number.
+        shown: Options that the error names, or None for ``--host`` and ``--port``.
+    """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         socket.create_server((host, port), family=family).close()

@@ -16,7 +16,13 @@ MOST_SHOWN = 200  # characters of a path or a name
 
 
 def error_body(status: int, message: str, param: str | None = None) -> bytes:
-    """Return the JSON of an error; ``param`` is the field at fault."""
+    """Return the JSON of an error; ``param`` is the field at fault.
+
+    Args:
+        status: HTTP status code.
+        message: Explanation for the client.
+        param: Name of the field at fault, or None.
+    """
     fallback = "server_error" if status >= 500 else "invalid_request_error"
     kind = _TYPES.get(HTTPStatus(status), fallback)
     error = {"message": message, "type": kind, "param": param, "code": int(status)}
@@ -24,7 +30,13 @@ def error_body(status: int, message: str, param: str | None = None) -> bytes:
 
 
 def error_answer(status: int, message: str, param: str | None = None) -> web.Response:
-    """Return an error as a response."""
+    """Return an error as a response.
+
+    Args:
+        status: HTTP status code.
+        message: Explanation for the client.
+        param: Name of the field at fault, or None.
+    """
     body = error_body(status, message, param)
     return web.Response(body=body, status=status, content_type="application/json")
 

@@ -63,7 +63,16 @@ def drive_here(
     on_progress: Callable[[DriveProgress], None],
     interrupted: Callable[[], bool],
 ) -> DriveResult:
-    """Drive the clients in this process."""
+    """Drive the clients in this process.
+
+    Args:
+        spec: The experiment.
+        target: Server that gets the requests.
+        folder: Directory of the records.
+        vocab: Token ids that prompts are made of.
+        on_progress: Callback that gets the progress.
+        interrupted: Callable that returns True once the user interrupts.
+    """
     return asyncio.run(
         drive(
             *(spec, target, folder), vocab=vocab, on_progress=on_progress, interrupted=interrupted

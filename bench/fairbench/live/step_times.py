@@ -48,7 +48,14 @@ class StepTimes:
         prompts: Sequence[Prompt] = (),
         decoding: Sequence[Decode] = (),
     ) -> None:
-        """Account a finished step."""
+        """Account a finished step.
+
+        Args:
+            started_s: Start of the step, in seconds.
+            ended_s: End of the step, in seconds.
+            prompts: Parts of prompts that the step computed.
+            decoding: Requests that decoded in the step, with their context.
+        """
         started_s, self._until_s = max(started_s, self._until_s), max(ended_s, self._until_s)
         took_ps = max(0, round((ended_s - started_s) * PS_PER_S))
         clients: dict[str, Decoding] = {}

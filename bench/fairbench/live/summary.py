@@ -39,7 +39,15 @@ def summary_of(
     result: DriveResult,
     served: Served,
 ) -> dict[str, Any]:
-    """Return the summary as JSON types: metrics, the experiment and its server."""
+    """Return the summary as JSON types: metrics, the experiment and its server.
+
+    Args:
+        spec: The experiment.
+        records: Records of requests and programs.
+        tables: The same records as tables.
+        result: End of the run, as the driver saw it.
+        served: The server of the run.
+    """
     facts = _facts(spec, result, served)
     metrics = metrics_of(tables, facts)
     notes: dict[str, str] = metrics["notes"]

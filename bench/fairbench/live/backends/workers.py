@@ -93,6 +93,13 @@ def running_workers(
     A worker that ends earlier is restarted (see ``processes/supervisor.py``). Raises UsageError if
     there is no place for the workers, RunFailed if a worker does not start or runs another
     scheduler, KeyboardInterrupt if ``interrupted`` meanwhile.
+
+    Args:
+        spec: The experiment.
+        log_dir: Directory of the workers' logs.
+        options: Options of the live run; the time to become ready is one of them.
+        on_ready: Callback that gets the number of ready workers and of all workers.
+        interrupted: Callable that returns True once the user interrupts.
     """
     backend = live_backend(spec)
     patience_s = options.ready_timeout_s

@@ -115,7 +115,13 @@ def with_extra(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, A
 def rendered(
     segments: Iterable[Segment], outputs: Mapping[str, bytes], fresh: Callable[[Segment], bytes]
 ) -> list[bytes]:
-    """Return each segment as the server produced it, or as ``fresh`` if it is not an output."""
+    """Return each segment as the server produced it, or as ``fresh`` if it is not an output.
+
+    Args:
+        segments: Segments of a prompt, in order.
+        outputs: Earlier outputs as the server produced them, by segment key.
+        fresh: Function that renders a segment that is not an output.
+    """
     parts = []
     for segment in segments:
         output = outputs.get(segment.key)

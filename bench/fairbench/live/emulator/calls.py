@@ -89,7 +89,20 @@ def make_call(
     stops: Stops = NO_STOPS,
     stream_interval: int | None = None,
 ) -> EmulatedCall:
-    """Build the call from a decoded body and its headers. Raises BadRequest."""
+    """Build the call from a decoded body and its headers. Raises BadRequest.
+
+    Args:
+        headers: Headers of the request.
+        ids: Token ids of the prompt, at least one.
+        max_new_tokens: Most output tokens, or None for the default.
+        stream: Whether the answer is streamed.
+        rid: Request id, or None for a new id.
+        client: Name of the client, or None for the name in the headers.
+        include_usage: Whether a stream ends with the token counts.
+        model: Name of the model in the answer.
+        stops: Texts and tokens that end the output early.
+        stream_interval: Tokens of each event of a stream, or None for the server's default.
+    """
     if not ids:
         raise BadRequest("the prompt is empty")
     most = max_new_tokens or DEFAULT_NEW_TOKENS

@@ -40,7 +40,13 @@ class EmulatedGenerate:
     """SGLang's generate API, in which every chunk repeats the output so far (the default)."""
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        """Parse a request into a call. Raises BadRequest."""
+        """Parse a request into a call. Raises BadRequest.
+
+        Args:
+            raw: Body of the request, as JSON.
+            headers: Headers of the request.
+            text: Tokenizer for a prompt that is text.
+        """
         body = decoded(raw, _Body)
         prompt = body.input_ids or body.text
         if prompt is None:

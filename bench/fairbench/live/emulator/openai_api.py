@@ -106,7 +106,13 @@ class EmulatedCompletions(_OpenAIApi):
     object_name = chunk_name = "text_completion"
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        """Parse a request into a call. Raises BadRequest."""
+        """Parse a request into a call. Raises BadRequest.
+
+        Args:
+            raw: Body of the request, as JSON.
+            headers: Headers of the request.
+            text: Tokenizer for a prompt that is text.
+        """
         body = decoded(raw, _Completion)
         return _call(body, tokens_of(body.prompt, text), body.max_tokens, headers)
 
@@ -126,7 +132,13 @@ class EmulatedChat(_OpenAIApi):
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        """Parse a request into a call. Raises BadRequest."""
+        """Parse a request into a call. Raises BadRequest.
+
+        Args:
+            raw: Body of the request, as JSON.
+            headers: Headers of the request.
+            text: Tokenizer for the text of all turns.
+        """
         body = decoded(raw, _Chat)
         if not body.messages:
             raise BadRequest("messages: must not be empty")

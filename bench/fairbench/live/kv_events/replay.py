@@ -23,6 +23,11 @@ async def replayed(
     Messages come one by one, because the 10,000 that are kept take 100 MB once decoded. Raises
     TimeoutError after a long silence, ValueError for an unreadable message. A reader that stops
     early must close the generator.
+
+    Args:
+        context: ZeroMQ context in which the socket is opened.
+        endpoint: Address of the worker's replay socket.
+        first: Number of the first message wanted.
     """
     with context.socket(zmq.DEALER) as socket:
         socket.setsockopt(zmq.LINGER, 0)

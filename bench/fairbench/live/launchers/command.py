@@ -100,6 +100,11 @@ class ReachedPlace:
         """Start a process under a reaper on the host, which ends it when the pipe closes.
 
         Killing ``ssh`` would not end the remote process.
+
+        Args:
+            command: Words of the command.
+            log_path: File on this machine that gets the output.
+            environment: Environment variables to set on the host.
         """
         there = [self.python, "-m", reaper.__name__, str(GRACE_S), *command]
         return ServerProcess(self.reach.line(there, environment), log_path, reaped=True)
@@ -132,7 +137,13 @@ class CommandLauncher:
         timeout_s: float = PATIENCE_S,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Sequence[Place]]:
-        """Yield places on hosts that have equal software installed."""
+        """Yield places on hosts that have equal software installed.
+
+        Args:
+            wanted: Servers that the experiment needs.
+            timeout_s: Patience in seconds; not used by this launcher.
+            interrupted: Callable that returns True once the user interrupts.
+        """
         python = wanted.python.named(wanted.chosen)
         used = self._reaches[: wanted.replicas]
         modules = probe.engine_modules(wanted)

@@ -25,7 +25,13 @@ class LocalLauncher:
         timeout_s: float = PATIENCE_S,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Sequence[Place]]:
-        """Yield the places, which are available at once."""
+        """Yield the places, which are available at once.
+
+        Args:
+            wanted: Servers that the experiment needs.
+            timeout_s: Patience in seconds; not used by this launcher.
+            interrupted: Not used by this launcher.
+        """
         yield self._places(wanted)
 
     def _places(self, wanted: Wanted) -> list[LocalPlace]:

@@ -54,6 +54,11 @@ def plugin_config(
     """Return the configuration of one scheduler from a run's settings.
 
     Raises UsageError for an unknown scheduler, an unknown parameter or a value not allowed.
+
+    Args:
+        local: Name of the local scheduler.
+        settings: Settings of the run, as ``NAME.PARAM``.
+        weights: Weights by client; 1 for each client that is not named.
     """
     params = make_params(local, local_class(local).Params, settings)
     cap = make_params("engine", EngineParams, settings).load_cap
@@ -61,7 +66,13 @@ def plugin_config(
 
 
 def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[str, Any]:
-    """Return all parameters that a server reports for a scheduler, and its load cap."""
+    """Return all parameters that a server reports for a scheduler, and its load cap.
+
+    Args:
+        local: Name of the local scheduler.
+        params: Parameters of the scheduler, with defaults.
+        load_cap: The load cap; None and ``none`` stand for no cap.
+    """
     told = as_settings(local, params)
     return told if load_cap in (None, NONE) else {**told, LOAD_CAP: load_cap}
 
@@ -69,7 +80,13 @@ def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[s
 def plugin_environment(
     local: str, settings: Mapping[str, Any], weights: Mapping[str, float] | None = None
 ) -> dict[str, str]:
-    """Return the environment that makes a server use ``local``. Raises as ``plugin_config``."""
+    """Return the environment that makes a server use ``local``. Raises as ``plugin_config``.
+
+    Args:
+        local: Name of the local scheduler.
+        settings: Settings of the run, as ``NAME.PARAM``.
+        weights: Weights by client; 1 for each client that is not named.
+    """
     config = plugin_config(local, settings, weights)
     told = {LOCAL: local, SETTINGS: json.dumps(config.params)}
     # Also where there are none, so that a server does not take over this process's own.

@@ -32,7 +32,13 @@ class Ledger:
         self._on_count = on_count
 
     def count(self, what: str, client: str, amount: int = 1) -> None:
-        """Add to one of ``COUNTED``."""
+        """Add to one of ``COUNTED``.
+
+        Args:
+            what: Name in ``COUNTED``.
+            client: Name of the client.
+            amount: Number to add.
+        """
         self._of(client)[what] += amount
         self._totals[what] += amount
         if self._on_count is not None:

@@ -33,7 +33,13 @@ class Exporter:
         self._labels: set[str] = set()
 
     def count(self, what: str, client: str, amount: int) -> None:
-        """Add to one of the counters."""
+        """Add to one of the counters.
+
+        Args:
+            what: Name of the counter.
+            client: Name of the client.
+            amount: Number to add.
+        """
         self._counters[what].labels(self._label(client)).inc(amount)
 
     def balances(self, scheduler: LocalScheduler, idle: bool) -> None:

@@ -17,7 +17,13 @@ _direct = build_opener(ProxyHandler({}))
 
 
 def answers(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> bool:
-    """Return whether the server answers with success (2xx)."""
+    """Return whether the server answers with success (2xx).
+
+    Args:
+        url: URL to ask.
+        method: HTTP method.
+        timeout_s: Longest time without data, in seconds.
+    """
     try:
         with _direct.open(Request(url, method=method), timeout=timeout_s):
             return True
@@ -50,7 +56,13 @@ def get_text(url: str, *, timeout_s: float = TIMEOUT_S) -> str:
 def get_json(
     url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
 ) -> dict[str, Any]:
-    """Return the JSON object at a URL. Raises RunFailed if there is none."""
+    """Return the JSON object at a URL. Raises RunFailed if there is none.
+
+    Args:
+        url: URL to read.
+        headers: Headers of the request, or None for no headers.
+        timeout_s: Longest time without data, in seconds.
+    """
     try:
         with _direct.open(Request(url, headers=dict(headers or {})), timeout=timeout_s) as answer:
             content = json.load(answer)

@@ -79,6 +79,11 @@ class Place(Protocol):
         """Run a command at the place; its output is appended to a file on this machine.
 
         It ends at the latest when this process does, in whatever way.
+
+        Args:
+            command: Words of the command.
+            log_path: File on this machine that gets the output.
+            environment: Environment variables to set for the command.
         """
         ...
 
@@ -100,7 +105,13 @@ class LocalPlace:
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> Process:
-        """Start a child of this process."""
+        """Start a child of this process.
+
+        Args:
+            command: Words of the command.
+            log_path: File that gets the output.
+            environment: Environment variables to set for the command.
+        """
         return ServerProcess(command, log_path, environment=environment)
 
 

@@ -77,7 +77,14 @@ def _time_scale(spec: ExperimentSpec) -> float:
 def external_recipe(
     words: Sequence[str], workers: Sequence[WorkerAddress], model: str, place: LocalPlace = HERE
 ) -> Recipe:
-    """Return a recipe for an external router, by its ``router_command``."""
+    """Return a recipe for an external router, by its ``router_command``.
+
+    Args:
+        words: The command, with placeholders.
+        workers: Addresses of the workers.
+        model: Name of the model.
+        place: Location where the router runs.
+    """
     urls = [worker.url for worker in workers]
     return Recipe(
         "router",
@@ -108,7 +115,16 @@ def running_router(
     interrupted: Callable[[], bool] = lambda: False,
     listen: str = LOOPBACK,
 ) -> Iterator[Server]:
-    """Start the router, which ends with the block. Raises the errors of ``start_all``."""
+    """Start the router, which ends with the block. Raises the errors of ``start_all``.
+
+    Args:
+        spec: The experiment.
+        workers: Addresses of the workers.
+        log_dir: Directory of the router's log.
+        timeout_s: Longest wait until the router is ready, in seconds.
+        interrupted: Callable that returns True once the user interrupts.
+        listen: Address that the router listens at.
+    """
     recipe = router_recipe(spec, workers, listen)
     (server,) = start_all([recipe], log_dir, timeout_s=timeout_s, interrupted=interrupted)
     try:

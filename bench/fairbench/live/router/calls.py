@@ -83,7 +83,13 @@ class Api(ABC):
 
     @abstractmethod
     def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
-        """Parse a body, with its prompt as token ids. Raises Problem if it cannot be routed."""
+        """Parse a body, with its prompt as token ids. Raises Problem if it cannot be routed.
+
+        Args:
+            raw: Body of the request, as JSON.
+            text: Tokenizer for a prompt that is text.
+            limits: Limits on the prompt.
+        """
 
     def sign(self, call: Call, routing_key: str) -> None:
         """Put the client into the body field from which the worker reads it."""

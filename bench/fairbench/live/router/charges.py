@@ -95,7 +95,13 @@ class Pace:
         return self._token_s[worker]
 
     def observe(self, worker: int, elapsed_s: float, output_tokens: int) -> None:
-        """Record a complete answer: its duration and its tokens."""
+        """Record a complete answer: its duration and its tokens.
+
+        Args:
+            worker: Number of the worker.
+            elapsed_s: Duration of the answer, in seconds.
+            output_tokens: Tokens of the answer; 0 is ignored.
+        """
         if output_tokens > 0:
             latest = max(elapsed_s / output_tokens, 1e-6)
             self._token_s[worker] += LATEST_SHARE * (latest - self._token_s[worker])

@@ -55,7 +55,13 @@ class TotalsByClient(Collector):
         self._others = ClientTotals()
 
     def finished(self, client: str, outcome: str, charge: Charge) -> None:
-        """Record the end of a request and its charge."""
+        """Record the end of a request and its charge.
+
+        Args:
+            client: Name of the client.
+            outcome: Outcome of the request.
+            charge: Tokens booked for the request.
+        """
         totals = self._totals_of(client)
         totals.requests[outcome] += 1
         totals.input_tokens += charge.input_tokens

@@ -87,7 +87,13 @@ def check_stops(stop: str | list[str] | None) -> None:
 
 
 def check_many(name: str, values: object, most: int) -> None:
-    """Raise Problem if a list or table has more than ``most`` entries."""
+    """Raise Problem if a list or table has more than ``most`` entries.
+
+    Args:
+        name: Name of the field, for the error.
+        values: Value of the field; other kinds than a list or table are accepted.
+        most: Most entries allowed.
+    """
     if isinstance(values, list | dict) and len(values) > most:
         raise bad_request(f"{name}: at most {most} entries")
 
@@ -122,7 +128,14 @@ class _Walk:
         self._where = where
 
     def schema(self, node: Any, depth: int, times: int, within: frozenset[str]) -> None:
-        """Check a schema, or a list of schemas, that may be repeated ``times`` times."""
+        """Check a schema, or a list of schemas, that may be repeated ``times`` times.
+
+        Args:
+            node: The schema, or a list of schemas.
+            depth: Level of the schema below the root.
+            times: Repetitions of the schema by the schemas around it.
+            within: References being followed, which are not followed again.
+        """
         if depth > MOST_DEPTH:
             raise bad_request(f"{self._where}: more than {MOST_DEPTH} levels")
         self._values(node, deep=False)

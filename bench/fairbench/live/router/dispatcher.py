@@ -90,7 +90,16 @@ class Dispatcher:
         depth: int,
         promise: Promise = NO_PROMISE,
     ) -> Request:
-        """Build a request as routers see it."""
+        """Build a request as routers see it.
+
+        Args:
+            client: Name of the client.
+            ids: Token ids of the prompt, shape (n_input_tokens,).
+            max_new_tokens: Most output tokens.
+            program_id: Number of the request's program.
+            depth: Depth of the request in its program.
+            promise: Latency targets of the request.
+        """
         number, prompt = next(self._request_ids), pages_of(ids, self._page_tokens)
         arrival_s = self.now_s()
         due = promise.due(arrival_s, max_new_tokens)
@@ -167,7 +176,10 @@ class Dispatcher:
     def finish(self, flight: Flight, output_tokens: int, *, failed: bool = False) -> None:
         """Finish a request, however it ended, with its output tokens.
 
-        ``failed`` means that its worker did nothing for it.
+        Args:
+            flight: The request at its worker.
+            output_tokens: Number of output tokens.
+            failed: Whether the worker did nothing for the request.
         """
         request = flight.request
         if self.is_under_way(flight):

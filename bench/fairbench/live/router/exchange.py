@@ -94,6 +94,11 @@ class Exchange:
         Cancelled or with a client that reads no more, it closes the connection to the worker, which
         is how workers learn that a request is not wanted any longer. Raises WorkerFailed and
         ClientLeft.
+
+        Args:
+            session: HTTP session for workers.
+            url: URL of the worker's API path.
+            sent: Headers for the worker.
         """
         try:
             async with asyncio.timeout(None) as scope:

@@ -94,6 +94,11 @@ def passed_on(found: Fields, allowed: frozenset[str], where: str = "") -> Fields
     """Return the ``allowed`` fields for a worker, without nulls, which have no meaning.
 
     Other fields are dropped if null, false or in ``DROPPED``. Raises Problem for the rest.
+
+    Args:
+        found: All fields of the body, as written.
+        allowed: Names of the fields to pass on.
+        where: Prefix of a field's name in the error.
     """
     kept: Fields = {}
     for name, value in found.items():
@@ -119,7 +124,13 @@ def _whole(value: Raw) -> Raw | None:
 
 
 def check_ids(ids: range | list[int], vocab_size: int | None, where: str) -> None:
-    """Raise Problem for token ids outside the model's vocabulary."""
+    """Raise Problem for token ids outside the model's vocabulary.
+
+    Args:
+        ids: The token ids.
+        vocab_size: Size of the vocabulary in tokens, or None if unknown.
+        where: Name of the field, for the error.
+    """
     if not ids or vocab_size is None:
         return
     if min(ids) < 0 or max(ids) >= vocab_size:

@@ -74,6 +74,12 @@ def admin_key_of(
 
     If clients have keys, the endpoint needs a key of its own that no client has. The endpoint also
     needs a key if workers have keys, since an added worker is shown its key.
+
+    Args:
+        port: Port of the admin endpoint, or None for no endpoint.
+        file: File with the admin key, or None if not given.
+        clients: The keys file of clients, or None if not given.
+        of_workers: Keys of the workers.
     """
     if file is None:
         keys = "--keys" if clients is not None else "keys of workers"

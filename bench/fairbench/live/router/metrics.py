@@ -77,7 +77,13 @@ class RouterMetrics:
         self._refused = self._counter("refused", "Requests answered by the router itself", "status")
 
     def finished(self, client: str, outcome: str, charge: Charge) -> None:
-        """Record the end of a request and its charge."""
+        """Record the end of a request and its charge.
+
+        Args:
+            client: Name of the client.
+            outcome: Outcome of the request.
+            charge: Tokens booked for the request.
+        """
         self._client_totals.finished(client, outcome, charge)
 
     def held(self, client: str, held_s: float) -> None:

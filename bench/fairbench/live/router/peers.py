@@ -183,7 +183,14 @@ def _gateway_shares(gateway: str | None) -> bool:
 
 
 async def tell(session: ClientSession, peering: Peering, url: str, every_s: float) -> None:
-    """Send one peer the totals that it lacks, again and again, whether or not it answers."""
+    """Send one peer the totals that it lacks, again and again, whether or not it answers.
+
+    Args:
+        session: HTTP session for peers.
+        peering: Totals that this router shares.
+        url: Base URL of the peer.
+        every_s: Pause before each message, in seconds.
+    """
     headers = {"Authorization": f"Bearer {peering.key}", "Content-Type": "application/json"}
     trouble: str | None = None
     known = Known()
@@ -219,7 +226,13 @@ async def _told(
 
 
 def telling(config: RouterConfig, peering: Peering | None, session: ClientSession) -> list[Work]:
-    """Return the tasks that send totals to each peer."""
+    """Return the tasks that send totals to each peer.
+
+    Args:
+        config: Configuration of the router, with its peers.
+        peering: Totals that this router shares, or None for no sharing.
+        session: HTTP session for peers.
+    """
     if peering is None:
         return []
     every_s = served_routers(config.settings).every_s

@@ -62,7 +62,15 @@ async def running(
     metrics: RouterMetrics,
     traces: Traces,
 ) -> AsyncIterator[Service]:
-    """Run the service, together with health checks and the KV event subscribers."""
+    """Run the service, together with health checks and the KV event subscribers.
+
+    Args:
+        config: Configuration of the router.
+        router: The router that chooses workers.
+        text: Tokenizer for prompts that are text.
+        metrics: Metrics of this process.
+        traces: Tracer of the requests.
+    """
     workers = list(config.workers)
     async with (
         _new_session(TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)) as session,

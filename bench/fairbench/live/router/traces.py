@@ -23,7 +23,13 @@ class Trace:
     charge: Charge = NOTHING
 
     def ended(self, worker: int, outcome: str, charge: Charge = NOTHING) -> None:
-        """Record the end at this worker; another worker may be tried."""
+        """Record the end at this worker; another worker may be tried.
+
+        Args:
+            worker: Number of the worker.
+            outcome: Outcome of the request at this worker.
+            charge: Tokens booked, added to those of earlier workers.
+        """
         self.worker, self.outcome = worker, outcome
         self.charge = Charge(*map(sum, zip(self.charge, charge, strict=True)))
 

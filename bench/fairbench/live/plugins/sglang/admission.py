@@ -53,7 +53,15 @@ class Admission:
     def prioritize(
         self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
     ) -> None:
-        """Around ``calc_priority``: from here on SGLang's loop asks our scheduler."""
+        """Around ``calc_priority``: from here on SGLang's loop asks our scheduler.
+
+        Args:
+            original: The SGLang function that the hook wraps.
+            policy: SGLang's schedule policy.
+            waiting_queue: SGLang's waiting requests, in the queue's order.
+            *args: Further arguments of the wrapped function, by position.
+            **named: Further arguments of the wrapped function, by name.
+        """
         queue = self._scheduler.waiting_queue = ArmedQueue(waiting_queue)
         self._order.begin_pass(original, policy, queue, *args, **named)
         self.home.arm(queue, self._now_s())
@@ -64,6 +72,16 @@ class Admission:
         After NO_TOKEN SGLang's loop ends and the batch counts as full. A scheduler may want to try
         another request first (``no_room=skip``): then the loop goes on, and the rest is up to us.
         If it has preempted something for the very same request, that is matched and tried again.
+
+        Args:
+            original: The SGLang function that the hook wraps.
+            adder: SGLang's prefill adder, which holds the pass's budget and admitted requests.
+            req: Request to admit.
+            *args: Further arguments of the wrapped function, by position.
+            **named: Further arguments of the wrapped function, by name.
+
+        Returns:
+            The result that SGLang's loop sees.
         """
         if req is self._no_slot:
             self._no_slot = None
@@ -89,6 +107,13 @@ class Admission:
 
         SGLang would preempt by priority. Here the scheduler says who goes, or names another
         request, and then nothing can be tried with this one.
+
+        Args:
+            original: The SGLang function that the hook wraps.
+            adder: SGLang's prefill adder.
+            req: Request that needs a slot.
+            *args: Further arguments of the wrapped function, by position.
+            **named: Further arguments of the wrapped function, by name.
         """
         taken = len(self._preemption.taken)
         while (wanted := self.home.no_room(req)) is Next.AGAIN:

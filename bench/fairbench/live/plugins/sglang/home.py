@@ -83,7 +83,13 @@ class Home:
         return False
 
     def queued(self, req: Req, retracted: bool, now_s: float) -> None:
-        """SGLang has appended the request to its queue."""
+        """SGLang has appended the request to its queue.
+
+        Args:
+            req: SGLang's request.
+            retracted: Whether the request was running and lost its memory.
+            now_s: Time on the scheduler's clock, in seconds.
+        """
         request = self._tracked[req].request
         if retracted:
             self.ledger.count("retractions", request.client)

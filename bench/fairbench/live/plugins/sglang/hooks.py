@@ -106,7 +106,15 @@ class Hooks:
     def start(
         self, original: Original, scheduler: Any, server_args: Any, *args: Any, **named: Any
     ) -> None:
-        """Around ``__init__``. Raises UsageError if this server is not one for us."""
+        """Around ``__init__``. Raises UsageError if this server is not one for us.
+
+        Args:
+            original: The SGLang function that the hook wraps.
+            scheduler: SGLang's scheduler.
+            server_args: Arguments of the server.
+            *args: Further arguments of the wrapped function, by position.
+            **named: Further arguments of the wrapped function, by name.
+        """
         require_applied(self.by_target())
         measures = self.home.costs is not None
         check_server(server_args, self.home.scheduler, measures=measures)
@@ -129,7 +137,18 @@ class Hooks:
     def refuse(
         self, original: Original, scheduler: Any, req: Req, *args: Any, **named: Any
     ) -> bool:
-        """Around ``_abort_on_queued_limit``: also turn away what the scheduler does not accept."""
+        """Around ``_abort_on_queued_limit``: also turn away what the scheduler does not accept.
+
+        Args:
+            original: The SGLang function that the hook wraps.
+            scheduler: SGLang's scheduler.
+            req: Request that was received.
+            *args: Further arguments of the wrapped function, by position.
+            **named: Further arguments of the wrapped function, by name.
+
+        Returns:
+            Whether the request was turned away.
+        """
         if req in self.preemption.taken:
             return False  # SGLang would abort it, were the queue at its limit
         if original(scheduler, req, *args, **named):
@@ -157,7 +176,16 @@ class Hooks:
         *args: Any,
         **named: Any,
     ) -> None:
-        """Around ``_add_request_to_queue``."""
+        """Around ``_add_request_to_queue``.
+
+        Args:
+            original: The SGLang function that the hook wraps.
+            scheduler: SGLang's scheduler.
+            req: Request to append to the queue.
+            is_retracted: Whether the request was retracted from the running batch.
+            *args: Further arguments of the wrapped function, by position.
+            **named: Further arguments of the wrapped function, by name.
+        """
         original(scheduler, req, is_retracted, *args, **named)
         if scheduler.waiting_queue and scheduler.waiting_queue[-1] is req:
             self.home.queued(req, is_retracted, self._now_s())
@@ -167,7 +195,18 @@ class Hooks:
     def results(
         self, original: Original, scheduler: Any, batch: Any, *args: Any, **named: Any
     ) -> Any:
-        """Around ``process_batch_result``."""
+        """Around ``process_batch_result``.
+
+        Args:
+            original: The SGLang function that the hook wraps.
+            scheduler: SGLang's scheduler.
+            batch: Batch whose results are processed.
+            *args: Further arguments of the wrapped function, by position.
+            **named: Further arguments of the wrapped function, by name.
+
+        Returns:
+            The result of the wrapped function.
+        """
         result = original(scheduler, batch, *args, **named)
         if self.home.costs is not None:
             self._observe(self.home, self.home.costs, batch, self._now_s())

@@ -24,7 +24,10 @@ RANKED = {"dp_size": 1, "enable_dp_attention": False}
 def check_server(server_args: Any, scheduler: LocalScheduler, *, measures: bool = False) -> None:
     """Raise UsageError if this server is started with something unsupported.
 
-    ``measures``: what is admitted depends on how long its steps take.
+    Args:
+        server_args: Arguments of the SGLang server.
+        scheduler: Scheduler that the server is to use.
+        measures: Whether admission depends on how long the server's steps take.
     """
     for name, off in OFF.items():
         value = getattr(server_args, name)

@@ -29,7 +29,17 @@ class MatchOrder:
         self._queue: list[Req]
 
     def choose_policy(self, original: Original, policy: Any, name: str, tree_cache: Any) -> Any:
-        """Around ``_validate_and_adjust_policy``, once at start: lpm only if there is a cache."""
+        """Around ``_validate_and_adjust_policy``, once at start: lpm only if there is a cache.
+
+        Args:
+            original: The SGLang function that the hook wraps.
+            policy: SGLang's schedule policy.
+            name: Name of the policy that the user chose.
+            tree_cache: SGLang's prefix cache.
+
+        Returns:
+            The active policy at the start.
+        """
         if name != "fcfs":
             raise UsageError(
                 f"--schedule-policy {name} cannot be combined with FAIRBENCH_LOCAL; leave it out"
@@ -39,13 +49,30 @@ class MatchOrder:
         return self._sorted
 
     def active_policy(self, original: Original, policy: Any, waiting_queue: list[Req]) -> Any:
-        """Around ``_determine_active_policy``, which applies the limit of 128."""
+        """Around ``_determine_active_policy``, which applies the limit of 128.
+
+        Args:
+            original: The SGLang function that the hook wraps.
+            policy: SGLang's schedule policy.
+            waiting_queue: SGLang's waiting requests.
+
+        Returns:
+            The policy for this pass.
+        """
         return self._sorted if self._sorting else self._unsorted
 
     def begin_pass(
         self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
     ) -> None:
-        """Around ``calc_priority``: a cache-aware scheduler says later whether to sort."""
+        """Around ``calc_priority``: a cache-aware scheduler says later whether to sort.
+
+        Args:
+            original: The SGLang function that the hook wraps.
+            policy: SGLang's schedule policy.
+            waiting_queue: SGLang's waiting requests, in the queue's order.
+            *args: Further arguments of the wrapped function, by position.
+            **named: Further arguments of the wrapped function, by name.
+        """
         self._policy, self._queue, self._looked = policy, waiting_queue, False
         self._prioritize = lambda queue: original(policy, queue, *args, **named)
         if not self.cache_aware:

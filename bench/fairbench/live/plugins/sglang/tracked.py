@@ -35,7 +35,13 @@ class Tracked:
 
 
 def request_of(req: Req, number: int, now_s: float) -> Request:
-    """Return the scheduler's view of a request; SGLang has no programs, hence the zeros."""
+    """Return the scheduler's view of a request; SGLang has no programs, hence the zeros.
+
+    Args:
+        req: SGLang's request.
+        number: Number of the request for the scheduler.
+        now_s: Arrival time on the scheduler's clock, in seconds.
+    """
     client, due = untagged(client_of(req), now_s)
     return Request(
         request_id=number,

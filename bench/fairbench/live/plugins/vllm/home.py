@@ -146,7 +146,13 @@ class Home:
                 self.scheduler.on_request_tokens(request, new)
 
     def took(self, started_s: float, ended_s: float, parts: list[tuple[Theirs, int]]) -> None:
-        """Account a step's time to these tokens of each request. Call this before its results."""
+        """Account a step's time to these tokens of each request. Call this before its results.
+
+        Args:
+            started_s: Start of the step, in seconds.
+            ended_s: End of the step, in seconds.
+            parts: vLLM's requests, each with the tokens that the step computed for it.
+        """
         if self._times is None:
             return
         prompts, decoding = [], []
