@@ -71,7 +71,16 @@ def decode_parts(
 
 
 def prompt_parts(costs: CostModel, took_ps: int, chunks: Sequence[Chunk]) -> list[int]:
-    """Return each chunk's part of a step that only prefills."""
+    """Return each chunk's part of a step that only prefills.
+
+    Args:
+        costs: Costs of the engine's steps.
+        took_ps: Duration of the step, in picoseconds.
+        chunks: Cached tokens before and tokens computed now, for each chunk.
+
+    Returns:
+        Part of each chunk, in picoseconds, in the order of ``chunks``.
+    """
     return [took_ps] if len(chunks) == 1 else step_parts(costs, took_ps, chunks, {}).chunks
 
 

@@ -30,7 +30,17 @@ class StepTime:
         self._linear_ms = linear_ms
 
     def of(self, chunks: list[Chunk], sequences: int, context_tokens: int, rows: int) -> int:
-        """Return the duration of an iteration, as ``TimingProfile.step_ps`` does."""
+        """Return the duration of an iteration, as ``TimingProfile.step_ps`` does.
+
+        Args:
+            chunks: Cached tokens before and tokens computed now, for each prefill chunk.
+            sequences: Number of decoding sequences.
+            context_tokens: Sum of the context tokens of the decoding sequences.
+            rows: Least number of tokens in the linear layers, because of padding.
+
+        Returns:
+            Duration of the iteration, in picoseconds.
+        """
         tokens = sequences
         for _, new in chunks:
             tokens += new

@@ -56,6 +56,11 @@ def drive(
 
     After an admission that ends the pass the scheduler is not asked again: it might refill, or move
     on to another group, for a candidate that nobody will try.
+
+    Args:
+        selection: Candidates and preemptions that the scheduler yields.
+        try_admit: Function that tries a candidate and returns the outcome.
+        preempt: Function that carries out a preemption and returns whether it was done.
     """
     try:
         candidate = next(selection, None)

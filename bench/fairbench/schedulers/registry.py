@@ -165,7 +165,13 @@ def build_local(name: str, settings: Mapping[str, Any]) -> LocalScheduler:
 
 
 def build_router(name: str, settings: Mapping[str, Any], workers: int) -> Router:
-    """Return a new router for ``workers`` workers. Settings, errors: see ``build_local``."""
+    """Return a new router for ``workers`` workers. Settings, errors: see ``build_local``.
+
+    Args:
+        name: Name of the router.
+        settings: Values of all parts by ``NAME.PARAM``.
+        workers: Number of workers.
+    """
     router: Any = router_class(name)
     built: Router = router(make_params(name, router.Params, settings), workers)
     return built

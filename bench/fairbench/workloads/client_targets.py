@@ -24,6 +24,11 @@ def client_targets(
 
     Each latency is taken from ``given`` (``named_targets``) first, then from the client's class,
     then from the workload. Raises UsageError.
+
+    Args:
+        spec: Workload with its classes and targets.
+        given: Targets that the user chose, such as ``NAME.ttft`` -> time.
+        names: Names of the run's clients.
     """
     classes = class_of_client(spec)
     for_all = parse_targets(spec.targets or {}, "targets")

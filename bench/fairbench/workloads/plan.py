@@ -93,6 +93,11 @@ def program_stream(
     """Yield a client's programs in time order, created as needed.
 
     Each program has a random stream of its own, so nothing about a program depends on scheduling.
+
+    Args:
+        plan: Client whose programs are created.
+        seed: Seed of the run.
+        source: Real input of programs, or None for sampled lengths.
     """
     if plan.disguise is None:
         for at_s, program in _programs(plan, seed, source):

@@ -15,7 +15,13 @@ LEAST_GAP_S = 0.01  # between two beginnings: a refused program ends at once
 
 
 def users_of(plan: ClientPlan, *, seed: int, source: ItemSource | None = None) -> tuple[User, ...]:
-    """Return the users of a client with closed-loop arrivals; none for other clients."""
+    """Return the users of a client with closed-loop arrivals; none for other clients.
+
+    Args:
+        plan: Client whose users are returned.
+        seed: Seed of the run.
+        source: Real input of programs, or None for sampled lengths.
+    """
     if not isinstance(plan.arrivals, ClosedArrivals):
         return ()
     return tuple(

@@ -65,6 +65,14 @@ class TreeCounters(Counters):
 def counters_of(
     output_weight: int, *, lifts: bool = True, lifts_alone: bool = True, tenants: Tenants | None
 ) -> Counters:
-    """Return counters whose clients are lifted as ``Counters`` describes."""
+    """Return counters whose clients are lifted as ``Counters`` describes.
+
+    Args:
+        output_weight: Price of an output token.
+        lifts: Whether a client that comes back is lifted to those that wait.
+        lifts_alone: Whether a client is lifted to the client that left the queue last if nobody
+            waits.
+        tenants: Tenants whose levels have counters, or None for clients only.
+    """
     form = Counters if tenants is None else TreeCounters
     return form(output_weight, lifts=lifts, lifts_alone=lifts_alone)

@@ -97,7 +97,13 @@ class WorkerCredits:
             self._spend(self.of[node], node, worker, cost)
 
     def settle_down(self, client: str, worker: int, cost: float) -> None:
-        """Charge a client as ``settle`` does, but let a refund lift credit to a quantum only."""
+        """Charge a client as ``settle`` does, but let a refund lift credit to a quantum only.
+
+        Args:
+            client: Name of the client.
+            worker: Number of the worker.
+            cost: Charge, in the unit of the credit; negative for a refund.
+        """
         for node in self.nodes(client):
             if cost < 0:
                 self._give_back(self.of[node], node, worker, -cost)
@@ -105,7 +111,13 @@ class WorkerCredits:
                 self._spend(self.of[node], node, worker, cost)
 
     def give_back(self, client: str, worker: int, amount: float) -> None:
-        """Refund the charge of a dispatch that has failed."""
+        """Refund the charge of a dispatch that has failed.
+
+        Args:
+            client: Name of the client.
+            worker: Number of the worker.
+            amount: Refund, in the unit of the credit; credit rises to a quantum at most.
+        """
         for node in self.nodes(client):
             self._give_back(self.credit_of(node), node, worker, amount)
 

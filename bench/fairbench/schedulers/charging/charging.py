@@ -30,7 +30,13 @@ class Charging:
         """Take the facts of the experiment. Raises UsageError naming the scheduler."""
 
     def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        """Charge a request for the part of its prompt that will be computed."""
+        """Charge a request for the part of its prompt that will be computed.
+
+        Args:
+            request: Request that is admitted.
+            extend_tokens: Tokens of the prompt that are not cached.
+            recompute: Whether a retracted request is admitted again.
+        """
 
     def tokens(self, client: str, tokens: int) -> None:
         """Charge output tokens; a negative number is a refund."""
@@ -42,7 +48,13 @@ class Charging:
         """Charge the decode steps of a whole batch."""
 
     def prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
-        """Charge the part of an iteration's time that was spent on a prompt."""
+        """Charge the part of an iteration's time that was spent on a prompt.
+
+        Args:
+            request: Request whose prompt was computed.
+            gpu_ps: GPU time, in picoseconds.
+            complete: Whether the chunk is the last of the prompt.
+        """
 
     def gpu_time(self, client: str, gpu_ps: int) -> None:
         """Charge the time of decode steps."""

@@ -16,6 +16,12 @@ def step_tokens(slack: Slack, setup: Setup, running: RunningView, now_s: float) 
 
     [Sarathi] sizes chunks by the promised time between tokens. This function uses what is left
     of that time now. Prompt and outputs are counted as if computed one after the other.
+
+    Args:
+        slack: Deadlines and states of the requests.
+        setup: Facts of the experiment, with the engine's costs.
+        running: Running requests of the worker.
+        now_s: Current time on the host's clock, in seconds.
     """
     costs = setup.costs
     if costs is None:

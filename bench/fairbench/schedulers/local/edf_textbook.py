@@ -73,7 +73,13 @@ class TextbookEDF(LocalScheduler):
 
 
 def victims(starving: Request, running: Iterable[Running], free_tokens: int) -> Iterator[Request]:
-    """Yield requests to preempt until the prompt fits, in blocks; most tokens to go first."""
+    """Yield requests to preempt until the prompt fits, in blocks; most tokens to go first.
+
+    Args:
+        starving: Request whose prompt needs room.
+        running: Running requests of the worker.
+        free_tokens: Free memory, in tokens.
+    """
     need, free = blocks(starving.input_tokens), free_tokens // BLOCK_TOKENS
     for one in sorted(running, key=_remaining, reverse=True):
         if free >= need or _remaining(one) <= SPARED:

@@ -10,7 +10,13 @@ from fairbench.schedulers.setup import Setup
 
 
 def check_clients(owner: str, of: Iterable[str], setup: Setup) -> None:
-    """Raise UsageError for an unknown client, if all clients are known in advance."""
+    """Raise UsageError for an unknown client, if all clients are known in advance.
+
+    Args:
+        owner: Name of the setting, for the message.
+        of: Names of the clients in the setting.
+        setup: Facts of the experiment, with its clients if they are known.
+    """
     for client in of:
         if setup.clients and client not in setup.clients:
             raise unknown_name(f"client in {owner}", client, setup.clients)

@@ -104,7 +104,16 @@ class SharedCounters:
         self, origin: str, charged: Sums, raised: Sums, waiting: Collection[str], place: int,
         now_s: float,
     ) -> None:  # fmt: skip
-        """Apply another router's new charges and lifts, and record its waiting clients."""
+        """Apply another router's new charges and lifts, and record its waiting clients.
+
+        Args:
+            origin: Name of the other router.
+            charged: New charges by client and place.
+            raised: Levels to which clients were lifted, by client and place.
+            waiting: Clients that wait at the other router.
+            place: Place whose charges and lifts are applied, such as the band of a gateway.
+            now_s: Current time on the host's clock, in seconds.
+        """
         for client, of in charged.items():
             if place in of:
                 self._heard[client] = self._heard.get(client, 0.0) + of[place]

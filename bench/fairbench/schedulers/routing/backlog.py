@@ -34,7 +34,13 @@ class Backlog:
         return self._of_client.keys()
 
     def add(self, request_id: int, client: str, work: int) -> None:
-        """Add the work of a request that has arrived."""
+        """Add the work of a request that has arrived.
+
+        Args:
+            request_id: Number of the request.
+            client: Name of the request's client.
+            work: Work of the request, in tokens of prefill.
+        """
         self._of_request[request_id] = client, work
         self._of_client[client] = self.work(client) + work
         self._sums = None

@@ -74,7 +74,15 @@ class CodeTree(PrebleTree):
                 del counts[at]
 
     def count(self, now_s: float, end: PrebleNode, context: int, prompt: int, output: int) -> None:
-        """Start to count a request at its key node."""
+        """Start to count a request at its key node.
+
+        Args:
+            now_s: Current time on the host's clock, in seconds.
+            end: Node at the end of the prompt.
+            context: Tokens of the prompt above the request's own leaf.
+            prompt: Tokens of the whole prompt.
+            output: Limit of the output, in tokens.
+        """
         node = key_portion(end)
         key = self.keys.setdefault(node, KeyCount(node))
         key.requests += 1

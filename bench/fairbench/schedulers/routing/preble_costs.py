@@ -36,6 +36,11 @@ class LoadCost:
         """Return the workers (bits) of lowest cost; ``node`` ends the cached part of the prompt.
 
         Workers of least L + P are examined first, so that M is computed only where it may decide.
+
+        Args:
+            among: Workers to choose from, as bits.
+            missed: Tokens of the prompt that are not cached, with the workers that miss them.
+            node: Node at which the cached part of the prompt ends.
         """
         if not among & (among - 1):
             return among

@@ -28,7 +28,13 @@ class TenantBacklog:
         return self._below[tenant]
 
     def add(self, request_id: int, client: str, work: int) -> None:
-        """Add the work of a request that has arrived."""
+        """Add the work of a request that has arrived.
+
+        Args:
+            request_id: Number of the request.
+            client: Name of the request's client.
+            work: Work of the request, in tokens of prefill.
+        """
         self._nodes[request_id] = self._lineage(client)
         for node in self._lineage(client):
             self._among(node).add(request_id, node, work)

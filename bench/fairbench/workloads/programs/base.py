@@ -47,13 +47,26 @@ class Program(Job):
     def build(
         cls, params: Any, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Sample one program; the lengths of ``item``, if given, replace sampled lengths."""
+        """Sample one program; the lengths of ``item``, if given, replace sampled lengths.
+
+        Args:
+            params: Parameters of the program kind.
+            rng: Random stream of the program.
+            program_id: Number of the program in the run.
+            client: Name of the program's client.
+            item: Item of a real dataset, or None for sampled lengths.
+        """
 
     @classmethod
     def pick(cls, params: Any, rng: random.Random, number: int) -> int:
         """Return the index of the data item for a client's program, by default ``number``.
 
         A kind that uses the same content repeatedly overrides this method.
+
+        Args:
+            params: Parameters of the program kind.
+            rng: Random stream of the program.
+            number: Number of the program, counted across all clients of the run.
         """
         return number
 

@@ -38,7 +38,14 @@ def given(value: Any) -> Any:
 
 
 def time_ns(value: Any, unit: str, column: Column, where: str) -> int:
-    """Return a time or a duration in ns. Raises DataError for another value."""
+    """Return a time or a duration in ns. Raises DataError for another value.
+
+    Args:
+        value: Content of the cell.
+        unit: Unit of a number, such as ``s``.
+        column: Column of the cell, for the message.
+        where: Place of the record, for the message.
+    """
     try:
         return nanoseconds(value, unit)
     except (ValueError, OverflowError):
@@ -50,7 +57,14 @@ def time_ns(value: Any, unit: str, column: Column, where: str) -> int:
 
 
 def token_count(value: Any, column: Column | None, where: str, most: int) -> int:
-    """Return a number of tokens; 0 if the record has none, as for a failed request."""
+    """Return a number of tokens; 0 if the record has none, as for a failed request.
+
+    Args:
+        value: Content of the cell.
+        column: Column of the cell, or None if the file has no such column.
+        where: Place of the record, for the message.
+        most: Largest number that is allowed.
+    """
     if column is None or given(value) is None:
         return 0
     number = value
@@ -68,7 +82,13 @@ def token_count(value: Any, column: Column | None, where: str, most: int) -> int
 
 
 def name_of(value: Any, field: str, where: str) -> str:
-    """Return a name, or "" for none; numbers are names. Only a client may have the name None."""
+    """Return a name, or "" for none; numbers are names. Only a client may have the name None.
+
+    Args:
+        value: Content of the cell.
+        field: Field of the cell, such as ``session``.
+        where: Place of the record, for the message.
+    """
     if is_blank(value) or (field == "session" and is_missing(value)):
         return ""
     text = str(value).strip() if isinstance(value, str | int | float) else None

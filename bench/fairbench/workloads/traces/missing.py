@@ -28,7 +28,13 @@ def no_column(field: str, taken: Iterable[str], record: Record, where: str) -> D
 
 
 def no_such_column(name: str, record: Record, where: str) -> DataError:
-    """Return the error for a missing column that a user named; nested names list what exists."""
+    """Return the error for a missing column that a user named; nested names list what exists.
+
+    Args:
+        name: Name of the missing column; dots lead into nested objects.
+        record: Record in which the column is missing.
+        where: Place of the record, for the message.
+    """
     outer = name.partition(".")[0]
     inside = outer != name and isinstance(record.get(outer), Mapping)
     known = _leaves(record[outer], f"{outer}.") if inside else map(str, record)

@@ -55,7 +55,14 @@ class Azure:
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> AzureArrivals:
-        """Return the heavy client's arrivals, with gaps drawn from the trace."""
+        """Return the heavy client's arrivals, with gaps drawn from the trace.
+
+        Args:
+            load: Usual traffic of the client.
+            rate_multiple: Factor by which the rate rises.
+            until_fraction: Fraction of the run after which the rate is as usual, or None for the
+                whole run.
+        """
         usual = Gamma(Gamma.Params()).misbehaving(load, rate_multiple, until_fraction)
         return self._of(load, usual)
 

@@ -68,7 +68,13 @@ class Closed:
     def misbehaving(
         self, load: Load, rate_multiple: float, until_fraction: float | None
     ) -> ClosedArrivals:
-        """Return the arrivals of ``rate_multiple`` times as many users."""
+        """Return the arrivals of ``rate_multiple`` times as many users.
+
+        Args:
+            load: Usual traffic of the client.
+            rate_multiple: Factor by which the number of users rises.
+            until_fraction: None; any other value raises UsageError.
+        """
         if until_fraction is not None:
             raise UsageError(
                 f"misbehaving client {load.client}: until_fraction = {until_fraction:g}: "

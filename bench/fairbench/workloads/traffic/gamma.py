@@ -94,7 +94,13 @@ class Gamma:
 def arrival_times(
     rng: random.Random, rates: tuple[Rate, ...], burstiness: float
 ) -> Iterator[float]:
-    """Yield endless arrival times in seconds, never decreasing, of a Gamma process."""
+    """Yield endless arrival times in seconds, never decreasing, of a Gamma process.
+
+    Args:
+        rng: Random stream of the gaps.
+        rates: Rates, in programs/s, with their start times.
+        burstiness: Shape of the gaps' Gamma distribution; 1 is Poisson, infinity is even.
+    """
     return stretched(gamma_gaps(rng, burstiness), rates)
 
 
