@@ -17,6 +17,11 @@ def dlpm_unit(largest_input: int, tokens: int, weights: ServiceWeights) -> int:
     """Return U = w_e * L_input + w_q * M in weighted tokens, one client's overdraft.
 
     ``tokens`` is M, the KV pool, or ``largest_remaining_output`` where that is more.
+
+    Args:
+        largest_input: L_input, the most input tokens of any request.
+        tokens: M, in tokens.
+        weights: Weights of extend and output tokens.
     """
     return weights.extend * largest_input + weights.output * tokens
 
@@ -27,6 +32,12 @@ def vtc_unit(largest_input: int, pool: int, weights: ServiceWeights, remaining: 
     max(w_p * L_input, w_q * M) ([VTC] Lemma 4.3) where admission reserves prompt and all outputs in
     M. Without that, w_p * L_input + w_q * ``remaining``, the ``largest_remaining_output``, if that
     is more (docs/appendix/theory.md).
+
+    Args:
+        largest_input: L_input, the most input tokens of any request.
+        pool: M, the KV pool of a worker, in tokens.
+        weights: Weights of extend and output tokens.
+        remaining: Result of ``largest_remaining_output``, in tokens; 0 if it does not count.
     """
     weighted = weights.extend * largest_input
     reserved = max(weighted, weights.output * pool)
@@ -73,6 +84,11 @@ def largest_remaining_output(requests: Requests, log: ServiceLog, facts: Facts) 
     The value is taken just after every admission, from the outputs that the run really produced.
     With over-committed memory it can exceed M: a client then decodes more than the pool without a
     new admission. A retracted request counts as still running.
+
+    Args:
+        requests: Table of the run's requests.
+        log: The run's service log.
+        facts: Facts about the run that the tables do not contain.
     """
     clients = len(facts.clients)
     here = requests.take(~np.isnan(requests.admitted_s))

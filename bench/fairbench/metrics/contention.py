@@ -55,7 +55,16 @@ def served_at_once(requests: Requests) -> bool:
 
 
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
-    """Return the queued fraction of each client's call time in the window; 0 without calls."""
+    """Return the queued fraction of each client's call time in the window; 0 without calls.
+
+    Args:
+        requests: Table of the run's requests.
+        facts: Facts about the run that the tables do not contain.
+        window: The time window, in seconds.
+
+    Returns:
+        Fractions in [0, 1], shape (n_clients,).
+    """
     clients = len(facts.clients)
     sums = [
         np.bincount(client, weights=_overlap(start_s, end_s, window), minlength=clients)

@@ -104,7 +104,15 @@ class Shares:
 def shares(
     requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, window: Window
 ) -> Shares:
-    """Return each client's service in the window, and its entitlement."""
+    """Return each client's service in the window, and its entitlement.
+
+    Args:
+        requests: Table of the run's requests.
+        programs: Table of the run's programs.
+        log: The run's service log.
+        facts: Facts about the run that the tables do not contain.
+        window: The time window, in seconds.
+    """
     weights = facts.weights
     booked = booked_in(log, window, len(facts.clients))
     service, actual = booked.seen(View.CLIENT, weights), booked.seen(View.ACTUAL, weights)

@@ -62,7 +62,16 @@ class Fairness:
 def fairness(
     requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, got: Shares, notes: Notes
 ) -> Fairness:
-    """Return the fairness metrics, given the shares in the window."""
+    """Return the fairness metrics, given the shares in the window.
+
+    Args:
+        requests: Table of the run's requests.
+        programs: Table of the run's programs.
+        log: The run's service log.
+        facts: Facts about the run that the tables do not contain.
+        got: Service and fair share of each client in the window.
+        notes: Notes of the summary under construction, to which new ones are added.
+    """
     weight = facts.client_weights
     gap = max_service_gap(requests, log, facts)
     seen = with_admissions(requests)

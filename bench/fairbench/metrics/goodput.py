@@ -94,7 +94,13 @@ class ClientGoodput:
 
 
 def client_goodput(tables: Tables, facts: Facts, which: Sequence[int]) -> Iterator[ClientGoodput]:
-    """Yield the goodput counts of the clients with these indices."""
+    """Yield the goodput counts of the clients with these indices.
+
+    Args:
+        tables: Tables of the run's requests, programs and service.
+        facts: Facts about the run that the tables do not contain.
+        which: Indices of clients in ``facts.clients``.
+    """
     clients = len(facts.clients)
     programs, program_bounds = in_order(tables.programs.client, clients)
     requests, request_bounds = in_order(tables.requests.client, clients)

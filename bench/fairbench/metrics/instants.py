@@ -32,7 +32,17 @@ class Instants:
         return keys
 
     def fall_within(self, queue: Ints, start_s: Floats, end_s: Floats, stretch: Ints) -> Flags:
-        """Return whether one of a queue's instants lies in (start, end]."""
+        """Return whether one of a queue's instants lies in (start, end].
+
+        Args:
+            queue: Queue of each row, shape (n_rows,).
+            start_s: Start of each stretch, in seconds, shape (n_stretches,).
+            end_s: End of each stretch, in seconds, shape (n_stretches,).
+            stretch: Index of each row's stretch, shape (n_rows,).
+
+        Returns:
+            Flags, shape (n_rows,).
+        """
         first = places(self._keys, self._key(queue, start_s, stretch, "right"))
         after = places(self._keys, self._key(queue, end_s, stretch, "right"))
         within: Flags = first < after

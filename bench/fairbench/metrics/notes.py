@@ -39,14 +39,26 @@ class Notes:
         self.reasons[key] = text
 
     def latency(self, key: str, percentile: Percentile, reason: str = "") -> float:
-        """Return a percentile's value and note if it is undefined or a lower bound."""
+        """Return a percentile's value and note if it is undefined or a lower bound.
+
+        Args:
+            key: JSON key of the metric.
+            percentile: The percentile, in seconds.
+            reason: Reason if the value is undefined, or "" for the catalogue's reason.
+        """
         if percentile.censored and isfinite(percentile.value_s):
             self._censored[key] = None
         return self.value(key, percentile.value_s, reason)
 
 
 def forget_needing(summary: dict[str, Any], needs: Needs, reason: str) -> None:
-    """Replace all metrics that need unknown data by null, with the reason."""
+    """Replace all metrics that need unknown data by null, with the reason.
+
+    Args:
+        summary: Summary of a run, changed in place.
+        needs: The unknown data.
+        reason: Reason to note for each metric.
+    """
     forget(summary, [key for key in needing(needs) if key in summary], reason)
 
 

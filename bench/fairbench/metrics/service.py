@@ -56,7 +56,13 @@ class Booked(NamedTuple):
 
 
 def booked_in(log: ServiceLog, window: Window, clients: int) -> Booked:
-    """Return the service that was booked in the window (without its end), for all views."""
+    """Return the service that was booked in the window (without its end), for all views.
+
+    Args:
+        log: The run's service log.
+        window: The time window, in seconds.
+        clients: Number of clients.
+    """
     total = np.zeros((4, clients))
     if window.length_s == 0:
         return Booked(*total)
@@ -120,7 +126,16 @@ def cumulative(
 
 
 def amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, Floats, Floats]:
-    """Return the amounts that each row books at its start, at its end, and per step."""
+    """Return the amounts that each row books at its start, at its end, and per step.
+
+    Args:
+        log: Rows of a service log.
+        view: View of service to count.
+        weights: Weights of extend and output tokens.
+
+    Returns:
+        Three arrays in (weighted) tokens, each of shape (n_rows,).
+    """
     nothing = np.zeros(len(log))
     output = weights.output * log.output_tokens.astype(np.float64)
     extend = weights.extend * log.extend_tokens.astype(np.float64)

@@ -32,6 +32,11 @@ def tenant_shares(got: Shares, facts: Facts, notes: Notes) -> TenantShares:
 
     From the top down, a tenant's entitlement is shared max-min, by weight, according to the demands
     inside it. Owners that names do not reveal are tenants too.
+
+    Args:
+        got: Service and fair share of each client in the window.
+        facts: Facts about the run that the tables do not contain.
+        notes: Notes of the summary under construction, to which new ones are added.
     """
     places = named_below({one.name: one.owner for one in facts.clients})
     if not tenants_of(places.values()):

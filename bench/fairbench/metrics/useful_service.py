@@ -99,7 +99,13 @@ KEY = "useful_service_tok_s"
 
 
 def useful_service(tables: Tables, facts: Facts, notes: Notes) -> list[dict[str, Any]]:
-    """Return each client's useful rate in the window, and its padding; empty without any."""
+    """Return each client's useful rate in the window, and its padding; empty without any.
+
+    Args:
+        tables: Tables of the run's requests, programs and service.
+        facts: Facts about the run that the tables do not contain.
+        notes: Notes of the summary under construction, to which new ones are added.
+    """
     padding = {index: client.padding for index, client in enumerate(facts.clients)}
     if all(one == PLAIN for one in padding.values()):
         return [{}] * len(padding)

@@ -74,7 +74,16 @@ def merged(start: Floats, end: Floats) -> Intervals:
 
 
 def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Intervals]:
-    """Return the unions of intervals per queue, with their queues (numbers from 0)."""
+    """Return the unions of intervals per queue, with their queues (numbers from 0).
+
+    Args:
+        queue: Queue of each interval, a number from 0, shape (n_intervals,).
+        start: Starts in seconds, shape (n_intervals,).
+        end: Ends in seconds, shape (n_intervals,).
+
+    Returns:
+        Queues, shape (n_unions,), and unions, ordered by queue and start.
+    """
     if len(start) == 0:
         return queue, Intervals(start, end)
     order = np.lexsort((start, queue))
@@ -90,7 +99,13 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
 
 
 def unqueued_share(requests: Requests, horizon_s: float, window: Window) -> float:
-    """Return the fraction of the window without a waiting request; NaN if it is empty."""
+    """Return the fraction of the window without a waiting request; NaN if it is empty.
+
+    Args:
+        requests: Table of the run's requests.
+        horizon_s: End of the run, in seconds.
+        window: The time window, in seconds.
+    """
     if not window.length_s:
         return float("nan")
     table = waits(requests, horizon_s)

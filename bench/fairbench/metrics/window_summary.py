@@ -41,7 +41,16 @@ def over_time(
     got: Shares,
     notes: Notes,
 ) -> OverTime:
-    """Return fairness over time in the window of ``got``; undefined without a shortage."""
+    """Return fairness over time in the window of ``got``; undefined without a shortage.
+
+    Args:
+        requests: Table of the run's requests.
+        programs: Table of the run's programs.
+        log: The run's service log.
+        facts: Facts about the run that the tables do not contain.
+        got: Service and fair share of each client in the window.
+        notes: Notes of the summary under construction, to which new ones are added.
+    """
     clients = len(facts.clients)
     why = got.not_judged or TOO_FEW_REQUESTS
     columns = dict.fromkeys((*map(key_of, WINDOWS_S), BACKLOGGED), np.full(clients, np.nan))

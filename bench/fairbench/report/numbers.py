@@ -82,7 +82,13 @@ def bounded(value: float | None, bound: str, form: Form, digits: int | None = No
 
 
 def written(row: Mapping[str, Any], key: str, form: Form | None = None) -> str:
-    """Format a metric of a summary or of a client's row, as the catalogue specifies."""
+    """Format a metric of a summary or of a client's row, as the catalogue specifies.
+
+    Args:
+        row: Metrics by key.
+        key: Key of the metric.
+        form: Form of the text, or None for that of the catalogue.
+    """
     return WRITERS[form or CATALOGUE[key].form](row.get(key))
 
 

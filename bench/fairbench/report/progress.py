@@ -64,7 +64,13 @@ class LineProgress(Silent):
         return super().tasks(costs)
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """Print which task ended and the time elapsed so far."""
+        """Print which task ended and the time elapsed so far.
+
+        Args:
+            name: Name of the task.
+            number: Number of tasks that have ended.
+            count: Number of all tasks.
+        """
         elapsed_s = monotonic() - self._begun_s
         _tell(f"fairbench: {number} of {count} after {elapsed_s:,.0f} s: {printable(name)}")
 
@@ -112,4 +118,10 @@ class TerminalProgress:
             yield done
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """Do nothing: the bar already shows the progress."""
+        """Do nothing: the bar already shows the progress.
+
+        Args:
+            name: Name of the task.
+            number: Number of tasks that have ended.
+            count: Number of all tasks.
+        """

@@ -63,7 +63,13 @@ def judged(traffic: Traffic) -> Judged:
 
 
 def traffic_lines(found: Judged, basis: str, measured: str = TTFT) -> Iterator[str]:
-    """Yield the floods of the traffic and their harm; nothing without a flood."""
+    """Yield the floods of the traffic and their harm; nothing without a flood.
+
+    Args:
+        found: Traffic with its floods and their harm.
+        basis: Words for the source of the waits.
+        measured: Name of the waits, such as the time to first token.
+    """
     yield from (flood_line(found.traffic, one) for one in found.floods)
     if found.harm is not None:
         yield harm_line(found.traffic, found.harm, len(found.heavy), measured, basis)

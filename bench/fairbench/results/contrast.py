@@ -124,7 +124,13 @@ def sides_of(runs: Iterable[ComparedRun]) -> list[Side]:
 
 
 def contrast(baseline: Side, other: Side, metrics: Sequence[str]) -> Contrast:
-    """Compare one side with another. Raises UsageError if they have no common seed."""
+    """Compare one side with another. Raises UsageError if they have no common seed.
+
+    Args:
+        baseline: The side that is the reference.
+        other: The side to compare with it.
+        metrics: Keys of the metrics.
+    """
     seeds = sorted(baseline.runs.keys() & other.runs.keys())
     if not seeds:
         raise UsageError(

@@ -18,7 +18,15 @@ def eviction_reports(
     params: ClusterParams,
     rng: Random,
 ) -> Callable[[Prompt, int], None]:
-    """Return an ``on_evict`` that tells the router with a delay, unless the message is lost."""
+    """Return an ``on_evict`` that tells the router with a delay, unless the message is lost.
+
+    Args:
+        clock: Clock of the simulation.
+        router: Router to tell.
+        worker: Index of the evicting worker.
+        params: Parameters of the cluster, with delay and loss of reports.
+        rng: Source of randomness for losses.
+    """
     delay_ps = round(params.eviction_delay_s * PS_PER_S)
     loss = params.eviction_loss or 0.0
 

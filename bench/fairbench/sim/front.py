@@ -46,6 +46,13 @@ def ingress_of(
     """Return the queue before the ``router`` or routers, or None.
 
     Raises UsageError for routers that are to share sums but have none.
+
+    Args:
+        spec: Specification of the experiment.
+        router: Router of the cluster, or several routers combined.
+        clock: Clock of the simulation.
+        workers: Replicas of the cluster.
+        setup: Facts about the experiment for schedulers.
     """
     fleet = SimFleet(workers[: spec.routed_workers])
     setup = replace(setup, fleet=fleet)

@@ -20,7 +20,13 @@ POINTS = 150  # of a curve, at most
 
 
 def crowd_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[Figure]:
-    """Yield the figures for which the run has numbers."""
+    """Yield the figures for which the run has numbers.
+
+    Args:
+        summary: Metrics of the run, by key.
+        tables: Tables of the run's requests, programs and service.
+        facts: Facts about the run that the tables do not contain.
+    """
     if curve := lorenz_of_service(summary):
         got = shares(tables.requests, tables.programs, tables.service, facts, facts.window)
         fair = lorenz(got.entitlement.tolist(), facts.client_weights.tolist())

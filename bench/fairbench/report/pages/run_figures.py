@@ -30,7 +30,14 @@ OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}  # their colours, of ``palette
 
 
 def run_figures(summary: Summary, tables: Tables, facts: Facts, found: Judged) -> Iterator[Figure]:
-    """Yield the figures for which the run has numbers; each client has one colour."""
+    """Yield the figures for which the run has numbers; each client has one colour.
+
+    Args:
+        summary: Metrics of the run, by key.
+        tables: Tables of the run's requests, programs and service.
+        facts: Facts about the run that the tables do not contain.
+        found: Traffic with its floods and their harm.
+    """
     shown, rest = _shown(summary, facts, found)
     names = [facts.clients[n].name for n in shown]
     swatches = client_series(names, found.heavy)

@@ -92,7 +92,13 @@ SIDES: Mapping[str, Sides] = {
 def disaggregated(
     spec: ExperimentSpec, contract: EngineContract, prefills: list[WorkerParts]
 ) -> list[Replica]:
-    """Return a cluster's prefill workers, from their parts, and then its decode workers."""
+    """Return a cluster's prefill workers, from their parts, and then its decode workers.
+
+    Args:
+        spec: Specification of the experiment.
+        contract: Contract of the engine, for the decode workers.
+        prefills: Parts of each prefill worker.
+    """
     params = make_params(DISAGGREGATION, DisaggregationParams, spec.settings)
     engine = spec.engine or DEFAULT_ENGINE
     sides, first = SIDES[engine], prefills[0]

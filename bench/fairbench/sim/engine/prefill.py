@@ -30,7 +30,13 @@ class Prefill(NamedTuple):
 
 
 def report_prompts(prefills: list[Prefill], gpu_ps: list[int], scheduler: LocalScheduler) -> None:
-    """Book the time of each prompt in an iteration, and report it to the scheduler."""
+    """Book the time of each prompt in an iteration, and report it to the scheduler.
+
+    Args:
+        prefills: The iteration's parts of prefill work.
+        gpu_ps: GPU time of each part, in picoseconds.
+        scheduler: Scheduler to report to, if it times steps.
+    """
     for prefill, took_ps in zip(prefills, gpu_ps, strict=True):
         prefill.sequence.gpu_ps += took_ps
         if scheduler.times_steps:

@@ -107,6 +107,11 @@ class PrefillPass:
 
         Each entry of ``without`` has the end of a running request's locked path, and the number of
         its private and reserved tokens.
+
+        Args:
+            sequence: Sequence that waits to be admitted.
+            waiting: Queue of the waiting requests.
+            without: Running requests to be preempted.
         """
         cache = self._cache
         node, _ = waiting.match(sequence.request)

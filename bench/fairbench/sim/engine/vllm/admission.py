@@ -56,7 +56,14 @@ class Admission:
         now_ps: int,
         preempt: Callable[[Preempt], bool] = never,
     ) -> None:
-        """Run a pass: each admitted request gets a chunk of the step."""
+        """Run a pass: each admitted request gets a chunk of the step.
+
+        Args:
+            step: The step that admitted requests join.
+            scheduler: Scheduler that chooses among the waiting requests.
+            now_ps: Time of the pass, in picoseconds.
+            preempt: Function that fulfils a wish to preempt a request, and returns whether it did.
+        """
 
         def try_admit(request: Request) -> Tried:
             if step.budget <= 0:

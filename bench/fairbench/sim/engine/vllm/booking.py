@@ -19,7 +19,13 @@ class Booking:
         self._reached: dict[Sequence, int] = {}  # tokens of a preempted prompt computed before
 
     def admit(self, sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
-        """Record an admission and charge it. ``sequence.filled`` tokens are cached."""
+        """Record an admission and charge it. ``sequence.filled`` tokens are cached.
+
+        Args:
+            sequence: The admitted sequence.
+            scheduler: Scheduler to tell of the admission.
+            now_ps: Time of the admission, in picoseconds.
+        """
         extend = sequence.total - sequence.filled
         recompute = sequence.admitted_ps != NEVER
         if recompute:
