@@ -90,6 +90,11 @@ class Targets:
         """Return the deadlines of a request that may produce ``max_new_tokens``.
 
         The last token is due by ``e2el``, or as ``ttft`` and ``tpot`` allow for all tokens.
+
+        Args:
+            arrival_s: Arrival of the request on the host's clock, in seconds.
+            alone: Latencies of the request alone, or None if no target depends on them.
+            max_new_tokens: Limit on the request's output, in tokens.
         """
         ttft_s, tpot_s, e2el_s = alone or Alone(0.0, 0.0, 0.0)
         first = self.ttft and arrival_s + self.ttft.seconds(ttft_s)
@@ -107,6 +112,11 @@ def alone(costs: RequestCosts, input_tokens: int, output_tokens: int) -> Alone:
     """Return the latencies of a request alone: frontend, one prefill, decode steps.
 
     A prompt longer than the engine's chunk takes a little more in reality.
+
+    Args:
+        costs: Time of each step, and of the frontend.
+        input_tokens: Length of the prompt, in tokens.
+        output_tokens: Length of the output, in tokens.
     """
     ttft_s = costs.frontend_s(input_tokens) + costs.prefill_s(0, input_tokens)
     last = input_tokens + max(1, output_tokens - 1)  # context of the last decode step

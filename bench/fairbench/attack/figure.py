@@ -14,7 +14,13 @@ from fairbench.report.palette import SERIES
 
 
 def draw(search: Search, found: Sequence[Found], paths: Sequence[Path]) -> None:
-    """Draw every trial by loss and gain, the ranks of the worst, and the search's course."""
+    """Draw every trial by loss and gain, the ranks of the worst, and the search's course.
+
+    Args:
+        search: Search with its stored trials.
+        found: Confirmed attacks, the worst first.
+        paths: Files to write, one for each format.
+    """
     trials = [trial for trial in search.store.trials() if not trial.error]
     objective, spec = Objective(search.plan.objective), search.spec
     with paper_style():

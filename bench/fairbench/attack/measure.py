@@ -62,7 +62,13 @@ class Harm(NamedTuple):
 
 
 def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> ExperimentSpec:
-    """Return the experiment with the workload of an attack."""
+    """Return the experiment with the workload of an attack.
+
+    Args:
+        spec: Experiment to change.
+        workload: Workload of the attack or of its honest twin.
+        scenario: Name of the scenario in the workload, which sets the number of clients.
+    """
     count = workload.client_count(scenario)
     return spec.model_copy(
         update={"workload": workload, "scenario": scenario, "clients": count, "weights": None}
@@ -75,7 +81,13 @@ def measure(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen:
 
 
 def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
-    """Measure a simulated or live run. Raises UsageError if the run is too short."""
+    """Measure a simulated or live run. Raises UsageError if the run is too short.
+
+    Args:
+        plans: Plans of all clients; misbehaving ones are attackers, the others victims.
+        tables: Requests, programs and service of the run.
+        facts: Facts of the run, with the end of its window in seconds.
+    """
     end_s = facts.window.end_s
     attackers = {plan.index: padding_of(plan) for plan in plans if plan.misbehaving}
     victims = [plan.index for plan in plans if not plan.misbehaving]

@@ -201,7 +201,13 @@ def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
 
 
 def result_json(search: Search, found: Sequence[Found], trials: int) -> Mapping[str, Any]:
-    """Return the outcome as JSON types."""
+    """Return the outcome as JSON types.
+
+    Args:
+        search: Search that has ended.
+        found: Confirmed attacks, the worst first.
+        trials: Number of trials of the search.
+    """
     spec, plan = search.spec, search.plan
     return {
         "scheduler": spec.scheduler,

@@ -23,7 +23,14 @@ EXPLAINED = (
 def attack_text(
     title: str, rows: Sequence[Mapping[str, Any]], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return a table with one row per ``about`` and its harm (``measure.combined``)."""
+    """Return a table with one row per ``about`` and its harm (``measure.combined``).
+
+    Args:
+        title: Text above the table.
+        rows: Attacks, each with its ``about`` and the keys of ``measure.combined``.
+        colour: Whether the text has ANSI colours.
+        width: Most columns of a line.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in ("", *KEYS, "P95"):
         table.add_column(heading, justify="right" if heading else "left", overflow="fold")

@@ -50,7 +50,14 @@ def run_lines(path: Path | None, *, details: bool) -> OnSaved:
 def add_run_line(
     path: Path | None, run: Path, summary: Mapping[str, Any], *, details: bool
 ) -> None:
-    """Call ``add_bench_line`` for a stored run. Raises DataError if its requests are unreadable."""
+    """Call ``add_bench_line`` for a stored run. Raises DataError if its requests are unreadable.
+
+    Args:
+        path: File to append to, or None.
+        run: Directory of the stored run.
+        summary: Summary of the run.
+        details: Whether the line also holds the values of all requests.
+    """
 
     def requests() -> Requests:
         from fairbench.results.run_tables import read_tables

@@ -20,7 +20,13 @@ def check_report(path: Path | None, flag: str = "--report") -> None:
 
 
 def write_report(page: Page, path: Path, flag: str = "--report") -> None:
-    """Write a page in the format of the file's suffix. Raises UsageError on failure."""
+    """Write a page in the format of the file's suffix. Raises UsageError on failure.
+
+    Args:
+        page: Page to write.
+        path: File to write: Markdown for the suffix ``.md``, otherwise HTML.
+        flag: Name of the flag in messages.
+    """
     from fairbench.report.pages.html import as_html
     from fairbench.report.pages.markdown import page_markdown
     from fairbench.results.store import write_text

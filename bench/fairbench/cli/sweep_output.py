@@ -23,7 +23,13 @@ def print_comparison(cells: Sequence[SchedulerResults], path: Path) -> None:
 
 
 def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
-    """Print the answer of a plan on stdout, for people or programs."""
+    """Print the answer of a plan on stdout, for people or programs.
+
+    Args:
+        answer: Answer of the plan, as in ``answer.json``.
+        path: Directory in which the answer is stored.
+        as_json: Whether JSON is printed, instead of a table.
+    """
     from fairbench.capacity.carry_out import ANSWER
     from fairbench.capacity.table import answer_text
     from fairbench.cli.output import look, print_json

@@ -84,6 +84,11 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
     """Find floods, replay the log under each scheduler, and plan replicas.
 
     Raises UsageError for flags that do not fit, Interrupted after a signal.
+
+    Args:
+        log: Access log, with its traffic.
+        asked: Flags, number of replicas, schedulers and latency targets of the user.
+        context: Interruption flag, progress receiver and executor of the tasks.
     """
     found = tuple(floods(log.traffic))
     part, start_s = part_to_replay(log, found)
@@ -134,7 +139,14 @@ def best_fair(found: Diagnosis) -> Replayed | None:
 
 
 def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:
-    """Return the floods with client numbers of another table."""
+    """Return the floods with client numbers of another table.
+
+    Args:
+        found: Floods with client numbers of ``of``.
+        of: Traffic in which the floods were found.
+        to: Traffic whose client numbers are wanted; floods of clients that are not in it are left
+            out.
+    """
     number = {name: place for place, name in enumerate(to.clients)}
     names = [of.clients[one.client] for one in found]
     return [

@@ -80,6 +80,11 @@ def usual_replicas(replay: Replay, part: Table, usual: Ints) -> int:
     """Return the fewest replicas that serve these rows at ``USUAL_LOAD``.
 
     The GPU time of a sample of them, with the cache hits of a cache that never forgets.
+
+    Args:
+        replay: Common parts of the replays.
+        part: Requests to replay.
+        usual: Row numbers in ``part`` of requests outside the floods, shape (n_usual,).
     """
     if not len(usual) or part.span_s <= 0:
         return 1
@@ -102,6 +107,12 @@ def replayed(
     """Simulate the log under each scheduler in parallel; yield the results.
 
     Raises UsageError for what cannot be simulated, Interrupted after a signal.
+
+    Args:
+        replay: Common parts of the replays.
+        schedulers: Names of the schedulers.
+        dp: Number of replicas.
+        context: Interruption flag, progress receiver and executor of the tasks.
     """
     specs = [replay.spec(scheduler, dp) for scheduler in schedulers]
     tasks = [partial(_simulated, spec) for spec in specs]

@@ -23,7 +23,13 @@ WIDTH = 80
 
 
 def diagnosis_text(found: Diagnosis, *, colour: bool = False, width: int = WIDTH) -> str:
-    """Return the diagnosis as lines of at most ``width`` columns."""
+    """Return the diagnosis as lines of at most ``width`` columns.
+
+    Args:
+        found: Diagnosis to show.
+        colour: Whether the text has ANSI colours.
+        width: Most columns of a line, up to ``WIDTH``.
+    """
     return printed(_render(found), colour=colour, width=min(width, WIDTH))
 
 

@@ -51,7 +51,13 @@ class Silent:
         return nullcontext(lambda index: None)
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """Forget it."""
+        """Forget it.
+
+        Args:
+            name: Name of the task.
+            number: Number of tasks that have ended, with this one.
+            count: Number of all tasks.
+        """
 
 
 @dataclass(frozen=True, slots=True)

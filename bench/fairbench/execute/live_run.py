@@ -45,6 +45,13 @@ def run_live_in(
     Raises Interrupted if interrupted before the servers were ready, and leaves no directory then.
     After any other failure the directory keeps logs and records, see ``execute.recovery``; without
     any it goes too.
+
+    Args:
+        parent: Directory in which the fresh directory is created.
+        spec: Experiment to run.
+        options: Options of the live run.
+        context: Interruption flag, progress receiver and executor of the tasks.
+        cluster: Workers that already run, or None to start them for this run.
     """
     watch = Stopwatch.start()
     path = begin_run(parent, spec)
@@ -91,7 +98,14 @@ def _driving(spec: ExperimentSpec, options: LiveOptions, context: RunContext) ->
 def fresh_cluster(
     parent: Path, spec: ExperimentSpec, options: LiveOptions, context: RunContext
 ) -> Iterator[Workers | None]:
-    """Enter ``cluster_in`` a new directory, removed if interrupted before the workers are ready."""
+    """Enter ``cluster_in`` a new directory, removed if interrupted before the workers are ready.
+
+    Args:
+        parent: New directory, for the logs of the workers.
+        spec: Experiment that the workers serve.
+        options: Options of the live runs.
+        context: Interruption flag, progress receiver and executor of the tasks.
+    """
     with (
         _removed_unless_begun(parent, context),
         cluster_in(parent, spec, options, context) as cluster,
@@ -106,6 +120,12 @@ def cluster_in(
     """Start workers for several runs, with logs in ``parent``; yield None for an endpoint.
 
     Raises KeyboardInterrupt if interrupted before the workers are ready.
+
+    Args:
+        parent: Directory for the logs of the workers.
+        spec: Experiment that the workers serve.
+        options: Options of the live runs.
+        context: Interruption flag, progress receiver and executor of the tasks.
     """
     if spec.backend is None or not spec.backend.is_managed:
         yield None

@@ -43,7 +43,13 @@ def run_and_save(
 def run_unsaved(
     spec: ExperimentSpec, options: LiveOptions | None, context: RunContext
 ) -> RunResult:
-    """Run the experiment as ``run_and_save`` does, but leave nothing on disk."""
+    """Run the experiment as ``run_and_save`` does, but leave nothing on disk.
+
+    Args:
+        spec: Experiment to run.
+        options: Options of a live run, or None for a simulation.
+        context: Interruption flag, progress receiver and executor of the tasks.
+    """
     if spec.backend is not None:
         with TemporaryDirectory(prefix="fairbench-") as temporary:
             return run_and_save(spec, options, Path(temporary), context)[0]
@@ -58,6 +64,11 @@ def run_simulated(
 
     If the run fails or is killed, the directory keeps the records so far (see
     ``execute.recovery``).
+
+    Args:
+        parent: Directory in which the directory of the run is created.
+        spec: Experiment to simulate.
+        context: Interruption flag, progress receiver and executor of the tasks.
     """
     watch = Stopwatch.start()
     with begun_run(parent, spec) as path, run_folder(path, FOLDER) as folder:

@@ -37,6 +37,11 @@ def jobs_left(
     """Return a sweep's unfinished simulations, longest first.
 
     Clients are simulated alone only if ``with_alone``.
+
+    Args:
+        store: Stored sweep, with its finished points.
+        specs: Experiments of all points.
+        with_alone: Whether clients are also simulated alone.
     """
     jobs = _jobs(store, specs, with_alone=with_alone)
     return sorted(jobs, key=lambda job: -job.requests)

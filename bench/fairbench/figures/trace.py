@@ -30,7 +30,13 @@ REST = "0.7"  # the colour of those others
 
 
 def draw_trace(table: Table, path: Path, title: str) -> None:
-    """Write the figure of a trace. Raises UsageError on failure."""
+    """Write the figure of a trace. Raises UsageError on failure.
+
+    Args:
+        table: Requests of the trace.
+        path: File to write; the suffix decides the format.
+        title: Text of the figure's caption.
+    """
     if path.suffix.removeprefix(".") not in FORMATS:
         raise UsageError(f"--plot {path}: must end in .{', .'.join(FORMATS)}")
     check_drawable()

@@ -87,6 +87,12 @@ def parsed(data: bytes, where: str, *, several_lines: bool = False, strict: bool
 
     Besides invalid text, this includes deep nesting, integers of more than 64 bits, and lone
     surrogates.
+
+    Args:
+        data: Encoded text.
+        where: Place of the text, for messages.
+        several_lines: Whether messages name the line within the text.
+        strict: Whether numbers that are not finite are refused too.
     """
     text = decoded(data, where)
     options: dict[str, Any] = {}

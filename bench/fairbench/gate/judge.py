@@ -35,6 +35,11 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
 
     A value that is only a bound is judged as far as the bound allows. An equal bound passes. A
     value that could lie on either side is inconclusive.
+
+    Args:
+        clause: Limit on the loss of a metric.
+        before: Value of the metric in the baseline.
+        after: Value of the metric now.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])

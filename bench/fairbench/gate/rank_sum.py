@@ -29,7 +29,13 @@ def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
 
 
 def can_reject(first: int, second: int, alpha: float) -> bool:
-    """Return whether samples of these sizes can reach a p-value of ``alpha`` or less."""
+    """Return whether samples of these sizes can reach a p-value of ``alpha`` or less.
+
+    Args:
+        first: Size of the first sample.
+        second: Size of the second sample.
+        alpha: Significance level.
+    """
     return 1 / comb(first + second, second) <= alpha
 
 

@@ -109,7 +109,14 @@ def _bundled(place: str) -> str:
 
 
 def pool_of(shape: ModelShape, gpu: GPU, tp: int, dtype: str) -> KVPool:
-    """Return the KV pool of each of ``tp`` GPUs. Raises UsageError if none is left."""
+    """Return the KV pool of each of ``tp`` GPUs. Raises UsageError if none is left.
+
+    Args:
+        shape: Shape of the model.
+        gpu: GPU, with its memory.
+        tp: GPUs that share the model.
+        dtype: Data type of the weights.
+    """
     pool = KVPool(
         pre_load_avail_gib=gpu.pre_load_avail_gib,
         weights_gib=shape.weight_bytes(dtype) / tp / 2**30,

@@ -49,6 +49,14 @@ def drawn(count: int, rng: np.random.Generator, most_context: int = MOST_CONTEXT
 
     Lengths and numbers are spread evenly on a logarithmic scale. ``most_context`` limits the
     context of all decoding sequences together.
+
+    Args:
+        count: Number of iterations.
+        rng: Random generator.
+        most_context: Limit on the context of all decoding sequences of an iteration, in tokens.
+
+    Returns:
+        Iterations, with columns of shape (count,).
     """
 
     def between(low: int, high: int) -> NDArray[np.int64]:

@@ -13,7 +13,14 @@ PROMPTS = (128, 1_024, 8_192)
 def described(
     profile: TimingProfile, source: str, note: str, error_pct: Mapping[str, float]
 ) -> Iterator[str]:
-    """Yield the lines that ``fairbench profile`` prints."""
+    """Yield the lines that ``fairbench profile`` prints.
+
+    Args:
+        profile: Profile to describe.
+        source: Origin of the profile, as text.
+        note: Remark on the profile, or empty.
+        error_pct: Errors in held-out iterations by name, in percent; empty if there are none.
+    """
     pool = profile.pool
     yield f"profile   {profile.profile_id}"
     yield f"grade     {profile.grade}"
@@ -39,7 +46,13 @@ def described(
 
 
 def decode_ms(profile: TimingProfile, batch: int, context: int = CONTEXT) -> float:
-    """Return the milliseconds of a decode step of ``batch`` sequences."""
+    """Return the milliseconds of a decode step of ``batch`` sequences.
+
+    Args:
+        profile: Timing profile.
+        batch: Number of sequences.
+        context: Context of each sequence, in tokens.
+    """
     return profile.decode_ps(batch, batch * context) / 1e9
 
 

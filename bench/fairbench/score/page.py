@@ -15,7 +15,13 @@ from fairbench.score.records import Scored
 
 
 def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) -> Page:
-    """Return the page of records and of their summary."""
+    """Return the page of records and of their summary.
+
+    Args:
+        scored: Records, with their clients.
+        summary: Summary of the records.
+        names: Names of the files, for the title.
+    """
     traffic = traffic_of(scored.clients, scored.requests, scored.horizon_s)
     sections = []
     if summary["num_programs"]:

@@ -150,7 +150,16 @@ def _of_other_clock(times: Floats, others: Floats) -> Flags:
 
 
 def numbers(values: Iterable[Any], field: str, where: str) -> Floats:
-    """Return numbers, also from texts; NaN for none. DataError names the request."""
+    """Return numbers, also from texts; NaN for none. DataError names the request.
+
+    Args:
+        values: Values of one field, one for each request.
+        field: Name of the field in messages.
+        where: Name of the file in messages.
+
+    Returns:
+        Numbers, shape (n_values,).
+    """
     found = []
     for row, value in enumerate(values):
         try:
@@ -165,7 +174,13 @@ def numbers(values: Iterable[Any], field: str, where: str) -> Floats:
 
 
 def problem(where: str, row: int, what: str) -> DataError:
-    """Return the error message about a request; the first is row 0."""
+    """Return the error message about a request; the first is row 0.
+
+    Args:
+        where: Name of the file in the message.
+        row: Number of the request, from 0.
+        what: Text of the message.
+    """
     return DataError(f"{where}: request {row + 1}: {what}")
 
 

@@ -46,6 +46,11 @@ def simulated_spec(run: StoredRun, gpu: str | None, model: str | None) -> Experi
     """Return the simulated experiment of a live run: same seed, load, schedulers and KV pool.
 
     Raises UsageError if the run's backend was not started by fairbench or has no timing profile.
+
+    Args:
+        run: Stored live run.
+        gpu: Timing profile to simulate with, or None for the stored one.
+        model: Model to simulate, or None for the stored one.
     """
     path = run.path / EXPERIMENT
     stored = read_experiment(path)

@@ -31,7 +31,13 @@ def running_limit(settings: Mapping[str, Any]) -> int:
 
 
 def gpu_s(calls: Sequence[Call], machine: Machine, *, cached: bool) -> float:
-    """Return the seconds of one replica for some requests, with an endless cache or none."""
+    """Return the seconds of one replica for some requests, with an endless cache or none.
+
+    Args:
+        calls: Requests, with their numbers of tokens.
+        machine: Replica that serves the requests.
+        cached: Whether the ``cached_tokens`` of each request need no computing.
+    """
     return sum(_prefill_s(call, machine, cached) + _decode_s(call, machine) for call in calls)
 
 

@@ -24,6 +24,13 @@ def busiest_minute(
 
     Every client's programs count with the GPU time of its own, without a cache. ``peak`` is None if
     nobody sends anything.
+
+    Args:
+        groups: Groups of clients with the same traffic.
+        samples: Sampled programs of each group, in the order of ``groups``.
+        machine: Replica that serves the requests.
+        duration_s: Length of the run, in seconds.
+        dp: Number of replicas.
     """
     parts = max(PEAK_PARTS, round(duration_s / PEAK_S))
     edges = np.linspace(0.0, duration_s, parts + 1)

@@ -143,7 +143,13 @@ class FarPlace:
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> Process:
-        """Start a process through the node's keeper."""
+        """Start a process through the node's keeper.
+
+        Args:
+            command: Words of the command.
+            log_path: File for the output of the process.
+            environment: Environment variables of the process.
+        """
         return FarProcess(self, command, log_path, environment)
 
 

@@ -55,7 +55,13 @@ class RayLauncher:
         timeout_s: float = PATIENCE_S,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Sequence[Place]]:
-        """Yield places on nodes with equal software."""
+        """Yield places on nodes with equal software.
+
+        Args:
+            wanted: Servers that the experiment needs.
+            timeout_s: Longest wait for the cluster to give the places, in seconds.
+            interrupted: Function that returns whether the wait is to end.
+        """
         child = start_child(serve, self._address)
         try:
             child.pipe.send(Bundles(wanted.replicas, wanted.gpus, wanted.spread))

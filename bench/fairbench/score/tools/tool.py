@@ -52,6 +52,15 @@ def request(
     """Return a request with fairbench's field names and times in seconds.
 
     An answer that was not streamed, so without a time to its first token, has all tokens at once.
+
+    Args:
+        more: Further fields; lists and objects in them are left out.
+        start: Start of the request, in seconds, or None if unknown.
+        ttft: Time to the first token, in seconds, or None if the answer was not streamed.
+        latency: Time to the end of the answer, in seconds.
+        input_tokens: Number of input tokens.
+        output_tokens: Number of output tokens.
+        **optional: Values of fields in ``OPTIONAL``; the others are None.
     """
     kept = {key: value for key, value in more.items() if not isinstance(value, list | dict)}
     return {
@@ -116,7 +125,13 @@ def closed_loop(latencies_s: Iterable[Any], users: int) -> list[float]:
 
 
 def placed(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
-    """Give requests without starts those of a closed loop, and return a remark."""
+    """Give requests without starts those of a closed loop, and return a remark.
+
+    Args:
+        requests: Requests of a run, in order; changed in place.
+        users: Number of users that send requests.
+        tool: Name of the tool, for the remark.
+    """
     if any(one["start"] is not None for one in requests):
         return ()
     starts = closed_loop((one["latency"] for one in requests), users)
