@@ -29,6 +29,7 @@ PAGES = {
         for path in sorted((ROOT / "docs").rglob("*.md"))
     },
 }
+STYLE = "site.css"
 LINK = re.compile(r"(?<=\]\()([^)#\s]+)(?=[)#])")
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -75,6 +76,7 @@ def stage(out: Path) -> None:
         target = out / place
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(page(document, wanted), encoding="utf-8")
+    shutil.copyfile(ROOT / "docs" / STYLE, out / STYLE)
     for file in sorted(wanted):
         target = out / place_of(file)
         target.parent.mkdir(parents=True, exist_ok=True)
