@@ -165,7 +165,7 @@ def test_a_run_survives_a_worker_that_dies(tmp_path):
         os.kill(pids_of(process, "emulate")[0], signal.SIGKILL)
         stdout, stderr = process.communicate()
     assert process.returncode == 0
-    assert "; it is started again in 1 s" in stderr
+    assert "; restart in 1 s" in stderr
     found = json.loads(stdout)
     assert "ended during the run" in found["notes"]["workers"]
     assert found["complete"] is True
@@ -179,7 +179,7 @@ def test_a_worker_with_another_scheduler_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(EmulatorBackend, "recipes", lambda *_: recipes)
     result = invoke("run", "--backend", "emulator", "--scheduler", "dlpm", "--result-dir", tmp_path)
     assert result.exit_code == 1
-    assert "worker-0 does not schedule as asked: the server runs vtc, not dlpm" in result.stderr
+    assert "worker-0 does not schedule as asked: the server runs the scheduler vtc instead of dlpm" in result.stderr
 
 
 def test_an_endpoint_that_is_not_there(tmp_path):

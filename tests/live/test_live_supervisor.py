@@ -137,7 +137,7 @@ def test_a_worker_that_it_started_and_that_dies_is_started_again(tmp_path):
         _, log = process.communicate()
     assert process.returncode == 0
     assert log.count("ended with exit code 137") == 1
-    assert "it is started again in 1 s" in log
+    assert "restart in 1 s" in log
 
 
 def emulators(process):
