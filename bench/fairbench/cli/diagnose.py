@@ -10,8 +10,8 @@ from typer import Option
 
 from fairbench.cli.flags import NoProgress, given, json_option, log_params, takes
 from fairbench.cli.report_file import check_report, write_report
-from fairbench.config.flags.experiment import LogFlags
 from fairbench.config.flags.texts import split_commas
+from fairbench.config.flags.trace import LogFlags
 from fairbench.diagnose import FAIR, FCFS, USUAL_SLO
 from fairbench.hardware.engines import ENGINES
 

@@ -15,7 +15,7 @@ from fairbench.execute.executors import EXECUTORS
 from fairbench.workloads.traces.names import AUTO
 
 if TYPE_CHECKING:
-    from fairbench.config.flags.experiment import LogFlags
+    from fairbench.config.flags.trace import LogFlags
     from fairbench.workloads.traces.read import TraceParams
 
 DEFAULT_RESULT_DIR = Path("results/runs")
@@ -101,6 +101,7 @@ def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
         rest = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
         parameters = [*map(_parameter, declared.values()), *rest]
+        # Typer reads a function's signature from here; typeshed does not declare the attribute.
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         called.__annotations__ = {one.name: one.annotation for one in parameters}
         called.__name__, called.__doc__ = command.__name__, command.__doc__

@@ -9,7 +9,7 @@ import typer
 
 from fairbench.cli.flags import log_params, takes
 from fairbench.cli.report_file import check_report, write_report
-from fairbench.config.flags.experiment import LogFlags
+from fairbench.config.flags.trace import LogFlags
 from fairbench.errors import DataError, UsageError
 
 if TYPE_CHECKING:

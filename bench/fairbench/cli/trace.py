@@ -12,8 +12,8 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import json_option, log_params, takes
-from fairbench.config.flags.experiment import TraceFlags
 from fairbench.config.flags.texts import split_commas
+from fairbench.config.flags.trace import TraceFlags
 from fairbench.errors import UsageError
 from fairbench.files.secret import read_key
 

@@ -70,7 +70,7 @@ def profile_of_table(data: Mapping[str, Any], profile_id: str, where: str) -> Ti
         )
     names = tuple(field.name for field in fields(KVPool))
     pool = _numbers(data, "pool", where, names[:-1], names[-1:])
-    pool["chunked_prefill_size"] = int(pool["chunked_prefill_size"])
+    chunk_tokens = int(pool.pop("chunked_prefill_size"))
     frontend = tuple(field.name for field in fields(Frontend))
     domain = _numbers(data, "fit_domain", where, (), ("decode_batch", "context_tokens"))
     return TimingProfile(
@@ -78,7 +78,7 @@ def profile_of_table(data: Mapping[str, Any], profile_id: str, where: str) -> Ti
         coefficients_ms=costs,
         host_ms=_number(data.get("host_ms", 0.0), "host_ms", where),
         grade=_text(data, "grade", where),
-        pool=KVPool(**pool),  # type: ignore[arg-type]  # the size of a chunk is an integer
+        pool=KVPool(chunked_prefill_size=chunk_tokens, **pool),
         frontend=Frontend(**_numbers(data, "frontend_ms", where, (), frontend)),
         fit_domain=_domain(domain),
     )

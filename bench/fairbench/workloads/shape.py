@@ -49,7 +49,7 @@ def _client_name(name: str) -> str:
 
 
 Weight = Annotated[float, Field(ge=LIGHTEST, le=HEAVIEST)]
-"""What a client is entitled to, relative to the others."""
+"""The entitlement of a client relative to the others."""
 ClientName = Annotated[str, Field(max_length=MAX_NAME), AfterValidator(_client_name)]
 
 

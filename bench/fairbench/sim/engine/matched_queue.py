@@ -7,6 +7,7 @@ moves requests whose match length changed.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Collection
 from typing import Generic
@@ -25,7 +26,7 @@ FIRST = -(1 << 62)  # before every match
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class MatchedQueue(Generic[N]):
+class MatchedQueue(ABC, Generic[N]):
     """A WaitingView for the host of a cache. Match order is kept only if ``cache_aware``.
 
     With ``in_batch`` a cold request that shares its first tokens with one ahead of it comes last.
@@ -85,9 +86,9 @@ class MatchedQueue(Generic[N]):
 
     # Parts of a subclass.
 
+    @abstractmethod
     def matched_now(self, request: Request) -> int:
         """Match a request that no refresh has matched since its match may have changed."""
-        raise NotImplementedError
 
     def pass_unmatched(self) -> None:
         """Do what the engine does with the queue in a pass that matches nothing."""
