@@ -11,11 +11,11 @@ FORBIDDEN = re.compile(r"[\W_]*(What|Whose|Who|Those|It|Of|So|By|One|As|Where|Fo
 
 
 def texts(path):
-    """Yield every docstring, first line of comments and ``help`` of a file, with its line."""
+    """Yield docstrings (of constants too), first lines of comments and ``help``, with lines."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield getattr(node, "lineno", 1), ast.get_docstring(node) or ""
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.lineno, str(node.value.value)
         if isinstance(node, ast.keyword) and node.arg == "help":
             yield node.value.lineno, ast.unparse(node.value).lstrip("f")
     with path.open("rb") as file:
