@@ -17,6 +17,7 @@ from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Floats, Ints
 from fairbench.results.run_result import RunResult
 from fairbench.sim.run import Simulation
+from fairbench.workloads.disguise import Disguise
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.traffic.source import Arrival
 from fairbench_studies.validation.policies import scheduler_of
@@ -29,6 +30,10 @@ from fairbench_studies.validation.serving.profiles import profile_of, with_host_
 # of 256: output tokens over requests, of users with 16 and with 2 judgements, give two equations
 # for judgement and merge. Means of the three logs; no time or rate of service was looked at.
 DIMENSION_TOKENS = 844
+# The system text. The log has 13,222 characters an article, and 13,386 with this text before it.
+# Each user has a text of its own: in the first LPM run, users 1 and 2 finish no request before
+# user 0 is done. A text of all users would give their first requests as long a match as user 0's.
+SYSTEM_TOKENS = 33
 JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
 # Documented for SGLang in 2024, of which the server is a fork: docs/appendix/engine.md.
 ENGINE_OF_2024 = {
@@ -150,7 +155,8 @@ def _spec(run: ProgramRun, profile: TimingProfile) -> ExperimentSpec:
 def _plans(run: ProgramRun, spec: ExperimentSpec) -> tuple[ClientPlan, ...]:
     """Return the programs and arrivals of each user of the run."""
     lengths = {
-        "article_tokens": run.prompt_tokens,
+        "system_tokens": 0,
+        "article_tokens": run.prompt_tokens - SYSTEM_TOKENS,
         "dimension_tokens": DIMENSION_TOKENS,
         "judgement_tokens": JUDGEMENT_TOKENS,
         "merge_output_tokens": MERGE_OUTPUT_TOKENS,
@@ -163,6 +169,7 @@ def _plans(run: ProgramRun, spec: ExperimentSpec) -> tuple[ClientPlan, ...]:
             client=users[index],
             owner=users[index],
             params=replace(plan.params, dimensions=run.branches[index], **lengths),
+            disguise=Disguise(users[index], padding_tokens=SYSTEM_TOKENS),
             arrivals=EvenArrivals(
                 run.programs, run.intervals_s[index], run.initial_delay_s if index else 0.0
             ),
