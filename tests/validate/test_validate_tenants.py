@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -9,6 +10,7 @@ from fairbench.cli.app import app
 from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile, model_names
 from fairbench.hardware.model_names import canonical_model
+from fairbench_studies.validation.serving.closed_loop import observed_limit
 from fairbench_studies.validation.serving.engines import believable_pool, most_decoding_tokens
 from fairbench_studies.validation.serving.files import load_serving
 from fairbench_studies.validation.serving.measured import FITTED, serving_run
@@ -56,6 +58,48 @@ def test_a_pool_that_the_times_contradict_is_not_used():
     slow = {**record()["columns"], "latency_s": [3.5] * N}
     # Each lasts from 0.05 or 0.15 s to 3.5 s after it came: four at once, two of each length.
     assert most_decoding_tokens(run_of(columns=slow)) == 3_000
+
+
+def test_a_client_that_always_has_as_many_in_flight_is_at_its_limit():
+    # Three requests at 0, 1 and 2 s last 4 s each; then each is sent when another ends.
+    submit_s = np.array([0.0, 1.0, 2.0, 4.0, 5.0, 6.0, 8.0, 9.0, 10.0])
+    assert observed_limit(submit_s, np.full(9, 4.0)) == (3, 2)
+    # With 2 s each, at most two are in flight, with pauses.
+    assert observed_limit(submit_s, np.full(9, 2.0)) is None
+    # A burst at the end reaches the most once, too late to be a limit.
+    late_s = np.array([0.0, 5.0, 9.0, 9.1, 9.2])
+    assert observed_limit(late_s, np.full(5, 1.0)) is None
+    assert observed_limit(submit_s, np.full(9, np.nan)) is None
+
+
+def test_a_replay_keeps_the_limit_of_a_client_and_sends_by_its_own_answers():
+    profile = load_profile("h100-80gb/qwen3-14b/tp1/measured-vllm")
+    sent_s = [0.0, 0.0] + [8.0 * (1 + i // 2) for i in range(N - 2)]  # two at a time, 8 s each
+    columns = record()["columns"] | {"submit_s": sent_s, "latency_s": [8.0] * N}
+    found = replay(run_of(columns=columns), profile)
+    assert found.latency_s.max() < 1  # a request alone takes far less than the measured 8 s
+    assert found.submit_s[-1] < N
+    ends_s = found.submit_s + found.latency_s
+    for number in range(2, N):
+        assert (ends_s[:number] > found.submit_s[number]).sum() <= 1
+
+
+@pytest.mark.parametrize(
+    ("version", "first_steps"), [("0.13.0", 1), ("0.14.1", 2), ("0.23.0", 2), ("", 1)]
+)
+def test_vllm_schedules_a_step_ahead_from_0_14(version, first_steps):
+    """A request that arrives during the first step of another one joins the next, or that after."""
+    profile = load_profile("h100-80gb/qwen3-14b/tp1/vllm-0.24.0")
+    columns = {
+        "client": ["a", "b"], "submit_s": [0.0, 0.001], "prompt_tokens": [4_000, 10],
+        "output_tokens": [40, 1], "ttft_s": [1.0, 1.0], "latency_s": [2.0, 1.0], "error": ["", ""],
+    }  # fmt: skip
+    found = replay(run_of(columns=columns, engine_version=version), profile)
+    arrived_s = found.submit_s + found.ttft_s
+    step_s = profile.decode_ps(1, 4_000) / 1e12
+    own_s = profile.step_ps([(0, 10)], 1, 4_000) / 1e12
+    waited_s = arrived_s[1] - arrived_s[0]
+    assert waited_s == pytest.approx(own_s + (first_steps - 1) * step_s, rel=0.1)
 
 
 def test_latencies_and_shares_of_each_tenant():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from fairbench.core import Request
@@ -19,10 +21,12 @@ from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.engine.vllm.worker import VLLMWorker
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench_studies.validation.policies import scheduler_of
+from fairbench_studies.validation.serving.async_vllm import AsyncVLLMWorker
 from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length
 
 CLOSED_MEM_FRACTION = 0.85  # mem_fraction_static of SGLang, gpu_memory_utilization of vLLM
+ASYNC_FROM = (0, 14)  # first release of vLLM with async_scheduling by default
 SGLANG_OPEN_POOL_TOKENS = 444_563  # as the server of the open-loop runs logged
 
 
@@ -42,7 +46,8 @@ def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Repl
     log = ServiceLog(sorted(set(run.client)))
     local = _local(run)
     if run.engine == "vllm":
-        return VLLMWorker(0, clock, local, profile, _vllm_limits(run, profile), log)
+        form = AsyncVLLMWorker if _async_scheduling(run) else VLLMWorker
+        return form(0, clock, local, profile, _vllm_limits(run, profile), log)
     pool_tokens = believable_pool(run) or (0 if run.closed else SGLANG_OPEN_POOL_TOKENS)
     params = EngineParams(
         mem_fraction_static=0.0 if pool_tokens else CLOSED_MEM_FRACTION,
@@ -82,6 +87,12 @@ def _local(run: ServingRun) -> LocalScheduler:
     local = build_local(replayed.local, settings)
     local.prepare(Setup(tuple(sorted(set(run.client)))))
     return local
+
+
+def _async_scheduling(run: ServingRun) -> bool:
+    """Return whether the run's release of vLLM schedules ahead by default."""
+    parts = re.findall(r"\d+", run.engine_version)[:2]
+    return tuple(map(int, parts)) >= ASYNC_FROM
 
 
 def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:

@@ -22,6 +22,8 @@ FITTED = frozenset(
         *(f"sglang-h100-fixed-c{n}-{cache}" for n in (1, 32, 128) for cache in ("cold", "warm")),
         "sglang-h100-mixed-c32-cold",
         "vllm-h100-qwen3-14b-sweep_rate-agg_4rps-vanilla",
+        "vllm-h100-qwen3-14b-w5_sweep-agg12",
+        "vllm-h100-qwen3-14b-w7_sweep-agg6",
         "sglang-fork-a100-good-mdrr-1000",
         "sglang-fork-a100-abl2_rate_2",
         "vllm-a100-fixed-c128-run1",  # the time of vLLM's server for a request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +16,11 @@ from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.fleet import SimFleet
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.sequence import NEVER, Sequence
-from fairbench_studies.validation.serving.closed_loop import ClosedLoop
+from fairbench_studies.validation.serving.closed_loop import (
+    ClosedLoop,
+    Limit,
+    observed_limit,
+)
 from fairbench_studies.validation.serving.engines import engine_worker
 from fairbench_studies.validation.serving.gateway import GATEWAY_MS, gateway_queue
 from fairbench_studies.validation.serving.measured import ServingRun
@@ -76,6 +81,7 @@ class _Play:
         self._lengths = [output_tokens(run, index) for index in range(len(run))]
         self._sent: dict[int, Sequence] = {}
         self._start_ps = server.clock.now_ps
+        self._open_until = 0
         self._loop: ClosedLoop | None = None
         if run.closed:
             connections = min(run.connection_limit, run.concurrency)
@@ -83,9 +89,27 @@ class _Play:
                 server.clock, len(run), run.concurrency, connections, self._send
             )
             return
-        for index, submit_s in enumerate(run.submit_s):
-            at_ps = self._start_ps + round(float(submit_s) * PS_PER_S)
-            server.clock.at(at_ps, ARRIVE, 0, partial(self._send, index))
+        limit = observed_limit(run.submit_s, run.latency_s) if run.direct else None
+        self._open_until = limit.first if limit is not None else len(run)
+        for index in range(self._open_until):
+            self._at(index, partial(self._send, index))
+        if limit is not None:
+            self._at(limit.first, partial(self._hold, limit))
+
+    def _at(self, index: int, act: Callable[[], None]) -> None:
+        """Act when the measured request was sent."""
+        at_ps = self._start_ps + round(float(self._run.submit_s[index]) * PS_PER_S)
+        self._server.clock.at(at_ps, ARRIVE, 0, act)
+
+    def _hold(self, limit: Limit) -> None:
+        """Send the remaining requests as answers come, up to the client's limit."""
+        in_flight = sum(one.finish_ps == NEVER for one in self._sent.values())
+        self._loop = ClosedLoop(
+            *(self._server.clock, len(self._run) - limit.first),
+            concurrency=max(limit.concurrency - in_flight, 1),
+            connections=limit.concurrency,
+            send=lambda number: self._send(limit.first + number),
+        )
 
     def _send(self, index: int) -> None:
         output = Segment(f"output-{index}", self._lengths[index])
@@ -100,9 +124,10 @@ class _Play:
 
     def result(self) -> ServingRun:
         """Return the run with its simulated times."""
-        made_s = self._run.submit_s
+        made_s = self._run.submit_s[: self._open_until]
         if self._loop is not None:
-            made_s = (np.array(self._loop.made_ps) - self._start_ps) / PS_PER_S
+            made_ps = np.array(self._loop.made_ps) - self._start_ps
+            made_s = np.concatenate([made_s, made_ps / PS_PER_S])
         first_s, finish_s = self._times_s("first_token_ps"), self._times_s("finish_ps")
         served = ~np.isnan(finish_s)
         return replace(

@@ -1,0 +1,44 @@
+"""vLLM with ``async_scheduling``, the default of its releases from 0.14."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairbench.sim.engine.vllm.worker import VLLMWorker
+from fairbench.sim.sequence import Sequence
+
+
+class AsyncVLLMWorker(VLLMWorker):
+    """A worker that schedules each step when the step before it begins.
+
+    A request that arrives during a step therefore joins the step after the next one. An idle worker
+    starts a request at once.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._late: list[Sequence] = []  # arrived after the next step was scheduled
+
+    def _hear(self) -> None:
+        if self._idle:
+            super()._hear()
+            return
+        arrived, self._inbox = self._inbox, self._late
+        super()._hear()
+        self._late = arrived
+
+    def _end_iteration(self) -> None:
+        if self._late and not self._inbox:
+            self._hear()
+        super()._end_iteration()
+
+    def _start(self) -> bool:
+        if super()._start():
+            return True
+        if not self._late:
+            return False
+        self._hear()
+        return super()._start()
+
+    def _start_run(self, steps: int, saved_ps: int) -> None:
+        super()._start_run(1 if self._late else steps, saved_ps)
