@@ -27,6 +27,7 @@ from fairbench_studies.validation.serving.prompts import refused_by_length
 
 CLOSED_MEM_FRACTION = 0.85  # mem_fraction_static of SGLang, gpu_memory_utilization of vLLM
 ASYNC_FROM = (0, 14)  # first release of vLLM with async_scheduling by default
+FORK_MEM_FRACTION = 0.7  # in the published command lines that also ask for 20,000 tokens
 SGLANG_OPEN_POOL_TOKENS = 444_563  # as the server of the open-loop runs logged
 
 
@@ -48,7 +49,7 @@ def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Repl
     if run.engine == "vllm":
         form = AsyncVLLMWorker if _async_scheduling(run) else VLLMWorker
         return form(0, clock, local, profile, _vllm_limits(run, profile), log)
-    pool_tokens = believable_pool(run) or (0 if run.closed else SGLANG_OPEN_POOL_TOKENS)
+    pool_tokens = _pool_tokens(run, profile)
     params = EngineParams(
         mem_fraction_static=0.0 if pool_tokens else CLOSED_MEM_FRACTION,
         max_total_tokens=pool_tokens,
@@ -56,6 +57,15 @@ def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Repl
     limits = engine_limits(params, profile)
     cache = KVCache(limits.pool_tokens)
     return Worker(0, clock, local, profile, limits, log, cache)
+
+
+def _pool_tokens(run: ServingRun, profile: TimingProfile) -> int:
+    """Return the pool of a run of SGLang in tokens; 0 for the default fraction."""
+    if tokens := believable_pool(run):
+        return tokens
+    if run.pool_tokens:
+        return profile.pool.tokens(FORK_MEM_FRACTION)
+    return 0 if run.closed else SGLANG_OPEN_POOL_TOKENS
 
 
 def believable_pool(run: ServingRun) -> int:

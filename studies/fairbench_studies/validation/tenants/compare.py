@@ -135,7 +135,7 @@ def _notes(run: ServingRun) -> Iterator[str]:
     if run.pool_tokens and not believable_pool(run):
         yield (
             f"pool of {run.pool_tokens:,} tokens not used: more were decoding at once; replayed "
-            "with the default pool of the GPU"
+            "with the pool of --mem-frac 0.7, from the same command line"
         )
 
 
