@@ -11,13 +11,13 @@ from pydantic import FiniteFloat
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.routing.fleet import Fleet
-from fairbench.schedulers.routing.preble_code_balance import CodeBalance
-from fairbench.schedulers.routing.preble_code_load import CodeGpu, CodeLoad
-from fairbench.schedulers.routing.preble_code_tree import CodeTree
 from fairbench.schedulers.routing.preble_load import TimeModel
 from fairbench.schedulers.routing.preble_scaling import key_portion
 from fairbench.schedulers.routing.preble_tree import PrebleNode
 from fairbench.schedulers.routing.preble_waits import Waits
+from fairbench_studies.preble.code.balance import CodeBalance
+from fairbench_studies.preble.code.load import CodeGpu, CodeLoad
+from fairbench_studies.preble.code.tree import CodeTree
 
 
 class _Sent(NamedTuple):
