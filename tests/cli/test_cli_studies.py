@@ -22,6 +22,9 @@ def no_studies(monkeypatch, tmp_path):
     package = tmp_path / "site-packages" / "fairbench" / "__init__.py"
     monkeypatch.setattr(studies.fairbench, "__file__", str(package))
     monkeypatch.setattr(studies, "find_spec", lambda name: None)
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == studies.PACKAGE]:
+        del sys.modules[name]
 
 
 def checkout(folder, text):
