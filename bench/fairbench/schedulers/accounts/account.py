@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from fairbench.schedulers.accounts.decoded import Decoded
 from fairbench.schedulers.setup import Setup
@@ -21,6 +21,7 @@ class Account(ABC):
     setup = Setup()
     decoded: Decoded  # ``changed`` are the clients whose number of running requests may be another
     shares = False  # charges may be parts of a token
+    unit_of_time: Callable[[], float] | None = None  # of a token, where time is charged
     no_bound = ""  # why no theorem bounds what is accounted for, such as "bounds ..."
 
     def prepare(self, setup: Setup) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.accounts.decoded import Decoded
@@ -32,7 +32,6 @@ class Credits(Account):
             self.no_bound = "bounds no service difference in this form"
         self.of: dict[str, float] = {}  # q_i; its keys are the client list l
         self.requests: Counter[str] = Counter()  # of each client: waiting or running
-        self.unit_of_time: Callable[[], float] | None = None  # of a token, where time is charged
         self.decoded = Decoded(self.of, -output_weight)
 
     def enter(self, client: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.accounts.decoded import Decoded
@@ -21,7 +21,6 @@ class TurnCredits(Account):
 
     def __init__(self, quantum: float, output_weight: int) -> None:
         self.of: dict[str, float] = {}
-        self.unit_of_time: Callable[[], float] | None = None  # of a token, where time is charged
         self.decoded = Decoded(self.of, -output_weight)
         self._quantum = quantum
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from fairbench.core import PS_PER_S, Request
+from fairbench.errors import UsageError
 from fairbench.schedulers.gpu_charges import GPU_TIME, GPUCharges, gpu_charges
 from fairbench.schedulers.mean_answers import MeanAnswers
 from fairbench.schedulers.setup import Setup
@@ -124,6 +125,12 @@ class OutputsAhead(DispatchCharging):
         self._prompts = prompts
         self._answers = MeanAnswers()
         self._ahead: dict[int, float] = {}  # charged for outputs yet to come, by request id
+
+    def prepare(self, name: str, setup: Setup) -> None:
+        if isinstance(self._prompts, TimeDispatchCharging):
+            raise UsageError(
+                f"{name}.outputs = 'ahead': cannot be combined with charge = {GPU_TIME!r}"
+            )
 
     def dispatched(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
         paid = self._prompts.dispatched(request, tokens, worker)

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from fairbench.core import Request
+from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.charging.tokens import Prices, TokenCharging
+from fairbench.schedulers.gpu_charges import GPU_TIME
 from fairbench.schedulers.sharing import Sharing
+from fairbench.tenants import Tenants
 
 Form = Literal["paper", "artifact", "artifact-2023"]
 
@@ -70,3 +73,23 @@ FORMS: Mapping[Form, type[TokenCharging]] = {
     "artifact": ArtifactCharging,
     "artifact-2023": EarlyArtifactCharging,
 }
+
+
+def check_form(
+    name: str, form: Form, charge: str, tenants: Tenants | None, sharing: Sharing | None
+) -> None:
+    """Raise UsageError for a form together with a setting that the artifact's code lacks.
+
+    Args:
+        name: Name of the scheduler.
+        form: Form in which tokens are charged.
+        charge: Charge of the scheduler.
+        tenants: Tenants of the scheduler.
+        sharing: Clients that pay for a shared prefix.
+    """
+    if form != "paper" and tenants is not None:
+        raise UsageError(f"{name}.tenants: cannot be combined with form = {form!r}")
+    if charge == GPU_TIME and (form != "paper" or sharing is not None):
+        raise UsageError(
+            f"{name}.charge = {GPU_TIME!r}: cannot be combined with {name}.form or {name}.sharing"
+        )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from fairbench.errors import UsageError, unknown_name
+from fairbench.errors import UsageError
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.admission.control import AdmissionControl
 from fairbench.schedulers.gateway.admission.estimate import Estimator
@@ -70,9 +70,7 @@ def build_gateway(
     """
     kind: Any = policy_class(policy)
     params = make_params(GATEWAY, GatewayParams, settings)
-    for name in params.priority:
-        if setup.clients and name not in setup.clients:
-            raise unknown_name("client in gateway.priority", name, setup.clients)
+    setup.check_clients("gateway.priority", params.priority)
     order = order_class(params.order)(params.ttl_s or inf, matched)
     detecting: Any = detector_class(saturation)
     detector = detecting(make_params(saturation, detecting.Params, settings))

@@ -9,15 +9,12 @@ from annotated_types import Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import NoBound, Request, ServiceBound
-from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.counters import Counters
 from fairbench.schedulers.accounts.tree_counters import counters_of
 from fairbench.schedulers.base import Selection, WaitingView
-from fairbench.schedulers.charging.charging import Charging
 from fairbench.schedulers.charging.tokens import Prices
-from fairbench.schedulers.charging.vtc_artifact import FORMS, Form
-from fairbench.schedulers.gpu_charges import GPU_TIME
-from fairbench.schedulers.local.fair import FairScheduler, charging_of
+from fairbench.schedulers.charging.vtc_artifact import FORMS, Form, check_form
+from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.sharing import Sharing
 from fairbench.tenants import Tenants
 
@@ -57,7 +54,7 @@ class VTC(FairScheduler):
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        check_form(self.name, params)
+        check_form(*(self.name, params.form, params.charge), params.tenants, params.sharing)
         self.prices = Prices(
             params.input_weight, params.output_weight, whole_input=params.charge == "input"
         )
@@ -67,16 +64,8 @@ class VTC(FairScheduler):
             lifts_alone=params.form == "paper",
             tenants=params.tenants,
         )
-        self._compose(self.account, self._charging(), params.weights)
+        self.compose(self.account, params, self.prices, FORMS[params.form])
         self.shares_counters = params.tenants is None
-
-    def _charging(self) -> Charging:
-        params = self.params
-        return charging_of(
-            *(self.name, self.account, self.prices, params.sharing),
-            by_time=params.charge == GPU_TIME,
-            tokens=FORMS[params.form],
-        )
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.account.enter(request.client, view.clients())  # lines 6-13
@@ -97,36 +86,10 @@ class VTC(FairScheduler):
 
     @property
     def counters(self) -> dict[str, float]:
-        """The service of each client over its weight.
-
-        Peers replace this mapping by a shared one.
-        """
+        """The service of each client over its weight."""
         return self.account.balances()
-
-    @counters.setter
-    def counters(self, kept: dict[str, float]) -> None:
-        self.account.replace(kept)
-
-    @property
-    def last_left(self) -> str | None:
-        """The client whose request left the queue last."""
-        return self.account.last_left
-
-    @last_left.setter
-    def last_left(self, client: str | None) -> None:
-        self.account.last_left = client
 
     def service_bound(self) -> ServiceBound | NoBound:
         view: Literal["actual", "client"]
         view = "actual" if self.params.charge == "extend" else "client"
         return self._bound(view, 0, "VTC Theorem 4.4", self.prices)
-
-
-def check_form(name: str, params: VTC.Params) -> None:
-    """Raise UsageError for a form together with a setting that the artifact's code lacks."""
-    if params.form != "paper" and params.tenants is not None:
-        raise UsageError(f"{name}.tenants: cannot be combined with form = {params.form!r}")
-    if params.charge == GPU_TIME and (params.form != "paper" or params.sharing is not None):
-        raise UsageError(
-            f"{name}.charge = {GPU_TIME!r}: cannot be combined with {name}.form or {name}.sharing"
-        )

@@ -42,14 +42,14 @@ class PredictiveVTC(VTC):
 
     params: Params
 
-    def _charging(self) -> PredictedCharging:
-        params = self.params
+    def __init__(self, params: Params) -> None:
+        super().__init__(params)
         if params.charge == GPU_TIME:
             raise UsageError(
                 f"{self.name}.charge = {GPU_TIME!r}: not supported, because this scheduler "
                 "charges by its cost function"
             )
-        return PredictedCharging(
+        charging = PredictedCharging(
             self.account,
             self.prices,
             params.sharing,
@@ -57,6 +57,7 @@ class PredictiveVTC(VTC):
             own_cost(params.cost),
             charges_at_finish=params.form == "artifact",
         )
+        self._compose(self.account, charging, params.weights)
 
     def _predict(self, request: Request, average: float) -> int:
         if self.params.predictor == "none":

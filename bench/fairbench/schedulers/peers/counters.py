@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, MutableMapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol, TypeGuard
 
+from fairbench.schedulers.accounts.counters import Counters
 from fairbench.schedulers.peers.totals import Sums
 
 
 class CountsService(Protocol):
     """A policy under which the waiting client with the least counter goes first.
 
-    What it charges, it adds there; what it adds when a request arrives is a lift. Who comes when
-    nobody waits is lifted to whoever left the queue last.
+    What it charges, it adds to its ``account``; what it adds when a request arrives is a lift.
     """
 
     shares_counters: bool
-    counters: MutableMapping[str, float]
-    last_left: str | None
+    account: Counters
 
 
 def shares_counters(policy: object) -> TypeGuard[CountsService]:
@@ -68,8 +67,9 @@ class SharedCounters:
     """
 
     def __init__(self, policy: CountsService, terms: Terms) -> None:
-        self._policy = policy
-        self._counters = policy.counters = NotedCounters(policy.counters)
+        self._account = policy.account
+        self._counters = NotedCounters(policy.account.balances())
+        policy.account.replace(self._counters)
         self._terms = terms
         self._heard: dict[str, float] = {}  # charged by others
         self.raised: dict[str, float] = {}
@@ -125,7 +125,7 @@ class SharedCounters:
                 self._counters[client] = self.counter(client) + more  # which is told on
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
             # Else who comes here when nobody waits would be owed all that was served there since.
-            self._policy.last_left = min(served, key=self.counter)
+            self._account.last_left = min(served, key=self.counter)
         for client in waiting:
             self._counters.hear(client, self.counter(client))
         self._elsewhere[origin] = now_s, waiting

@@ -10,9 +10,8 @@ from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import Prompt, Request, Segment
-from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.worker_credit import WorkerCredit
-from fairbench.schedulers.accounts.worker_credits import TreeWorkerCredits, WorkerCredits
+from fairbench.schedulers.accounts.worker_credits import credits_of
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree, RecentNode
 from fairbench.schedulers.charging.dispatch import Charge, dispatch_charging
@@ -69,16 +68,11 @@ class D2LPM(CreditExchange, Router):
         self._fleet = Fleet(workers)
         self._filling = Filling(self._fleet, params.fill_below) if params.fill_below else None
         self._tree = BoundedTree(params.max_tree_nodes or MAX_NODES)
-        form = WorkerCredits if params.tenants is None else TreeWorkerCredits
-        self.credits = form(params.worker_quantum, self._fleet)
-        self._charging = dispatch_charging(
-            *(params.extend_weight, params.output_weight, params.charge),
-            ahead=params.outputs == "ahead",
-        )
+        self.credits = credits_of(params.worker_quantum, self._fleet, params.tenants)
+        prices = params.extend_weight, params.output_weight
+        self._charging = dispatch_charging(*prices, params.charge, ahead=bool(params.outputs))
         self.credits.payers, self.credits.on_forget = self._charging.payers, self._charging.forget
-        self._settle = self.credits.settle
-        if params.outputs == "ahead":
-            self._settle = self.credits.settle_down
+        self._settle = self.credits.settle_down if params.outputs else self.credits.settle
 
     @property
     def credit(self) -> dict[str, WorkerCredit]:
@@ -87,10 +81,6 @@ class D2LPM(CreditExchange, Router):
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup.weighted(f"{self.name}.weights", self.params.weights))
-        if self.wants_gpu_time and self.params.outputs is not None:
-            raise UsageError(
-                f"{self.name}.outputs = 'ahead': cannot be combined with charge = {GPU_TIME!r}"
-            )
         self.credits.setup = self.setup
         self._charging.prepare(self.name, setup)
         self.credits.unit_of_time = self._charging.token_ps
