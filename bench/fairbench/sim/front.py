@@ -1,24 +1,48 @@
-"""The front of a simulated cluster: its router or routers, and the queue before them."""
+"""The front of a simulated cluster: its router or routers, the queue before them and their view."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fairbench.config import ExperimentSpec
+from fairbench.core import Request
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.params import admission_params
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.views import WorkerLoad
 from fairbench.sim.clock import Clock
 from fairbench.sim.engine.replica import Replica
-from fairbench.sim.fleet import SimFleet
 
 if TYPE_CHECKING:
     from fairbench.schedulers.gateway.queue import HoldsRequests
     from fairbench.schedulers.peers.counters import Terms
     from fairbench.sim.ingress import Ingress
     from fairbench.sim.routers.ingresses import RouterIngresses
+
+
+class SimFleet:
+    """A FleetView without delay; a real fleet is seen with delay."""
+
+    def __init__(self, workers: Sequence[Replica]) -> None:
+        self._workers = workers
+
+    def workers(self) -> Collection[int]:
+        return range(len(self._workers))
+
+    def load(self, worker: int) -> WorkerLoad:
+        one = self._workers[worker]
+        one.sync()
+        queued, running, cache = one.queued_count, one.running_count, one.cache
+        tokens = cache.capacity - cache.free - cache.evictable
+        return WorkerLoad(queued + running, tokens, queued, running, one.saturated)
+
+    def matched_tokens(self, request: Request) -> int:
+        """Return the largest number of the request's prompt tokens cached at any worker now."""
+        limit = request.input_tokens - 1
+        return max(one.cache.common_tokens(request.prompt, limit) for one in self._workers)
 
 
 def router_of(spec: ExperimentSpec) -> Router:

@@ -31,11 +31,10 @@ from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
 from fairbench.sim.collector import no_collector
 from fairbench.sim.deadlines import Deadlines
-from fairbench.sim.engine.contracts import contract_of
+from fairbench.sim.engine.contract import contract_of
 from fairbench.sim.engine.replica import Replica, WorkerOf, WorkerParts
 from fairbench.sim.eviction_reports import eviction_reports
-from fairbench.sim.fleet import SimFleet
-from fairbench.sim.front import ingress_of, router_of
+from fairbench.sim.front import SimFleet, ingress_of, router_of
 from fairbench.sim.memory import hit_rates_alone, managed_memory, memory_log_of
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.spool import spooled

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from itertools import islice
 
-from fairbench.schedulers.accounts.account import Account
-from fairbench.schedulers.accounts.decoded import Decoded
+from fairbench.schedulers.accounts.account import Account, Decoded
 from fairbench.schedulers.setup import Setup
 
 

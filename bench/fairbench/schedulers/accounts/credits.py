@@ -4,11 +4,65 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
-from fairbench.schedulers.accounts.account import Account
-from fairbench.schedulers.accounts.decoded import Decoded
-from fairbench.schedulers.accounts.rejoin import KeepDebtors
-from fairbench.schedulers.quanta import rounds_to_credit
+from fairbench.schedulers.accounts.account import Account, Decoded, rounds_to_credit
+
+Rejoin = Literal["keep", "min0", "paper_zero"]
+
+
+@dataclass(slots=True)
+class KeepDebtors:
+    """A rule under which an idle client leaves once it is in credit. Leaving erases no debt."""
+
+    bounded = True
+
+    def leaves(self, client: str, credit: float) -> bool:
+        """Return whether an idle client with this credit leaves the list."""
+        return credit > 0
+
+    def returns(self, client: str) -> float:
+        """Return the credit with which a client joins the list."""
+        return 0
+
+
+@dataclass(slots=True)
+class RememberDebts(KeepDebtors):
+    """A rule under which an idle client leaves at once.
+
+    Its debt is kept, its credit is forgotten.
+    """
+
+    _debts: dict[str, float] = field(default_factory=dict)
+
+    def leaves(self, client: str, credit: float) -> bool:
+        if credit < 0:
+            self._debts[client] = credit
+        return True
+
+    def returns(self, client: str) -> float:
+        return self._debts.pop(client, 0)
+
+
+@dataclass(slots=True)
+class ForgetAll(KeepDebtors):
+    """A rule under which an idle client leaves at once; credit and debt are forgotten.
+
+    No theorem holds.
+    """
+
+    bounded = False
+
+    def leaves(self, client: str, credit: float) -> bool:
+        return True
+
+
+RULES: Mapping[Rejoin, type[KeepDebtors]] = {
+    "keep": KeepDebtors,
+    "min0": RememberDebts,
+    "paper_zero": ForgetAll,
+}
 
 
 class Credits(Account):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fairbench.schedulers.accounts.account import Account
-from fairbench.schedulers.accounts.decoded import Decoded
+from fairbench.schedulers.accounts.account import Account, Decoded
 
 POOL_SHARES = 20  # a quantum is the KV pool over this
 QUANTUM_ANYWHERE = 10_000  # where the pool is not known, as at a gateway

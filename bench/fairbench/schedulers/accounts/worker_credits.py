@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from fairbench.schedulers.accounts.forgotten import MAX_CLIENTS, to_forget
-from fairbench.schedulers.accounts.worker_credit import WorkerCredit
+from fairbench.schedulers.accounts.worker_credit import MAX_CLIENTS, WorkerCredit, to_forget
 from fairbench.schedulers.peers.credit import CreditChange, SharedCredit
 from fairbench.schedulers.setup import Setup
 from fairbench.tenants import Tenants

@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 from fairbench.core import Request
 from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.account import Account
+from fairbench.schedulers.charging.gpu_time import GPU_TIME
 from fairbench.schedulers.charging.tokens import Prices, TokenCharging
-from fairbench.schedulers.gpu_charges import GPU_TIME
 from fairbench.schedulers.sharing import Sharing
 from fairbench.tenants import Tenants
 

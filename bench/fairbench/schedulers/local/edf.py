@@ -18,10 +18,9 @@ from fairbench.schedulers.base import (
     Setup,
     WaitingView,
 )
-from fairbench.schedulers.local.chunk_budget import step_tokens
 from fairbench.schedulers.local.edf_victims import Victims
-from fairbench.schedulers.local.least_first import least_first
-from fairbench.schedulers.local.slack import Slack
+from fairbench.schedulers.local.kept_order import least_first
+from fairbench.schedulers.local.slack import Slack, step_tokens
 
 AGED, IN_TIME, LATE = range(3)  # whose turn comes first
 

@@ -18,9 +18,8 @@ from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.base import LocalScheduler, Read, Setup, WaitingView
 from fairbench.schedulers.charging.charging import Charging
-from fairbench.schedulers.charging.gpu_time import TimeCharging
+from fairbench.schedulers.charging.gpu_time import GPU_TIME, TimeCharging
 from fairbench.schedulers.charging.tokens import Prices, TokenCharging
-from fairbench.schedulers.gpu_charges import GPU_TIME
 from fairbench.schedulers.sharing import Sharing
 from fairbench.tenants import Tenants
 

@@ -12,8 +12,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
-from fairbench.schedulers.local.chunk_budget import step_tokens
-from fairbench.schedulers.local.slack import MAX_CLIENTS, Slack
+from fairbench.schedulers.local.slack import MAX_CLIENTS, Slack, step_tokens
 
 
 class Niyama(LocalScheduler):

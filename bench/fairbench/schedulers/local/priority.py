@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
-from fairbench.schedulers.local.least_first import least_first
+from fairbench.schedulers.local.kept_order import least_first
 
 
 class Priority(LocalScheduler):

@@ -16,7 +16,7 @@ from fairbench.schedulers.base import (
     Setup,
     WaitingView,
 )
-from fairbench.schedulers.local.least_first import least_first
+from fairbench.schedulers.local.kept_order import least_first
 
 CLIP_NEW_TOKENS = 4096  # no more are reserved for one request
 

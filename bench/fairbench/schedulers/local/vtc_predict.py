@@ -9,9 +9,9 @@ from annotated_types import Ge, Le
 
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.errors import UsageError
+from fairbench.schedulers.charging.gpu_time import GPU_TIME
 from fairbench.schedulers.charging.predicted import PredictedCharging
 from fairbench.schedulers.costs import LINEAR, CostName, own_cost
-from fairbench.schedulers.gpu_charges import GPU_TIME
 from fairbench.schedulers.local.vtc import VTC
 
 GOLDEN = 0.6180339887498949  # multiples of it modulo 1 are spread evenly

@@ -15,7 +15,7 @@ from fairbench.schedulers.accounts.worker_credits import credits_of
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree, RecentNode
 from fairbench.schedulers.charging.dispatch import Charge, dispatch_charging
-from fairbench.schedulers.gpu_charges import GPU_TIME
+from fairbench.schedulers.charging.gpu_time import GPU_TIME
 from fairbench.schedulers.routing.credit_exchange import CreditExchange
 from fairbench.schedulers.routing.filling import Filling
 from fairbench.schedulers.routing.fleet import Fleet

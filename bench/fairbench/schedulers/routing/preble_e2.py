@@ -14,8 +14,7 @@ from pydantic import FiniteFloat
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.routing.fleet import Fleet
-from fairbench.schedulers.routing.preble_costs import LoadCost, Missed
-from fairbench.schedulers.routing.preble_eviction import EvictionCost
+from fairbench.schedulers.routing.preble_costs import EvictionCost, LoadCost, Missed
 from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_scaling import Autoscaler, key_portion, split_subtree
 from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleNode, PrebleTree

@@ -9,8 +9,7 @@ from fairbench.hardware.gpu_time import Decoding
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.records.stretch import Stretch
 from fairbench.sim.records.stretches import InBatch
-from fairbench.sim.request_time import DecodeTime
-from fairbench.sim.sequence import NEVER, Sequence
+from fairbench.sim.sequence import NEVER, DecodeTime, Sequence
 
 CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens a request
 

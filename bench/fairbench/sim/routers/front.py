@@ -15,8 +15,7 @@ from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
 from fairbench.sim.engine.replica import Replica
 from fairbench.sim.ingress import Ingress
-from fairbench.sim.routers.arrivals import arrivals
-from fairbench.sim.routers.ingresses import RouterIngresses
+from fairbench.sim.routers.ingresses import RouterIngresses, arrivals
 from fairbench.sim.routers.sharing import share
 from fairbench.sim.routers.split import SplitRouter
 from fairbench.streams import stream

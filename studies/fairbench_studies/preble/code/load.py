@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from itertools import islice
 from statistics import median
 
-from fairbench.schedulers.routing.preble_eviction import EVICTION_SCAN_NODES
+from fairbench.schedulers.routing.preble_costs import EVICTION_SCAN_NODES
 from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench_studies.preble.code.tree import CodeTree, KeyCount
 
