@@ -12,7 +12,6 @@ from pydantic import FiniteFloat
 from fairbench.core import Request
 from fairbench.schedulers.base import (
     LocalScheduler,
-    Running,
     RunningView,
     Selection,
     Setup,
@@ -20,7 +19,7 @@ from fairbench.schedulers.base import (
 )
 from fairbench.schedulers.local.edf_victims import Victims
 from fairbench.schedulers.local.kept_order import least_first
-from fairbench.schedulers.local.slack import Slack, step_tokens
+from fairbench.schedulers.local.slack import Slack
 
 AGED, IN_TIME, LATE = range(3)  # whose turn comes first
 
@@ -81,6 +80,7 @@ class EDF(LocalScheduler):
             self._slack,
             swaps=self.swaps,
             always_swaps=params.preempt == "swap",
+            rescue_s=params.rescue_s,
             aging_s=params.aging_s,
             progress=params.progress,
         )
@@ -117,7 +117,10 @@ class EDF(LocalScheduler):
         for request in least_first(view, rank):
             if (yield request):
                 continue
-            for victim in self._victims_for(request, rank(request), view.running):
+            group, due_s = rank(request)
+            if not self.preempts or group != IN_TIME:
+                return
+            for victim in self._victims.of(request, due_s, view.running, self._admitted, now_s):
                 if not (yield from self._victims.take(victim)):
                     continue
                 if (yield request):
@@ -128,8 +131,7 @@ class EDF(LocalScheduler):
     def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
         """Return a function that gives a request's rank in this pass: its group, then a time."""
         slack = self._slack
-        if self.setup.costs is not None:
-            slack.look(view.running, self.setup.costs)
+        slack.look(view.running)
 
         def rank(request: Request) -> tuple[int, float]:
             if now_s - request.arrival_s >= self.params.aging_s:
@@ -140,21 +142,10 @@ class EDF(LocalScheduler):
 
         return rank
 
-    def _victims_for(
-        self, request: Request, rank: tuple[int, float], running: RunningView
-    ) -> list[Running]:
-        """Return the requests to preempt, none unless this request would soon be late."""
-        group, due_s = rank
-        spare_s = due_s - self._now_s - self._slack.states[request].prefill_s
-        if not self.preempts or group != IN_TIME or spare_s > self.params.rescue_s:
-            return []
-        return self._victims.of(request, due_s, running, self._admitted, self._now_s)
-
     def step_tokens(self, running: RunningView, now_s: float) -> int:
-        return step_tokens(self._slack, self.setup, running, now_s)
+        return self._slack.step_tokens(running, now_s)
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
         self._now_s = now_s
-        if self.setup.costs is not None:
-            self._slack.look(running, self.setup.costs)
+        self._slack.look(running)
         return self._victims.in_order(running, now_s)

@@ -6,10 +6,11 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from math import inf
 
-from fairbench.core import CostModel, Request
+from fairbench.core import Request
 from fairbench.schedulers.base import RunningView, Setup
 
 MAX_CLIENTS = 10_000
+LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # of prompts in a step that is sized
 
 
 class Lengths:
@@ -97,10 +98,11 @@ class Slack:
         if state is not None and state.produced:
             self.lengths.ended(request, state.produced)
 
-    def look(self, running: RunningView, costs: CostModel) -> None:
+    def look(self, running: RunningView) -> None:
         """Set the step time to the decode time of the current batch plus one request."""
-        held = sum(one.held_tokens for one in running)
-        self.step_s = costs.decode_step_s(len(running) + 1, held)
+        if self._setup.costs is not None:
+            held = sum(one.held_tokens for one in running)
+            self.step_s = self._setup.costs.decode_step_s(len(running) + 1, held)
 
     def due_s(self, request: Request) -> float:
         """Return when the request's next token is due to meet all targets; inf without targets."""
@@ -135,31 +137,20 @@ class Slack:
             return request.arrival_s + self._default_s
         return inf if end_s is None else end_s
 
+    def step_tokens(self, running: RunningView, now_s: float) -> int:
+        """Return the token limit that keeps the tightest pace among requests that can keep theirs.
 
-LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # of prompts in a step that is sized
-
-
-def step_tokens(slack: Slack, setup: Setup, running: RunningView, now_s: float) -> int:
-    """Return the token limit that keeps the tightest pace among requests that can keep theirs.
-
-    [Sarathi] sizes chunks by the promised time between tokens. This function uses what is left
-    of that time now. Prompt and outputs are counted as if computed one after the other.
-
-    Args:
-        slack: Deadlines and states of the requests.
-        setup: Facts of the experiment, with the engine's costs.
-        running: Running requests of the worker.
-        now_s: Current time on the host's clock, in seconds.
-    """
-    costs = setup.costs
-    if costs is None:
-        return MOST_TOKENS
-    slack.look(running, costs)
-    step_s, states = slack.step_s, slack.states
-    decoding = [one.request for one in running if states[one.request].produced]
-    paces = [slack.pace_s(request, now_s) for request in decoding]
-    left_s = min((pace for pace in paces if pace >= step_s), default=inf) - step_s
-    fitting = bisect_right(
-        range(LEAST_TOKENS, MOST_TOKENS), left_s, key=lambda tokens: costs.prefill_s(0, tokens)
-    )
-    return len(decoding) + LEAST_TOKENS + max(fitting - 1, 0)
+        [Sarathi] sizes chunks by the promised time between tokens. This function uses what is left
+        of that time now. Prompt and outputs are counted as if computed one after the other.
+        """
+        costs = self._setup.costs
+        if costs is None:
+            return MOST_TOKENS
+        self.look(running)
+        decoding = [one.request for one in running if self.states[one.request].produced]
+        paces = [self.pace_s(request, now_s) for request in decoding]
+        left_s = min((pace for pace in paces if pace >= self.step_s), default=inf) - self.step_s
+        fitting = bisect_right(
+            range(LEAST_TOKENS, MOST_TOKENS), left_s, key=lambda tokens: costs.prefill_s(0, tokens)
+        )
+        return len(decoding) + LEAST_TOKENS + max(fitting - 1, 0)
