@@ -70,8 +70,8 @@ class Autellix(LocalScheduler):
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         program, _ = self._programs.enter(request)
         queue = self._queue_of(program.service_s)
-        quantum_s = self._quantum_s(queue)
-        call = CallTimes(program.service_s, queue, next(self._places), quantum_s, now_s)
+        place, quantum_s = next(self._places), self._quantum_s(queue)
+        call = CallTimes(program.service_s, queue, place, quantum_s, now_s)
         self._calls[request] = program.calls[request] = call
         self._wait(request, call)
 

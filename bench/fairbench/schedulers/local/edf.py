@@ -89,8 +89,6 @@ class EDF(LocalScheduler):
         super().prepare(setup)
         self._slack.prepare(setup)
 
-    # The life of a request.
-
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._slack.arrive(request)
 
@@ -107,8 +105,6 @@ class EDF(LocalScheduler):
     def on_finish(self, request: Request) -> None:
         self._victims.forget(request)
         self._slack.leave(request)
-
-    # A pass.
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         self._now_s = now_s

@@ -12,7 +12,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.routing.active_tree import ActiveNode, ActiveTree
-from fairbench.schedulers.routing.counting import CountingRouter, any_of, draw, lowest
+from fairbench.schedulers.routing.bases import CountingRouter, any_of, draw, lowest
 
 
 class Dynamo(CountingRouter):

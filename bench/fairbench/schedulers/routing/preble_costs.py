@@ -55,6 +55,22 @@ class Missed(NamedTuple):
     workers: int
 
 
+def missed_by(everyone: int, tokens: int, tree: PrebleTree, node: PrebleNode) -> list[Missed]:
+    """Return how many tokens of a prompt each worker misses, the fewest first.
+
+    Args:
+        everyone: Live workers, as bits.
+        tokens: Tokens of the prompt.
+        tree: Prefixes that the workers hold.
+        node: Node at which the cached part of the prompt ends.
+    """
+    rest, missed = everyone, []
+    for depth, workers in tree.levels(node):
+        missed.append(Missed(tokens - depth, workers))
+        rest &= ~workers
+    return [*missed, Missed(tokens, rest)]
+
+
 class LoadCost:
     """L + M + P of [Preble] Alg. 2, in microseconds. Without ``evictions`` M is 0."""
 

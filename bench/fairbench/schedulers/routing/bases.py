@@ -1,9 +1,12 @@
-"""The base class of production routers, which count the requests that they sent themselves."""
+"""The base classes of routers that keep the live workers, the prefixes there, or their loads."""
 
 from __future__ import annotations
 
-from fairbench.core import Request, Segment
+from typing import Any
+
+from fairbench.core import Prompt, Request, Segment
 from fairbench.schedulers.base import Router
+from fairbench.schedulers.location_tree import LocationTree
 from fairbench.schedulers.routing.fleet import Fleet
 from fairbench.schedulers.views import WorkerLoad
 
@@ -19,14 +22,47 @@ def draw(number: int, stream: int = 0) -> float:
     return ((mixed ^ mixed >> 31) >> 11) / 2**53
 
 
-class CountingRouter(Router):
+class FleetRouter(Router):
+    """A router that keeps the live workers. A worker that joins again begins anew."""
+
+    def __init__(self, workers: int) -> None:
+        self._fleet = Fleet(workers)
+
+    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
+        self._fleet.finish(request, worker)
+
+    def on_worker_join(self, worker: int, now_s: float) -> None:
+        self.on_worker_leave(worker, now_s)
+        self._fleet.join(worker)
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        self._fleet.leave(worker)
+
+
+class PrefixRouter(FleetRouter):
+    """A router that keeps the prefixes which each live worker holds, with their evictions."""
+
+    wants_evictions = True
+    _tree: LocationTree[Any]
+
+    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
+        self._tree.evict(prefix, evicted_tokens, worker)
+
+    def on_worker_leave(self, worker: int, now_s: float) -> None:
+        if worker in self._fleet:
+            self._fleet.leave(worker)
+            self._tree.purge(worker)
+            self.left(worker)
+
+    def left(self, worker: int) -> None:
+        """Forget what else is known of a worker that has left."""
+
+
+class CountingRouter(FleetRouter):
     """A router that counts requests in flight, and reads other loads from ``setup.fleet``.
 
     A simulated fleet knows at once what real routers scrape every 50 ms to 5 s.
     """
-
-    def __init__(self, workers: int) -> None:
-        self._fleet = Fleet(workers)
 
     def in_flight(self) -> dict[int, int]:
         """The live workers with the number of unfinished requests sent to each."""
@@ -49,16 +85,6 @@ class CountingRouter(Router):
         if load.running is None or not self.setup.pool_tokens:
             return None
         return load.tokens / self.setup.pool_tokens
-
-    def on_finish(self, request: Request, worker: int, output: Segment, now_s: float) -> None:
-        self._fleet.finish(request, worker)
-
-    def on_worker_join(self, worker: int, now_s: float) -> None:
-        self.on_worker_leave(worker, now_s)
-        self._fleet.join(worker)
-
-    def on_worker_leave(self, worker: int, now_s: float) -> None:
-        self._fleet.leave(worker)
 
 
 def any_of(workers: list[int], request: Request) -> int:
