@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.accounts import worker_credit
-from fairbench.schedulers.peers.counters import Terms
+from fairbench.schedulers.peers.params import Terms
 from fairbench.schedulers.peers.totals import Changes, Heard, Totals
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.setup import Setup

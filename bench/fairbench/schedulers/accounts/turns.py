@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from fairbench.schedulers.accounts.credits import RULES, Credits, Rejoin
-from fairbench.schedulers.accounts.tree_credits import TreeCredits
+from fairbench.schedulers.accounts.credits import Credits, TreeCredits
 from fairbench.schedulers.views import Scan, WaitingView
 from fairbench.tenants import ROOT, Tenants, parent_of
 
@@ -171,14 +170,6 @@ class RelaxedTurns(Turns):
 
 class RelaxedTreeTurns(RelaxedTurns, TreeTurns):
     """Relaxed turns at every level of a tree of tenants."""
-
-
-def credits_of(
-    quantum: float, output_weight: int, *, rejoin: Rejoin = "keep", tenants: Tenants | None = None
-) -> Credits:
-    """Return credits with this quantum, whose idle clients leave by the rule ``rejoin``."""
-    form = Credits if tenants is None else TreeCredits
-    return form(quantum, output_weight, RULES[rejoin]())
 
 
 def turns_of(*, relaxed: bool, tenants: Tenants | None) -> type[Turns]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fairbench.schedulers.accounts.worker_credit import MAX_CLIENTS, WorkerCredit, to_forget
-from fairbench.schedulers.peers.credit import CreditChange, SharedCredit
 from fairbench.schedulers.setup import Setup
 from fairbench.tenants import Tenants
+
+if TYPE_CHECKING:
+    from fairbench.schedulers.peers.credit import CreditChange, SharedCredit
 
 
 class Workers(Protocol):

@@ -28,7 +28,8 @@ from fairbench.schedulers.gateway.registry import (
 )
 from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
 from fairbench.schedulers.params import make_params
-from fairbench.schedulers.peers.counters import SharedCounters, Terms, shares_counters
+from fairbench.schedulers.peers.counters import SharedCounters, shares_counters
+from fairbench.schedulers.peers.params import Terms
 from fairbench.schedulers.setup import Setup
 
 

@@ -57,8 +57,7 @@ class Autellix(LocalScheduler):
         self._places = count()
         self._waiting = KeptOrder()
         self._promotions = Promotions(params.beta, self._programs)
-        self._preempted_s = 0.0
-        self._now_s = 0.0
+        self._preempted_s = self._now_s = 0.0
 
     def _quantum_s(self, queue: int) -> float:
         return self.params.first_s * 2.0**queue

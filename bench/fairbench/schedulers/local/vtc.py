@@ -9,8 +9,7 @@ from annotated_types import Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import NoBound, Request, ServiceBound
-from fairbench.schedulers.accounts.counters import Counters
-from fairbench.schedulers.accounts.tree_counters import counters_of
+from fairbench.schedulers.accounts.counters import Counters, counters_of
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.charging.tokens import Prices
 from fairbench.schedulers.charging.vtc_artifact import FORMS, Form, check_form

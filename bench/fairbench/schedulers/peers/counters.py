@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple, Protocol, TypeGuard
+from typing import Protocol, TypeGuard
 
 from fairbench.core import Request
 from fairbench.schedulers.accounts.counters import Counters
+from fairbench.schedulers.peers.params import Terms
 from fairbench.schedulers.peers.totals import Sums
 from fairbench.schedulers.views import RunningView, Scan, WaitingView
 
@@ -24,19 +25,6 @@ class CountsService(Protocol):
 def shares_counters(policy: object) -> TypeGuard[CountsService]:
     """Return whether several routers can share the counters of this policy or policy class."""
     return getattr(policy, "shares_counters", False) is True
-
-
-class Terms(NamedTuple):
-    """The lead that a gateway grants a client while news of other gateways is old.
-
-    The lead is over a client that waits elsewhere. The lead may be ``ahead_tok_s`` (tokens over
-    weight) for each second since the last news of the other client. Between two exchanges no
-    gateway knows how far the other client has come, and waiting for news would leave the fleet
-    idle. News older than ``forget_s`` keeps no client waiting.
-    """
-
-    ahead_tok_s: float
-    forget_s: float
 
 
 class NotedCounters(dict[str, float]):

@@ -9,8 +9,7 @@ from fairbench.core import PS_PER_S
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.queue import HoldsRequests
 from fairbench.schedulers.params import make_params
-from fairbench.schedulers.peers.counters import Terms
-from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
+from fairbench.schedulers.peers.params import ROUTERS, RoutersParams, Terms
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
 from fairbench.sim.engine.replica import Replica
