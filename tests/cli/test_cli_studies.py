@@ -49,6 +49,7 @@ def checkout(folder, text):
         ["run", "--local", "edf-textbook"],
         ["run", "--set", "dlpm-upstream.quantum=100"],
         ["run", "--gateway", "dlpm-upstream"],
+        ["run", "--scheduler", "vtc", "--set", "vtc.form=artifact"],
     ],
 )
 def test_without_studies_a_line_says_how_to_get_them(no_studies, tmp_path, arguments):

@@ -11,10 +11,10 @@ from pydantic import FiniteFloat
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.schedulers.accounts.counters import Counters, counters_of
 from fairbench.schedulers.base import Selection, WaitingView
-from fairbench.schedulers.charging.tokens import Prices
-from fairbench.schedulers.charging.vtc_artifact import FORMS, Form, check_form
+from fairbench.schedulers.charging.tokens import Prices, TokenCharging
 from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.sharing import Sharing
+from fairbench.studies import study
 from fairbench.tenants import Tenants
 
 
@@ -36,7 +36,7 @@ class VTC(FairScheduler):
         whole input ([VTC]), ``gpu-time`` the time of iterations, as in ``GPUCharges``. ``lift``:
         ``none`` leaves out lines 6-13, for comparison only. ``weights`` of clients are laid over
         those of the experiment ([VTC] §4.3). ``form``: ``artifact`` and ``artifact-2023`` charge as
-        in ``charging.vtc_artifact`` and lift nobody when nobody waits. ``sharing``: the clients
+        in the study's ``vtc/forms.py`` and lift nobody when nobody waits. ``sharing``: the clients
         that pay for a shared prefix, as in ``SharedCharges``, where ``charge=extend``; the client
         that computes it by default. ``tenants``: ``tree`` makes clients leaves of the tree that
         their names spell, as in ``TreeCounters``.
@@ -46,14 +46,13 @@ class VTC(FairScheduler):
         lift: Literal["paper", "none"] = "paper"
         sharing: Sharing | None = None
         tenants: Tenants | None = None
-        form: Form = "paper"
+        form: Literal["paper", "artifact", "artifact-2023"] = "paper"
         weights: dict[str, Annotated[FiniteFloat, Gt(0)]] = field(default_factory=dict)
         input_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        check_form(*(self.name, params.form, params.charge), params.tenants, params.sharing)
         self.prices = Prices(
             params.input_weight, params.output_weight, whole_input=params.charge == "input"
         )
@@ -63,8 +62,16 @@ class VTC(FairScheduler):
             lifts_alone=params.form == "paper",
             tenants=params.tenants,
         )
-        self.compose(self.account, params, self.prices, FORMS[params.form])
+        self.compose(self.account, params, self.prices, self._tokens())
         self.shares_counters = params.tenants is None
+
+    def _tokens(self) -> type[TokenCharging]:
+        """Return the form in which tokens are charged; the study has those of the artifact."""
+        if self.params.form == "paper":
+            return TokenCharging
+        forms = study("vtc.forms", f"{self.name}.form = {self.params.form!r}")
+        found: type[TokenCharging] = forms.charging_form(self.name, self.params)
+        return found
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.account.enter(request.client, view.clients())  # lines 6-13

@@ -6,10 +6,18 @@ from collections.abc import Collection, Mapping
 from typing import Protocol, TypeGuard
 
 from fairbench.core import Request
-from fairbench.schedulers.accounts.counters import Counters
 from fairbench.schedulers.peers.params import Terms
 from fairbench.schedulers.peers.totals import Sums
 from fairbench.schedulers.views import RunningView, Scan, WaitingView
+
+
+class LiftedCounters(Protocol):
+    """An account of counters. A client that comes back is lifted to ``last_left`` if nobody waits."""
+
+    last_left: str | None
+
+    def balances(self) -> dict[str, float]: ...
+    def replace(self, kept: dict[str, float]) -> None: ...
 
 
 class CountsService(Protocol):
@@ -19,7 +27,7 @@ class CountsService(Protocol):
     """
 
     shares_counters: bool
-    account: Counters
+    account: LiftedCounters
 
 
 def shares_counters(policy: object) -> TypeGuard[CountsService]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from fairbench.core import Request
 from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.charging.gpu_time import GPU_TIME
 from fairbench.schedulers.charging.tokens import Prices, TokenCharging
+from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.sharing import Sharing
-from fairbench.tenants import Tenants
-
-Form = Literal["paper", "artifact", "artifact-2023"]
 
 
 class ArtifactCharging(TokenCharging):
@@ -68,28 +66,18 @@ class EarlyArtifactCharging(ArtifactCharging):
     charges_at_finish = False
 
 
-FORMS: Mapping[Form, type[TokenCharging]] = {
-    "paper": TokenCharging,
-    "artifact": ArtifactCharging,
-    "artifact-2023": EarlyArtifactCharging,
-}
+FORMS = {"artifact": ArtifactCharging, "artifact-2023": EarlyArtifactCharging}
 
 
-def check_form(
-    name: str, form: Form, charge: str, tenants: Tenants | None, sharing: Sharing | None
-) -> None:
-    """Raise UsageError for a form together with a setting that the artifact's code lacks.
+def charging_form(name: str, params: VTC.Params) -> type[TokenCharging]:
+    """Return the form in which ``params`` charge tokens.
 
-    Args:
-        name: Name of the scheduler.
-        form: Form in which tokens are charged.
-        charge: Charge of the scheduler.
-        tenants: Tenants of the scheduler.
-        sharing: Clients that pay for a shared prefix.
+    Raises UsageError, which names the scheduler, for a setting that the artifact's code lacks.
     """
-    if form != "paper" and tenants is not None:
-        raise UsageError(f"{name}.tenants: cannot be combined with form = {form!r}")
-    if charge == GPU_TIME and (form != "paper" or sharing is not None):
+    if params.tenants is not None:
+        raise UsageError(f"{name}.tenants: cannot be combined with form = {params.form!r}")
+    if params.charge == GPU_TIME:
         raise UsageError(
             f"{name}.charge = {GPU_TIME!r}: cannot be combined with {name}.form or {name}.sharing"
         )
+    return FORMS[params.form]
