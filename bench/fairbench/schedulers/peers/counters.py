@@ -12,7 +12,7 @@ from fairbench.schedulers.views import RunningView, Scan, WaitingView
 
 
 class LiftedCounters(Protocol):
-    """An account of counters. A client that comes back is lifted to ``last_left`` if nobody waits."""
+    """An account of counters. A client that returns is lifted to ``last_left`` if nobody waits."""
 
     last_left: str | None
 
