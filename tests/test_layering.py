@@ -22,7 +22,7 @@ FOLDERS = sorted({path.parent for path in MODULES})
 # own, but for ``BESIDE``.
 FLOORS = (
     ("errors", "compiled"),
-    ("core", "named", "streams", "targets", "tenants", "files"),
+    ("core", "named", "streams", "studies", "targets", "tenants", "files"),
     ("schedulers", "workloads", "metrics", "hardware"),
     ("config",),
     ("results",),
@@ -152,7 +152,7 @@ def test_a_circle_would_be_noticed():
 
 
 def test_the_package_imports_no_study():
-    """``cli/studies.py`` finds them when a command asks for one: a wheel has none."""
+    """``studies.py`` finds them when one is asked for: a wheel has none."""
     assert not [
         path for path in MODULES for name in imports(path) if "studies" in name.split(".")[0]
     ]

@@ -1,13 +1,15 @@
 """The studies: found in a checkout, or else one line that says how to get them."""
 
+import subprocess
 import sys
 
 import pytest
 from typer.testing import CliRunner
 
-from fairbench.cli import studies
+from fairbench import studies
 from fairbench.cli.app import app
 from fairbench.errors import UsageError
+from fairbench.schedulers.registry import LOCALS
 
 
 @pytest.fixture
@@ -20,6 +22,9 @@ def no_studies(monkeypatch, tmp_path):
     package = tmp_path / "site-packages" / "fairbench" / "__init__.py"
     monkeypatch.setattr(studies.fairbench, "__file__", str(package))
     monkeypatch.setattr(studies, "find_spec", lambda name: None)
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == studies.PACKAGE]:
+        del sys.modules[name]
 
 
 def checkout(folder, text):
@@ -39,6 +44,12 @@ def checkout(folder, text):
         ["attack", "--rediscover"],
         ["validate", "runs.jsonl"],
         ["profile", "fit", "runs.jsonl"],
+        ["run", "--scheduler", "preble-code"],
+        ["run", "--router", "oracle"],
+        ["run", "--local", "edf-textbook"],
+        ["run", "--set", "dlpm-upstream.quantum=100"],
+        ["run", "--gateway", "dlpm-upstream"],
+        ["run", "--scheduler", "vtc", "--set", "vtc.form=artifact"],
     ],
 )
 def test_without_studies_a_line_says_how_to_get_them(no_studies, tmp_path, arguments):
@@ -64,3 +75,32 @@ def test_studies_of_another_version_are_named(no_studies, tmp_path):
         match="plot: the installed studies do not fit this version of fairbench: cannot import",
     ):
         studies.study("one", "plot")
+
+
+def test_without_studies_the_list_says_how_to_get_their_schedulers(no_studies):
+    result = CliRunner().invoke(app, ["list", "schedulers"])
+    assert result.exit_code == 0
+    lines = [line for line in result.stdout.splitlines() if "fairbench-llm[studies]" in line]
+    assert [line.split()[0] for line in lines] == [
+        name for name, path in LOCALS.items() if path.startswith(studies.PACKAGE)
+    ]
+
+
+def test_a_typo_in_a_name_is_answered_with_and_without_the_studies(monkeypatch, tmp_path):
+    arguments = ["run", "--local", "edf-textbok"]
+    found = CliRunner().invoke(app, arguments)
+    monkeypatch.setattr(studies, "find_spec", lambda name: None)
+    absent = CliRunner().invoke(app, arguments)
+    assert found.stderr == absent.stderr
+    assert "Did you mean 'edf-textbook'?" in found.stderr
+
+
+def test_a_run_under_a_bundled_scheduler_imports_no_study(tmp_path):
+    code = (
+        "import sys, fairbench\n"
+        "fairbench.run(scheduler='d2lpm', workload='chat', num_programs=1, settings={})\n"
+        f"print(*[name for name in sys.modules if name.startswith({studies.PACKAGE!r})])"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == []

@@ -6,7 +6,7 @@ from fairbench.config.resolve import resolve
 from fairbench.core import Request
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.costs import ProfileCosts
-from fairbench.schedulers.gateway.ordering.edf import EarliestDeadline
+from fairbench.schedulers.gateway.orders import EarliestDeadline
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.deadlines import Deadlines
 from fairbench.sim.run import simulate

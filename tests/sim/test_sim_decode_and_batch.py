@@ -8,7 +8,7 @@ from fairbench.core import Request, Segment
 from fairbench.hardware.gpu_time import Decoding
 from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.decode_run import DecodeRun
-from fairbench.sim.engine.sglang.token_ratio import NewTokenRatio
+from fairbench.sim.engine.sglang.retraction import NewTokenRatio
 from fairbench.sim.sequence import Sequence
 
 times = st.integers(0, 10**6)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sim_helpers import US, Home, SpyLPM, prompt
 
-from fairbench.sim.fleet import SimFleet
+from fairbench.sim.front import SimFleet
 from fairbench.sim.sequence import NEVER
 from strategies import prompts
 

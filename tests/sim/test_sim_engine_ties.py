@@ -8,7 +8,7 @@ from fairbench.hardware.engine_params import EngineLimits
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.worker import Worker
-from fairbench.sim.fleet import SimFleet
+from fairbench.sim.front import SimFleet
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
 from worker_invariants import watch

@@ -12,7 +12,7 @@ from fairbench.hardware.engines import ENGINES
 from fairbench.hardware.vllm_params import VLLMParams, vllm_limits
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.alone import simulate_alone
-from fairbench.sim.engine.contracts import CONTRACTS
+from fairbench.sim.engine.contract import CONTRACTS
 from fairbench.sim.run import Simulation, simulate
 from invariants import assert_same_records, check_all
 from slow_params import slow

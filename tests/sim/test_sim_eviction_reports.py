@@ -6,7 +6,7 @@ from fairbench.core import Segment
 from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.sim.clock import Clock
-from fairbench.sim.eviction_reports import eviction_reports
+from fairbench.sim.front import eviction_reports
 from fairbench.streams import stream
 
 PIECES = 2_000

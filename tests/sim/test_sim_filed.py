@@ -8,7 +8,7 @@ from sim_helpers import small_spec
 from fairbench.metrics import service_parts
 from fairbench.metrics.service_log import FiledService
 from fairbench.results.store import save_run
-from fairbench.sim.records import columns, filed
+from fairbench.sim.records import columns, tables
 from fairbench.sim.records.tables import tables_of
 from fairbench.sim.run import Simulation, simulate
 from slow_params import slow
@@ -18,7 +18,7 @@ from slow_params import slow
 def small_parts(monkeypatch):
     monkeypatch.setattr(service_parts, "PART_ROWS", 50)
     monkeypatch.setattr(columns, "ROWS_PER_BLOCK", 7)
-    monkeypatch.setattr(filed, "AT_ONCE", 3)
+    monkeypatch.setattr(tables, "AT_ONCE", 3)
 
 
 @pytest.mark.parametrize("scheduler", ["d2lpm", *slow("fcfs", "vtc")])

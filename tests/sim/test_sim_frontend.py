@@ -6,7 +6,7 @@ from sim_helpers import PLAIN, US, Home
 
 from fairbench.hardware.timing import Frontend
 from fairbench.hardware.timing_error import perturbed
-from fairbench.sim.fleet import SimFleet
+from fairbench.sim.front import SimFleet
 from fairbench.sim.sequence import REFUSED
 from fairbench.streams import stream
 

@@ -10,7 +10,7 @@ from fairbench.results.facts import cluster_bound
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.sim.alone import simulate_alone
-from fairbench.sim.fleet import SimFleet
+from fairbench.sim.front import SimFleet
 from fairbench.sim.recovery import recover
 from fairbench.sim.run import Simulation, simulate, source_of
 from invariants import check_all

@@ -15,7 +15,7 @@ from fairbench.schedulers.local.rpm import RPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.local.vtc_predict import PredictiveVTC
 from fairbench.schedulers.routing.least_loaded import LeastLoaded
-from fairbench.sim.fleet import SimFleet
+from fairbench.sim.front import SimFleet
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.run import Simulation, source_of
 from invariants import check_all

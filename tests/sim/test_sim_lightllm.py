@@ -12,7 +12,7 @@ from fairbench.schedulers.local.rpm import RPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.batch import RunningBatch
-from fairbench.sim.engine.lightllm.fit import FitTest
+from fairbench.sim.engine.lightllm.minibatch import FitTest
 from fairbench.sim.engine.lightllm.worker import LightLLMWorker
 from fairbench.sim.sequence import FINISHED, REFUSED, Sequence
 

@@ -14,8 +14,7 @@ from fairbench.config.spec import identity
 from fairbench.core import Request, Segment
 from fairbench.errors import UsageError
 from fairbench.schedulers.peers.params import RoutersParams, shares
-from fairbench.sim.routers.arrivals import arrivals
-from fairbench.sim.routers.ingresses import RouterIngresses
+from fairbench.sim.routers.ingresses import RouterIngresses, arrivals
 from fairbench.sim.run import Simulation, simulate
 from invariants import check_all
 

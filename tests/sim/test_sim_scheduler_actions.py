@@ -11,7 +11,7 @@ from fairbench.hardware.costs import ProfileCosts
 from fairbench.schedulers.base import Preempt
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.eviction_reports import eviction_reports
+from fairbench.sim.front import eviction_reports
 from fairbench.sim.sequence import FINISHED
 
 

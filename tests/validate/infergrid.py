@@ -29,7 +29,7 @@ from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.clock import ARRIVE, DECIDE, Clock
 from fairbench.sim.engine.vllm.worker import VLLMWorker
-from fairbench.sim.fleet import SimFleet
+from fairbench.sim.front import SimFleet
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
 

@@ -12,7 +12,7 @@ from fairbench.config.resolve import resolve
 from fairbench.config.spec import to_toml
 from fairbench.core import Demand
 from fairbench.hardware.catalogue import load_profile
-from fairbench.sim.engine.contracts import contract_of
+from fairbench.sim.engine.contract import contract_of
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.plan import program_stream
 from fairbench.workloads.spec import load_workload, workload_names

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from functools import cache
 from typing import Any, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from fairbench.errors import DataError, unknown_name
-from fairbench.errors.validation import explain
+from fairbench.errors.validation import explain, validated
 
 T = TypeVar("T")
 NO_MORE = ConfigDict(extra="forbid")
@@ -22,13 +20,10 @@ def checked(shape: type[T], data: Any, where: str) -> T:
 
     Raises DataError: one line that names ``where``, the key, its value and what is allowed.
     """
-    plain: type = shape
     try:
-        # Through JSON, because strict mode then accepts a table for a dataclass.
-        made: T = _adapter(plain).validate_json(json.dumps(data), strict=True)
+        return validated(shape, data)
     except ValidationError as error:
         raise DataError(f"{where}: {explain(error)}") from None
-    return made
 
 
 def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
@@ -37,8 +32,3 @@ def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
     if value not in names:
         raise ValueError(str(unknown_name(what, value, names)))
     return value
-
-
-@cache
-def _adapter(shape: type) -> TypeAdapter[Any]:
-    return TypeAdapter(shape)

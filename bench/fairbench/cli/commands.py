@@ -95,7 +95,7 @@ COMMANDS: Mapping[str, Entry] = {
 def _home(module: str, entry: Entry, name: str) -> Any:
     if not entry.studies:
         return import_module(f"fairbench.cli.{module}")
-    from fairbench.cli.studies import study
+    from fairbench.studies import study
 
     return study(module, name)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
 from fairbench.config.toml import toml_value
+from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.engines import ENGINES
 from fairbench.schedulers.eviction.registry import EVICTIONS
@@ -61,7 +62,7 @@ def _schedulers() -> Iterator[str]:
     yield ""
     yield "Local schedulers (--local), parameters for --set"
     for name in locals_by_name():
-        yield from _part(name, local_class(name), local_class(name).Params)
+        yield from _scheduler(name, local_class)
     yield ""
     yield "Engine, cluster and timing, parameters for --set"
     for name, params in MACHINE.items():
@@ -73,7 +74,7 @@ def _routers() -> Iterator[str]:
 
     yield "Routers (--router), parameters for --set"
     for name in routers_by_name():
-        yield from _part(name, router_class(name), router_class(name).Params)
+        yield from _scheduler(name, router_class)
 
 
 def _gateways() -> Iterator[str]:
@@ -120,6 +121,16 @@ def _evictions() -> Iterator[str]:
     yield f"Eviction policies (--eviction, {DEFAULT_EVICTION} unless given), parameters for --set"
     for name in EVICTIONS:
         yield from _part(name, eviction_class(name), eviction_class(name).Params)
+
+
+def _scheduler(name: str, find: Callable[[str], Any]) -> Iterator[str]:
+    """Yield a scheduler's lines, or the reason why it is not available."""
+    try:
+        found = find(name)
+    except UsageError as error:
+        yield _entry(name, str(error).partition(": ")[2])
+    else:
+        yield from _part(name, found, found.Params)
 
 
 def _part(name: str, described: type, params_class: type) -> Iterator[str]:

@@ -9,9 +9,9 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import DEFAULT_RESULT_DIR
-from fairbench.cli.studies import study
 from fairbench.config.flags.texts import split_commas
 from fairbench.errors import UsageError, unknown_name
+from fairbench.studies import study
 
 DEFAULT_PLOT_DIR = Path("plots")
 ALL = "all"

@@ -123,7 +123,7 @@ def fit(
 
     `validate --fit` does the same.
     """
-    from fairbench.cli.studies import study
+    from fairbench.studies import study
 
     study("validation.command", f"profile fit {file}").print_fit(file, as_json=as_json)
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from fairbench.cli.studies import study
 from fairbench.errors import UsageError
 from fairbench.results.directories import check_writable
+from fairbench.studies import study
 
 
 def validate(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fairbench.errors import unknown_name
 
 if TYPE_CHECKING:
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
     from pydantic_core import ErrorDetails
 
+T = TypeVar("T")
 MAX_DEPTH = 32  # of tables and arrays in each other: whatever recurses over them is safe
 MAX_SHOWN = 100  # characters of a wrong value
 TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep"
@@ -32,6 +35,25 @@ def _children(value: Any) -> Iterable[Any]:
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, list) else ()
+
+
+def validated(shape: type[T], data: Any) -> T:
+    """Return plain data as a dataclass or named tuple; only an integer may become a float.
+
+    Raises pydantic's ValidationError, or TypeError for dates and times, which JSON does not have.
+    """
+    plain: type = shape
+    # Through JSON, because strict mode then accepts an array for a tuple, a table for a dataclass.
+    made: T = adapter_of(plain).validate_json(json.dumps(data), strict=True)
+    return made
+
+
+@cache
+def adapter_of(shape: type) -> TypeAdapter[Any]:
+    """Return pydantic's adapter of a type, which is made once."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(shape)
 
 
 def keys_of(error: ValidationError, owner: str = "") -> tuple[str, ...]:

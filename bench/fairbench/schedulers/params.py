@@ -5,16 +5,14 @@ A part is anything with a frozen dataclass of parameters: a local scheduler, a r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.errors.validation import explain, keys_of
+from fairbench.errors.validation import adapter_of, explain, keys_of, validated
 from fairbench.named import Named, named
 
 P = TypeVar("P")
@@ -58,15 +56,12 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
     """
     values = own_settings(owner, settings)
     check_names(owner, params_class, values)
-    plain_class: type = params_class
     try:
-        # Through JSON, because strict mode then accepts an array for a tuple.
-        made: P = _adapter(plain_class).validate_json(json.dumps(values), strict=True)
+        return validated(params_class, values)
     except ValidationError as error:
         raise UsageError(explain(error, owner)).of(*keys_of(error, owner)) from None
     except TypeError:
         raise UsageError(f"settings of {owner}: dates and times are not allowed") from None
-    return made
 
 
 def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> None:
@@ -92,10 +87,5 @@ def as_settings(owner: str, params: Any) -> dict[str, Any]:
     TOML has no null, so None is only ever a default.
     """
     params_class: type = type(params)
-    plain = _adapter(params_class).dump_python(params, mode="json")
+    plain = adapter_of(params_class).dump_python(params, mode="json")
     return {f"{owner}.{name}": value for name, value in plain.items() if value is not None}
-
-
-@cache
-def _adapter(params_class: type) -> TypeAdapter[Any]:
-    return TypeAdapter(params_class)

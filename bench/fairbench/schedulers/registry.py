@@ -17,8 +17,11 @@ from fairbench.named import imported
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.schedulers.params import PartParams, make_params, params_of
 from fairbench.schedulers.user_files import schedulers_in, user_files
+from fairbench.studies import PACKAGE as STUDIES
+from fairbench.studies import need_studies
 
-# Paths, not classes, so that a command imports only what it runs.
+# Paths, not classes, so that a command imports only what it runs. Schedulers that only a study of a
+# paper uses are in the study, which a clone of the repository has, but not a wheel.
 LOCALS = {
     "fcfs": "fairbench.schedulers.local.fcfs:FCFS",
     "lpm": "fairbench.schedulers.local.lpm:LPM",
@@ -29,17 +32,17 @@ LOCALS = {
     "rpm": "fairbench.schedulers.local.rpm:RPM",
     "mdrr": "fairbench.schedulers.local.mdrr:MDRR",
     "preble-groups": "fairbench.schedulers.local.preble_groups:PrebleGroups",
-    "preble-groups-code": "fairbench.schedulers.local.preble_groups_code:PrebleGroupsCode",
+    "preble-groups-code": f"{STUDIES}.preble.code.groups:PrebleGroupsCode",
     "dlpm": "fairbench.schedulers.local.dlpm:DLPM",
     "dlpm-hold": "fairbench.schedulers.local.dlpm_hold:HoldingDLPM",
-    "dlpm-upstream": "fairbench.schedulers.local.dlpm_upstream:UpstreamDLPM",
+    "dlpm-upstream": f"{STUDIES}.dlpm.upstream:UpstreamDLPM",
     "priority": "fairbench.schedulers.local.priority:Priority",
     "sglang-priority": "fairbench.schedulers.local.sglang_priority:SGLangPriority",
     "justitia": "fairbench.schedulers.local.justitia:Justitia",
     "equinox": "fairbench.schedulers.local.equinox:Equinox",
     "fairserve": "fairbench.schedulers.local.fairserve:FairServe",
     "edf": "fairbench.schedulers.local.edf:EDF",
-    "edf-textbook": "fairbench.schedulers.local.edf_textbook:TextbookEDF",
+    "edf-textbook": f"{STUDIES}.textbook.edf:TextbookEDF",
     "dlpm-edf": "fairbench.schedulers.local.dlpm_edf:DLPMThenEDF",
     "edf-dlpm": "fairbench.schedulers.local.edf_dlpm:EDFThenDLPM",
     "niyama": "fairbench.schedulers.local.niyama:Niyama",
@@ -51,9 +54,9 @@ ROUTERS = {
     "client-round-robin": "fairbench.schedulers.routing.client_round_robin:ClientRoundRobin",
     "least-loaded": "fairbench.schedulers.routing.least_loaded:LeastLoaded",
     "preble-e2": "fairbench.schedulers.routing.preble_e2:PrebleE2",
-    "preble-e2-code": "fairbench.schedulers.routing.preble_code:PrebleE2Code",
-    "memserve": "fairbench.schedulers.routing.memserve:MemServe",
-    "oracle": "fairbench.schedulers.routing.oracle:Oracle",
+    "preble-e2-code": f"{STUDIES}.preble.code.router:PrebleE2Code",
+    "memserve": f"{STUDIES}.preble.memserve:MemServe",
+    "oracle": f"{STUDIES}.preble.oracle:Oracle",
     "d2lpm": "fairbench.schedulers.routing.d2lpm:D2LPM",
     "fair-finish": "fairbench.schedulers.routing.fair_finish:FairFinish",
     "power-of-two": "fairbench.schedulers.routing.power_of_two:PowerOfTwo",
@@ -143,6 +146,8 @@ def router_class(name: str) -> type[Router]:
 def _load(what: str, name: str, known: Mapping[str, str], base: type) -> Any:
     if name not in known:
         raise unknown_name(what, name, known)
+    if known[name].startswith(STUDIES):
+        need_studies(f"{what} {name!r}")
     try:
         found = imported(known[name])
     except (ImportError, AttributeError) as error:

@@ -19,7 +19,7 @@ from fairbench.metrics.client_samples import samples
 from fairbench.metrics.client_summary import PERCENTS
 from fairbench.metrics.latency import Percentile, percentile
 from fairbench.schedulers.gateway.params import ADMISSION, OFF
-from fairbench.sim.engine.contracts import contract_of
+from fairbench.sim.engine.contract import contract_of
 from fairbench.sim.records.tables import tables_of
 from fairbench.sim.run import Simulation, source_of
 from fairbench.workloads.datasets import Source

@@ -1,24 +1,52 @@
-"""The front of a simulated cluster: its router or routers, and the queue before them."""
+"""The front of a simulated cluster: its router or routers, the queue before them and their view."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING
 
 from fairbench.config import ExperimentSpec
+from fairbench.core import PS_PER_S, Prompt, Request
+from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.params import admission_params
+from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.setup import Setup
-from fairbench.sim.clock import Clock
+from fairbench.schedulers.views import WorkerLoad
+from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.replica import Replica
-from fairbench.sim.fleet import SimFleet
+from fairbench.streams import stream
 
 if TYPE_CHECKING:
     from fairbench.schedulers.gateway.queue import HoldsRequests
-    from fairbench.schedulers.peers.counters import Terms
+    from fairbench.schedulers.peers.params import Terms
     from fairbench.sim.ingress import Ingress
     from fairbench.sim.routers.ingresses import RouterIngresses
+
+
+class SimFleet:
+    """A FleetView without delay; a real fleet is seen with delay."""
+
+    def __init__(self, workers: Sequence[Replica]) -> None:
+        self._workers = workers
+
+    def workers(self) -> Collection[int]:
+        return range(len(self._workers))
+
+    def load(self, worker: int) -> WorkerLoad:
+        one = self._workers[worker]
+        one.sync()
+        queued, running, cache = one.queued_count, one.running_count, one.cache
+        tokens = cache.capacity - cache.free - cache.evictable
+        return WorkerLoad(queued + running, tokens, queued, running, one.saturated)
+
+    def matched_tokens(self, request: Request) -> int:
+        """Return the largest number of the request's prompt tokens cached at any worker now."""
+        limit = request.input_tokens - 1
+        return max(one.cache.common_tokens(request.prompt, limit) for one in self._workers)
 
 
 def router_of(spec: ExperimentSpec) -> Router:
@@ -99,3 +127,52 @@ def _queue(
     if admission.is_on:
         queue = with_admission(queue, admission, router=router, setup=setup, matched=matched)
     return queue
+
+
+def reports_of(
+    spec: ExperimentSpec, clock: Clock, router: Router, worker: int
+) -> Callable[[Prompt, int], None] | None:
+    """Return an ``on_evict`` of a worker, or None if the router wants to hear of no evictions.
+
+    Args:
+        spec: Experiment, with the parameters of the cluster.
+        clock: Clock of the simulation.
+        router: Router to tell.
+        worker: Index of the evicting worker.
+    """
+    if not router.wants_evictions:
+        return None
+    params = make_params("cluster", ClusterParams, spec.settings)
+    rng = stream(spec.seed, f"eviction-news/{worker}")
+    return eviction_reports(clock, router, worker, params, rng)
+
+
+def eviction_reports(
+    clock: Clock,
+    router: Router,
+    worker: int,
+    params: ClusterParams,
+    rng: Random,
+) -> Callable[[Prompt, int], None]:
+    """Return an ``on_evict`` that tells the router with a delay, unless the message is lost.
+
+    Args:
+        clock: Clock of the simulation.
+        router: Router to tell.
+        worker: Index of the evicting worker.
+        params: Parameters of the cluster, with delay and loss of reports.
+        rng: Source of randomness for losses.
+    """
+    delay_ps = round(params.eviction_delay_s * PS_PER_S)
+    loss = params.eviction_loss or 0.0
+
+    def evicted(prefix: Prompt, tokens: int) -> None:
+        if loss and rng.random() < loss:
+            return
+
+        def deliver() -> None:
+            router.on_evict(prefix, tokens, worker, clock.now_ps / PS_PER_S)
+
+        clock.at(clock.now_ps + delay_ps, ARRIVE, worker, deliver)
+
+    return evicted

@@ -12,7 +12,7 @@ from fairbench.core import PS_PER_S, Request
 from fairbench.errors import RunFailed
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder
-from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
+from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
 from fairbench.sim.clock import DECIDE, Clock
 from fairbench.sim.engine.replica import Replica
 from fairbench.sim.sequence import REFUSED, Sequence

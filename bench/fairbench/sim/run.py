@@ -13,7 +13,6 @@ from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.timing import TimingProfile, slowed
 from fairbench.hardware.timing_error import TimingParams, perturbed
@@ -31,11 +30,9 @@ from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
 from fairbench.sim.collector import no_collector
 from fairbench.sim.deadlines import Deadlines
-from fairbench.sim.engine.contracts import contract_of
+from fairbench.sim.engine.contract import contract_of
 from fairbench.sim.engine.replica import Replica, WorkerOf, WorkerParts
-from fairbench.sim.eviction_reports import eviction_reports
-from fairbench.sim.fleet import SimFleet
-from fairbench.sim.front import ingress_of, router_of
+from fairbench.sim.front import SimFleet, ingress_of, reports_of, router_of
 from fairbench.sim.memory import hit_rates_alone, managed_memory, memory_log_of
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.spool import spooled
@@ -179,11 +176,7 @@ class Simulation:
     def _parts(self, index: int) -> WorkerParts:
         local = build_local(self.spec.local, self.spec.settings)
         local.prepare(self.setup)
-        on_evict = None
-        if self.router.wants_evictions:
-            cluster = make_params("cluster", ClusterParams, self.spec.settings)
-            rng = stream(self.spec.seed, f"eviction-news/{index}")
-            on_evict = eviction_reports(self.clock, self.router, index, cluster, rng)
+        on_evict = reports_of(self.spec, self.clock, self.router, index)
         memory = managed_memory(self.spec, self.setup, self.memory_log, self.clock, index)
         return WorkerParts(index, self.clock, local, self.profile, self.log, on_evict, memory)
 

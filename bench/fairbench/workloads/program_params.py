@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import lru_cache
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from fairbench.errors import unknown_name
-from fairbench.errors.validation import explain
+from fairbench.errors.validation import explain, validated
 from fairbench.workloads.programs import program_class
 
 Value = bool | int | float | str
@@ -25,14 +23,8 @@ def make_params(kind: str, values: Mapping[str, Value], where: str) -> Any:
         if name not in names:
             raise ValueError(str(unknown_name(f"parameter in {where}", name, names)))
     try:
-        # Through JSON, because strict mode then accepts a table for a dataclass.
-        return _adapter(params_class).validate_json(json.dumps(dict(values)), strict=True)
+        return validated(params_class, dict(values))
     except ValidationError as error:
         raise ValueError(explain(error, where)) from None
     except TypeError:
         raise ValueError(f"parameters in {where} are numbers: dates are not allowed") from None
-
-
-@lru_cache(maxsize=32)
-def _adapter(params_class: type) -> TypeAdapter[Any]:
-    return TypeAdapter(params_class)

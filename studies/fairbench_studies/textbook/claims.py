@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fairbench.schedulers.local.edf_textbook import TextbookEDF
 from fairbench_studies.kit.claim import Claim, Finding, verdict
 from fairbench_studies.kit.judged import Judged, table_lines, write_claims
+from fairbench_studies.textbook.edf import TextbookEDF
 from fairbench_studies.textbook.replica import (
     BUDGET_BLOCKS,
     InOrder,

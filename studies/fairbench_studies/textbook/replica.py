@@ -13,8 +13,8 @@ from typing import cast
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import LocalScheduler, Preempt, Running, Selection, WaitingView
-from fairbench.schedulers.local.edf_textbook import BLOCK_TOKENS, blocks
 from fairbench.schedulers.views import NothingRunning
+from fairbench_studies.textbook.edf import BLOCK_TOKENS, blocks
 
 BUDGET_BLOCKS, BATCH, MOST_STEPS = 120, 24, 1400
 SHORT, LONG = "short", "long"

@@ -6,10 +6,11 @@ from gateway_helpers import Desk, one_at_a_time
 from fairbench.core import Segment
 from fairbench.errors import UsageError
 from fairbench.schedulers.gateway.build import build_gateway
+from fairbench.schedulers.gateway.orders import ORDERS
 from fairbench.schedulers.gateway.policies.round_robin import RoundRobinFlows
 from fairbench.schedulers.gateway.queue import GatewayQueue
-from fairbench.schedulers.gateway.registry import ORDERS, POLICIES, gateway_params
-from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
+from fairbench.schedulers.gateway.registry import POLICIES, gateway_params
+from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.prefix_tree import Node, PrefixTree
 from fairbench.schedulers.registry import params_classes

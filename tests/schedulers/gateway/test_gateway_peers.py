@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbench.schedulers.gateway.registry import policy_class, policy_names
-from fairbench.schedulers.peers.counters import Terms, shares_counters
+from fairbench.schedulers.peers.counters import shares_counters
+from fairbench.schedulers.peers.params import Terms
 
 CLIENTS = ("a", "b", "c")
 BAND = 0

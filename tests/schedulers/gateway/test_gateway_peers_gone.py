@@ -10,7 +10,7 @@ from gateway_helpers import Desk
 from fairbench.live.router.peer_messages import ALL_EVERY_S, Known, Message
 from fairbench.live.router.peers import RELAYED_S, Peering
 from fairbench.live.router.problem import Problem
-from fairbench.schedulers.peers.counters import Terms
+from fairbench.schedulers.peers.params import Terms
 
 TERMS = Terms(ahead_tok_s=100.0, forget_s=1.0)
 

@@ -190,22 +190,69 @@ def test_the_bound_of_drr_is_nearly_reached():
     assert largest_difference(desk, [1] * 250, [101] * 5, 1.0) >= 100
 
 
+TURNS = {"drr__quantum": 10, "drr__assumed_output_tokens": 0, "drr__corrected": False}
+
+
 @pytest.mark.parametrize(
-    ("tenants", "turns"),
-    [({}, ["a/x", "a/y", "b"] * 4), ({"wfq__tenants": "tree"}, ["a/x", "b", "a/y", "b"] * 3)],
+    ("policy", "tenants", "turns"),
+    [
+        ("wfq", {}, ["a/x", "a/y", "b"] * 4),
+        ("wfq", {"wfq__tenants": "tree"}, ["a/x", "b", "a/y", "b"] * 3),
+        ("drr", TURNS, ["a/x", "a/y", "b"] * 4),
+        ("drr", TURNS | {"drr__tenants": "tree"}, ["a/x", "b", "a/y", "b"] * 3),
+    ],
 )
-def test_wfq_in_a_tree_shares_between_tenants_first(tenants, turns):
-    desk = one_at_a_time("wfq", **tenants)
+def test_a_tree_shares_between_tenants_first(policy, tenants, turns):
+    desk = one_at_a_time(policy, **tenants)
     for name in ["a/x", "a/y", "b"] * 6:
         desk.arrive(name)
     assert desk.serve(12) == turns
 
 
+def test_drr_in_a_tree_gives_a_tenant_its_weight_and_its_clients_theirs():
+    weights = {"a/": 3.0, "a/y": 2.0}
+    desk = one_at_a_time("drr", weights=weights, drr__tenants="tree", **TURNS)
+    for name in ["a/x", "a/y", "b"] * 24:
+        desk.arrive(name)
+    # The tenant a/ has three turns of four; of these y has two of three.
+    served = desk.serve(24)
+    assert [served.count(name) for name in ("a/x", "a/y", "b")] == [6, 12, 6]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    quantum=st.sampled_from([1, 100, 2_000]),
+    sizes=st.tuples(TOKENS, TOKENS, TOKENS),
+    weight=st.sampled_from([0.25, 1.0, 3.0]),
+)
+def test_drr_bounds_siblings_at_both_levels_while_they_wait(quantum, sizes, weight):
+    """A quantum and the dearest request of each, over the weights, as without a tree."""
+    free = {"drr__assumed_output_tokens": 0, "drr__corrected": False, "drr__tenants": "tree"}
+    desk = one_at_a_time("drr", drr__quantum=quantum, weights={"a/": weight}, **free)
+    left = dict(zip(("a/x", "a/y", "b"), map(len, sizes), strict=True))
+    for client, flow in zip(left, sizes, strict=True):
+        for tokens in flow:
+            desk.arrive(client, tokens)
+    paid = dict.fromkeys(left, 0)
+    clients, tenants = [0.0], [0.0]
+    while all(left.values()):
+        desk.answer(output_tokens=0)
+        request = desk.sent[-1]
+        left[request.client] -= 1
+        paid[request.client] += request.input_tokens
+        clients.append(paid["a/x"] - paid["a/y"])
+        tenants.append((paid["a/x"] + paid["a/y"]) / weight - paid["b"])
+    x, y, b = map(max, sizes)
+    assert max(clients) - min(clients) <= quantum + x + y
+    assert max(tenants) - min(tenants) <= quantum + max(x, y) / weight + b + 1e-6
+
+
+@pytest.mark.parametrize("policy", ["wfq", "drr"])
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 90)), max_size=30))
-def test_wfq_without_tenants_is_what_it_is_without_the_tree(calls):
+def test_without_tenants_the_tree_changes_nothing(policy, calls):
     runs = []
-    for tenants in ({}, {"wfq__tenants": "tree"}):
-        desk = one_at_a_time("wfq", weights={"b": 0.3}, **tenants)
+    for tenants in ({}, {f"{policy}__tenants": "tree"}):
+        desk = one_at_a_time(policy, weights={"b": 0.3}, **tenants)
         for number, (client, tokens) in enumerate(calls):
             desk.arrive(client, tokens)
             if number % 3 == 2:

@@ -5,7 +5,8 @@ from gateway_helpers import Desk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairbench.schedulers.gateway.registry import DETECTORS, ORDERS, POLICIES, policy_names
+from fairbench.schedulers.gateway.orders import ORDERS
+from fairbench.schedulers.gateway.registry import DETECTORS, POLICIES, policy_names
 
 CLIENTS = ("a", "b", "c")
 FIXED_SETS_ARE_SAFE = ("fcfs", "round-robin", "llm-d-vtc", "drr", "wfq")

@@ -18,7 +18,7 @@ from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.worker import Worker
-from fairbench.sim.eviction_reports import eviction_reports
+from fairbench.sim.front import eviction_reports
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import NEVER, Sequence
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from local_server import Server, call
 
 from fairbench.schedulers.local.dlpm import DLPM
-from fairbench.schedulers.local.dlpm_upstream import UpstreamDLPM
+from fairbench_studies.dlpm.upstream import UpstreamDLPM
 
 
 def admitted(scheduler, calls, matched=(), slots=99):

@@ -9,7 +9,7 @@ from local_desk import Desk
 from local_requests import Calls
 
 from fairbench.schedulers.local.preble_groups import PrebleGroups
-from fairbench.schedulers.local.preble_groups_code import PrebleGroupsCode
+from fairbench_studies.preble.code.groups import PrebleGroupsCode
 
 
 def desk(**params) -> Desk:

@@ -13,9 +13,9 @@ from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.dlpm_edf import DLPMThenEDF
 from fairbench.schedulers.local.dlpm_hold import HoldingDLPM
-from fairbench.schedulers.local.dlpm_upstream import UpstreamDLPM
 from fairbench.schedulers.local.edf_dlpm import EDFThenDLPM
 from fairbench.schedulers.local.vtc import VTC
+from fairbench_studies.dlpm.upstream import UpstreamDLPM
 
 CLIENTS = ("a", "b", "c")
 batches = st.lists(

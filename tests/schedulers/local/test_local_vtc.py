@@ -78,7 +78,7 @@ def test_a_lift_never_lowers_a_counter():
 def test_a_client_that_is_waiting_is_not_lifted_again():
     at, call = desk(), Calls()
     at.arrive(call("a", tail=100), call("b", tail=100), call("a"), call("b"), call("c", tail=1))
-    at.scheduler.counters |= {"a": 60, "b": 80, "c": 0}
+    at.scheduler.counters.update({"a": 60, "b": 80, "c": 0})
     at.arrive(call("c"))
     assert at.scheduler.counters["c"] == 0
 

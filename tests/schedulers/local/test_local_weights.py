@@ -11,13 +11,13 @@ from local_toy_load import DLPM_UNIT, QUANTUM, VTC_UNIT, Mix, overload, toy
 from local_trace import weighted_gaps
 
 from fairbench.errors import UsageError
+from fairbench.schedulers.accounts.account import rounds_to_credit
 from fairbench.schedulers.accounts.worker_credit import WorkerCredit
 from fairbench.schedulers.gateway.queue import GatewayQueue
 from fairbench.schedulers.gateway.saturation.detector import Detector
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.lcf import LCF
 from fairbench.schedulers.local.vtc import VTC
-from fairbench.schedulers.quanta import rounds_to_credit
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.schedulers.setup import Setup

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from router_helpers import NaiveLocations, answer, prompt, prompts, request
 
 from fairbench.core import Request, prompt_tokens
-from fairbench.schedulers.routing.memserve import MemServe
-from fairbench.schedulers.routing.oracle import Oracle
+from fairbench_studies.preble.memserve import MemServe
+from fairbench_studies.preble.oracle import Oracle
 
 
 def memserve(workers=2):

@@ -5,8 +5,8 @@ from math import inf
 import pytest
 from router_helpers import answer, prompt, request
 
-from fairbench.schedulers.routing.preble_code import PrebleE2Code
-from fairbench.schedulers.routing.preble_code_tree import CodeTree
+from fairbench_studies.preble.code.router import PrebleE2Code
+from fairbench_studies.preble.code.tree import CodeTree
 
 OFF = {"rebalance_threshold": inf, "hit_ratio": inf, "eviction_cost": False}
 

@@ -6,8 +6,8 @@ from router_helpers import answer, request
 
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.least_loaded import LeastLoaded
-from fairbench.schedulers.routing.memserve import MemServe
 from fairbench.schedulers.worker_sets import as_bits, members
+from fairbench_studies.preble.memserve import MemServe
 
 WORKERS = 5
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from router_helpers import answer, request
 
+from fairbench.schedulers.accounts.account import rounds_to_credit
 from fairbench.schedulers.accounts.worker_credit import WorkerCredit
-from fairbench.schedulers.quanta import rounds_to_credit
 from fairbench.schedulers.routing import d2lpm
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.worker_sets import as_bits, members

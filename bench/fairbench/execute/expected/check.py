@@ -14,7 +14,7 @@ from fairbench.execute.expected.load import Machine, gpu_s, running_limit
 from fairbench.execute.expected.peak import busiest_minute
 from fairbench.hardware.catalogue import load_profile
 from fairbench.metrics.fairness import max_min
-from fairbench.sim.engine.contracts import contract_of
+from fairbench.sim.engine.contract import contract_of
 from fairbench.workloads.plan import ClientPlan, expected_programs
 from fairbench.workloads.traffic.closed import ClosedArrivals
 

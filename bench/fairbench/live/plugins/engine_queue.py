@@ -11,7 +11,7 @@ from fairbench.schedulers.list_view import IN_BATCH_TOKENS
 from fairbench.schedulers.token_pages import segments_of
 from fairbench.schedulers.views import RunningView
 from fairbench.sim.engine.matched_queue import MatchedQueue
-from fairbench.sim.engine.waiting_entry import Entry
+from fairbench.sim.engine.scans import Entry
 from fairbench.sim.sequence import Sequence as Waiting
 
 NO_OUTPUT = Segment("", 0)  # a queue does not look at it

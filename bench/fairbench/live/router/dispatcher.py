@@ -23,7 +23,7 @@ from fairbench.live.router.promises import NO_PROMISE, Promise
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.admission.reroute import Rerouting
 from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder
-from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
+from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
 from fairbench.schedulers.views import WorkerLoad
 
 RETRY_AFTER_S = 5

@@ -26,7 +26,7 @@ from fairbench.schedulers.gateway.build import build_gateway, with_admission
 from fairbench.schedulers.gateway.params import admission_params
 from fairbench.schedulers.gateway.queue import HoldsRequests
 from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
-from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
+from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
 from fairbench.schedulers.gateway.saturation.utilization import Utilization
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import make_params

@@ -1,12 +1,60 @@
-"""The interface of an account: one number for each client, in weighted tokens or picoseconds."""
+"""The interface of an account: one number for each client, in weighted tokens or picoseconds.
+
+Decode steps are booked late (``Decoded``): only when a scheduler asks for a client's balance.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
-from fairbench.schedulers.accounts.decoded import Decoded
 from fairbench.schedulers.setup import Setup
+
+
+@dataclass(slots=True)
+class Decoded:
+    """A buffer that adds ``each`` per decoded token to a client's entry in ``sums`` when needed.
+
+    For sums of whole numbers, which are the same whenever that is. Otherwise every step would go
+    over the whole batch, for the sake of the few clients in it that also wait. ``changed`` are
+    those of whom there was news, as ``LocalScheduler.on_steps`` says.
+    """
+
+    sums: dict[str, float]
+    each: int
+    changed: set[str] = field(default_factory=set)
+    _steps: int = 0
+    _requests: dict[str, int] = field(default_factory=dict)  # that run
+    _booked: dict[str, int] = field(default_factory=dict)  # up to which step
+
+    def on_steps(self, steps: int, running: Mapping[str, int]) -> None:
+        """Account steps, as ``LocalScheduler.on_steps`` does."""
+        if self.changed:
+            self.settle(self.changed)
+            for client in self.changed:
+                if client in running:
+                    self._requests[client], self._booked[client] = running[client], self._steps
+                else:
+                    self._requests.pop(client, None)
+            self.changed.clear()
+        self._steps += steps
+
+    def settle(self, clients: Collection[str]) -> None:
+        """Book the tokens that these clients have decoded until now."""
+        self._book(self._requests.keys() & clients)
+
+    def settle_all(self) -> None:
+        """Settle the accounts of all clients."""
+        self._book(self._requests)
+
+    def _book(self, clients: Iterable[str]) -> None:
+        steps, requests, booked, sums = self._steps, self._requests, self._booked, self.sums
+        for client in clients:
+            if (since := booked[client]) != steps:
+                sums[client] += self.each * requests[client] * (steps - since)
+                booked[client] = steps
+
 
 SIBLINGS = "bounds the difference of siblings among its tenants"
 
@@ -21,6 +69,7 @@ class Account(ABC):
     setup = Setup()
     decoded: Decoded  # ``changed`` are the clients whose number of running requests may be another
     shares = False  # charges may be parts of a token
+    unit_of_time: Callable[[], float] | None = None  # of a token, where time is charged
     no_bound = ""  # why no theorem bounds what is accounted for, such as "bounds ..."
 
     def prepare(self, setup: Setup) -> None:
@@ -67,3 +116,10 @@ class Account(ABC):
     @abstractmethod
     def balances(self) -> dict[str, float]:
         """Return the balance of every client, after all decoded tokens are booked."""
+
+
+def rounds_to_credit(credit: float, quantum: float) -> float:
+    """Return the fewest quanta that lift a credit of at most 0 above 0."""
+    rounds = -credit // quantum + 1
+    # A weighted quantum may be no whole number, and quotients of such are rounded.
+    return rounds if rounds * quantum > -credit else rounds + 1

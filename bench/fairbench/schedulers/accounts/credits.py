@@ -3,12 +3,67 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
-from fairbench.schedulers.accounts.account import Account
-from fairbench.schedulers.accounts.decoded import Decoded
-from fairbench.schedulers.accounts.rejoin import KeepDebtors
-from fairbench.schedulers.quanta import rounds_to_credit
+from fairbench.schedulers.accounts.account import SIBLINGS, Account, Decoded, rounds_to_credit
+from fairbench.tenants import Tenants, parent_of
+
+Rejoin = Literal["keep", "min0", "paper_zero"]
+
+
+@dataclass(slots=True)
+class KeepDebtors:
+    """A rule under which an idle client leaves once it is in credit. Leaving erases no debt."""
+
+    bounded = True
+
+    def leaves(self, client: str, credit: float) -> bool:
+        """Return whether an idle client with this credit leaves the list."""
+        return credit > 0
+
+    def returns(self, client: str) -> float:
+        """Return the credit with which a client joins the list."""
+        return 0
+
+
+@dataclass(slots=True)
+class RememberDebts(KeepDebtors):
+    """A rule under which an idle client leaves at once.
+
+    Its debt is kept, its credit is forgotten.
+    """
+
+    _debts: dict[str, float] = field(default_factory=dict)
+
+    def leaves(self, client: str, credit: float) -> bool:
+        if credit < 0:
+            self._debts[client] = credit
+        return True
+
+    def returns(self, client: str) -> float:
+        return self._debts.pop(client, 0)
+
+
+@dataclass(slots=True)
+class ForgetAll(KeepDebtors):
+    """A rule under which an idle client leaves at once; credit and debt are forgotten.
+
+    No theorem holds.
+    """
+
+    bounded = False
+
+    def leaves(self, client: str, credit: float) -> bool:
+        return True
+
+
+RULES: Mapping[Rejoin, type[KeepDebtors]] = {
+    "keep": KeepDebtors,
+    "min0": RememberDebts,
+    "paper_zero": ForgetAll,
+}
 
 
 class Credits(Account):
@@ -32,7 +87,6 @@ class Credits(Account):
             self.no_bound = "bounds no service difference in this form"
         self.of: dict[str, float] = {}  # q_i; its keys are the client list l
         self.requests: Counter[str] = Counter()  # of each client: waiting or running
-        self.unit_of_time: Callable[[], float] | None = None  # of a token, where time is charged
         self.decoded = Decoded(self.of, -output_weight)
 
     def enter(self, client: str) -> None:
@@ -127,3 +181,63 @@ class Credits(Account):
     def balances(self) -> dict[str, float]:
         self.decoded.settle_all()
         return self.of
+
+
+class TreeCredits(Credits):
+    """Credits of tenants and clients. A client may spend only if all of its tenants may spend.
+
+    What is charged to a client is charged to its tenants as well, and quanta are granted among the
+    siblings below one tenant.
+    """
+
+    no_bound = SIBLINGS
+
+    def nodes(self, client: str) -> tuple[str, ...]:
+        """Return the client's tenants from the outermost to the innermost, then the client."""
+        return self.setup.lineage(client)
+
+    def enter(self, client: str) -> None:
+        for node in self.nodes(client):
+            super().enter(node)
+
+    def leave(self, client: str) -> None:
+        for node in self.nodes(client):
+            super().leave(node)
+
+    def charge(self, client: str, amount: float) -> None:
+        for node in self.nodes(client):
+            self.of[node] -= amount
+
+    def charge_absent(self, client: str, amount: float) -> None:
+        for node in self.nodes(client):
+            self.join(node)
+            self.of[node] -= amount
+            self.let_go(node)
+
+    def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
+        self.charge_each(each, steps, running)
+
+    def refund(self, client: str, amount: float) -> None:
+        for node in self.nodes(client):
+            super().refund(node, amount)
+
+    def in_credit(self, client: str) -> bool:
+        return all(self.of[node] > 0 for node in self.nodes(client))
+
+    def siblings(self, tenant: str, clients: Collection[str]) -> Collection[str]:
+        return self.setup.children_of(tenant, clients)
+
+    def members(self, tenant: str) -> dict[str, float]:
+        return {node: left for node, left in self.of.items() if parent_of(node) == tenant}
+
+    def refill_below(self, tenant: str, clients: Collection[str]) -> bool:
+        """Refill the nodes below a tenant; ``clients`` are the waiting clients."""
+        return self.refill_some(self.siblings(tenant, clients), self.members(tenant))
+
+
+def credits_of(
+    quantum: float, output_weight: int, *, rejoin: Rejoin = "keep", tenants: Tenants | None = None
+) -> Credits:
+    """Return credits with this quantum, whose idle clients leave by the rule ``rejoin``."""
+    form = Credits if tenants is None else TreeCredits
+    return form(quantum, output_weight, RULES[rejoin]())

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from fairbench.schedulers.accounts.account import Account
-from fairbench.schedulers.accounts.decoded import Decoded
+from fairbench.schedulers.accounts.account import Account, Decoded
 
 POOL_SHARES = 20  # a quantum is the KV pool over this
 QUANTUM_ANYWHERE = 10_000  # where the pool is not known, as at a gateway
@@ -21,7 +20,6 @@ class TurnCredits(Account):
 
     def __init__(self, quantum: float, output_weight: int) -> None:
         self.of: dict[str, float] = {}
-        self.unit_of_time: Callable[[], float] | None = None  # of a token, where time is charged
         self.decoded = Decoded(self.of, -output_weight)
         self._quantum = quantum
 

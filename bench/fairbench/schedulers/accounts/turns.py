@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from fairbench.schedulers.accounts.credits import Credits
-from fairbench.schedulers.accounts.tree_credits import TreeCredits
+from fairbench.schedulers.accounts.credits import Credits, TreeCredits
 from fairbench.schedulers.views import Scan, WaitingView
-from fairbench.tenants import ROOT, parent_of
+from fairbench.tenants import ROOT, Tenants, parent_of
 
 MayRefill = Callable[[WaitingView, str], bool]
 """Whether quanta are granted now to those below a tenant, of whom none that waits is in credit."""
@@ -144,3 +143,37 @@ class TreeTurns(Turns):
 
     def _still_in_credit(self, client: str) -> bool:
         return all(self._someone_below(parent_of(node)) for node in self.credits.nodes(client))
+
+
+class RelaxedTurns(Turns):
+    """Turns in which clients whose request does not fit do not count as waiting.
+
+    This breaks [DLPM] Theorem 4.1.
+    """
+
+    bounded = False
+
+    def __init__(
+        self, credits: Credits, view: WaitingView, may_refill: MayRefill, stops: bool = True
+    ) -> None:
+        super().__init__(credits, view, may_refill, stops)
+        self._stuck: set[str] = set()
+
+    def waiting(self) -> Collection[str]:
+        return [client for client in self.view.clients() if client not in self._stuck]
+
+    def no_room(self, client: str) -> bool:
+        if not self.stops:
+            self._stuck.add(client)
+        return not self.stops
+
+
+class RelaxedTreeTurns(RelaxedTurns, TreeTurns):
+    """Relaxed turns at every level of a tree of tenants."""
+
+
+def turns_of(*, relaxed: bool, tenants: Tenants | None) -> type[Turns]:
+    """Return the rule by which credits give turns in an admission pass."""
+    if tenants is None:
+        return RelaxedTurns if relaxed else Turns
+    return RelaxedTreeTurns if relaxed else TreeTurns

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from fairbench.schedulers.accounts.forgotten import MAX_CLIENTS, to_forget
-from fairbench.schedulers.accounts.worker_credit import WorkerCredit
-from fairbench.schedulers.peers.credit import CreditChange, SharedCredit
+from fairbench.schedulers.accounts.worker_credit import MAX_CLIENTS, WorkerCredit, to_forget
 from fairbench.schedulers.setup import Setup
+from fairbench.tenants import Tenants
+
+if TYPE_CHECKING:
+    from fairbench.schedulers.peers.credit import CreditChange, SharedCredit
 
 
 class Workers(Protocol):
@@ -167,3 +169,15 @@ class TreeWorkerCredits(WorkerCredits):
 
     def nodes(self, client: str) -> tuple[str, ...]:
         return self.setup.lineage(client)
+
+
+def credits_of(quantum: float, workers: Workers, tenants: Tenants | None) -> WorkerCredits:
+    """Return credits of clients at workers, or of tenants too.
+
+    Args:
+        quantum: Quantum Q^w of a client of weight 1.
+        workers: Live workers.
+        tenants: Tenants whose levels have credits, or None for clients only.
+    """
+    form = WorkerCredits if tenants is None else TreeWorkerCredits
+    return form(quantum, workers)

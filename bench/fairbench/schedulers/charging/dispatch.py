@@ -6,10 +6,34 @@ from collections.abc import Callable
 from typing import Literal
 
 from fairbench.core import PS_PER_S, Request
-from fairbench.schedulers.gpu_charges import GPU_TIME, GPUCharges, gpu_charges
-from fairbench.schedulers.mean_answers import MeanAnswers
+from fairbench.errors import UsageError
+from fairbench.schedulers.charging.gpu_time import GPU_TIME, GPUCharges, gpu_charges
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.sharing import SharedCharges, Sharing
+
+
+class MeanAnswers:
+    """The mean output of a client's finished requests, or of all clients if the client has none."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, tuple[int, int]] = {}  # requests, tokens
+        self._all = (0, 0)
+
+    def expected(self, client: str) -> float:
+        """Return the expected tokens of the client's next answer; 0 before any answer has ended."""
+        requests, tokens = self._of.get(client, self._all)
+        return tokens / requests if requests else 0.0
+
+    def finished(self, client: str, tokens: int) -> None:
+        """Record the length of a finished answer, in tokens."""
+        requests, before = self._of.get(client, (0, 0))
+        self._of[client] = (requests + 1, before + tokens)
+        self._all = (self._all[0] + 1, self._all[1] + tokens)
+
+    def forget(self, client: str) -> None:
+        """Forget the mean of a client, so that the client starts anew."""
+        self._of.pop(client, None)
+
 
 Charge = Literal["input", "uncached", "split", "owner", "gpu-time"]
 
@@ -124,6 +148,12 @@ class OutputsAhead(DispatchCharging):
         self._prompts = prompts
         self._answers = MeanAnswers()
         self._ahead: dict[int, float] = {}  # charged for outputs yet to come, by request id
+
+    def prepare(self, name: str, setup: Setup) -> None:
+        if isinstance(self._prompts, TimeDispatchCharging):
+            raise UsageError(
+                f"{name}.outputs = 'ahead': cannot be combined with charge = {GPU_TIME!r}"
+            )
 
     def dispatched(self, request: Request, tokens: int, worker: int) -> dict[str, float]:
         paid = self._prompts.dispatched(request, tokens, worker)

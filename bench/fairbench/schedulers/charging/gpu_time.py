@@ -1,11 +1,80 @@
-"""Charging by GPU time: the time of a prompt is predicted at admission and corrected afterwards."""
+"""Charging by GPU time: the time of a prompt is predicted at admission and corrected afterwards.
+
+The charges add up to the time that the worker was busy: every host that sets ``times_steps`` says
+whose time each iteration was, and the prediction is given back against that.
+"""
 
 from __future__ import annotations
 
-from fairbench.core import Request
+from fairbench.core import PS_PER_S, CostModel, Request
+from fairbench.errors import UsageError
 from fairbench.schedulers.charging.charging import Charging
-from fairbench.schedulers.gpu_charges import GPUCharges, gpu_charges
 from fairbench.schedulers.setup import Setup
+
+GPU_TIME = "gpu-time"  # the setting's value
+UNIT_TOKENS = 1_024  # of the prompt by which a token's time is told
+
+
+class GPUCharges:
+    """The GPU time that each request owes beyond its charges, in whole picoseconds."""
+
+    def __init__(self, costs: CostModel) -> None:
+        self._costs = costs
+        self._ahead: dict[Request, int] = {}  # charged, and not yet computed
+
+    def admitted(self, request: Request, extend_tokens: int) -> int:
+        """Charge the expected time of a request's prompt, as if it were alone in the batch."""
+        return self._charge(request, extend_tokens, 0.0)
+
+    def dispatched(self, request: Request, extend_tokens: int) -> int:
+        """Charge the expected time of a prompt without an iteration's fixed cost."""
+        return self._charge(request, extend_tokens, self._costs.prefill_s(0, 1))
+
+    def _charge(self, request: Request, extend_tokens: int, less_s: float) -> int:
+        cached = max(0, request.input_tokens - extend_tokens)
+        prefill_s = self._costs.prefill_s(cached, extend_tokens) - less_s
+        ahead_ps = round(max(0.0, prefill_s) * PS_PER_S)
+        self._ahead[request] = ahead_ps
+        return ahead_ps
+
+    def computed(self, request: Request, gpu_ps: int, complete: bool) -> int:
+        """Charge the time of a prompt's part beyond the prepayment.
+
+        ``complete`` marks the last part.
+
+        Args:
+            request: Request whose prompt was computed.
+            gpu_ps: GPU time of the part, in picoseconds.
+            complete: Whether the part is the last of the prompt.
+
+        Returns:
+            Charge, in picoseconds; negative if the prepayment was too high.
+        """
+        ahead_ps = self._ahead.get(request, 0)
+        paid_ps = ahead_ps if complete else min(ahead_ps, gpu_ps)
+        self._ahead[request] = ahead_ps - paid_ps
+        return gpu_ps - paid_ps
+
+    def over(self, request: Request) -> int:
+        """Refund the unused prepayment of a request that has ended or lost its memory."""
+        return -self._ahead.pop(request, 0)
+
+    def token_ps(self) -> float:
+        """Return the time of one computed prompt token, which converts token quanta to time.
+
+        The result is never 0, even while the costs are unknown.
+        """
+        return max(1.0, self._costs.prefill_s(0, UNIT_TOKENS) * PS_PER_S / UNIT_TOKENS)
+
+
+def gpu_charges(name: str, setup: Setup) -> GPUCharges:
+    """Return a scheduler's charges. Raises UsageError if its host has no iteration costs."""
+    if setup.costs is None:
+        raise UsageError(
+            f"{name}.charge = {GPU_TIME!r}: needs a timing profile, because the time of "
+            "iterations is not known here; leave charge out"
+        )
+    return GPUCharges(setup.costs)
 
 
 class TimeCharging(Charging):

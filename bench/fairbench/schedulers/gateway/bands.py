@@ -12,9 +12,8 @@ from fairbench.schedulers.base import Read
 from fairbench.schedulers.gateway.client_limits import ClientLimits
 from fairbench.schedulers.gateway.params import GatewayParams
 from fairbench.schedulers.gateway.queue import GatewayQueue, Send
-from fairbench.schedulers.peers.changes import Changes
 from fairbench.schedulers.peers.counters import SharedCounters
-from fairbench.schedulers.peers.totals import Heard, Sums, Totals
+from fairbench.schedulers.peers.totals import Changes, Heard, Sums, Totals
 
 
 class Gateway:

@@ -6,26 +6,30 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from fairbench.errors import UsageError, unknown_name
+from fairbench.errors import UsageError
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.admission.control import AdmissionControl
 from fairbench.schedulers.gateway.admission.estimate import Estimator
 from fairbench.schedulers.gateway.admission.reroute import Rerouting
 from fairbench.schedulers.gateway.bands import Gateway
 from fairbench.schedulers.gateway.client_limits import ClientLimits
-from fairbench.schedulers.gateway.flow_view import FlowView
-from fairbench.schedulers.gateway.ordering.order import Matched
-from fairbench.schedulers.gateway.outputs_ahead import OutputsAhead
+from fairbench.schedulers.gateway.orders import ORDERS, Matched
 from fairbench.schedulers.gateway.params import GATEWAY, AdmissionParams, GatewayParams
-from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder
+from fairbench.schedulers.gateway.queue import (
+    FlowView,
+    GatewayQueue,
+    HoldsRequests,
+    InOrder,
+    OutputsAhead,
+)
 from fairbench.schedulers.gateway.registry import (
     detector_class,
-    order_class,
     policy_class,
 )
-from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
+from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
 from fairbench.schedulers.params import make_params
-from fairbench.schedulers.peers.counters import SharedCounters, Terms, shares_counters
+from fairbench.schedulers.peers.counters import SharedCounters, shares_counters
+from fairbench.schedulers.peers.params import Terms
 from fairbench.schedulers.setup import Setup
 
 
@@ -70,10 +74,8 @@ def build_gateway(
     """
     kind: Any = policy_class(policy)
     params = make_params(GATEWAY, GatewayParams, settings)
-    for name in params.priority:
-        if setup.clients and name not in setup.clients:
-            raise unknown_name("client in gateway.priority", name, setup.clients)
-    order = order_class(params.order)(params.ttl_s or inf, matched)
+    setup.check_clients("gateway.priority", params.priority)
+    order = ORDERS[params.order](params.ttl_s or inf, matched)
     detecting: Any = detector_class(saturation)
     detector = detecting(make_params(saturation, detecting.Params, settings))
     detector.prepare(setup)

@@ -7,15 +7,72 @@ from typing import Protocol, TypeAlias
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Read, Router, Selection, WaitingView
+from fairbench.schedulers.charging.dispatch import MeanAnswers
 from fairbench.schedulers.drive import Tried, drive
-from fairbench.schedulers.gateway.flow_view import FlowView
-from fairbench.schedulers.gateway.outputs_ahead import OutputsAhead
+from fairbench.schedulers.gateway.orders import Order
 from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.saturation.detector import Detector
+from fairbench.schedulers.list_view import ListScan
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.schedulers.peers.counters import SharedCounters
-from fairbench.schedulers.peers.view import WithElsewhere
+from fairbench.schedulers.peers.counters import SharedCounters, WithElsewhere
 from fairbench.schedulers.queue_view import QueueView
+
+
+class OutputsAhead:
+    """Charges a ``scheduler`` the mean length of a client's answers, and later the difference.
+
+    Else a client's requests go one after the other until the first answer is over, the client has
+    nobody left who waits, and what it was owed is gone when its next request comes ([VTC] lines
+    8-13). Precondition: the scheduler ``refunds_tokens``.
+    """
+
+    def __init__(self, scheduler: LocalScheduler) -> None:
+        self._scheduler = scheduler
+        self._answers = MeanAnswers()
+        self._charged: dict[Request, int] = {}  # tokens, of what is under way
+
+    def sent(self, request: Request) -> None:
+        """Handle a request that is sent for the first time."""
+        mean = round(self._answers.expected(request.client))
+        self._charged[request] = tokens = min(mean, request.max_new_tokens)
+        if tokens:
+            self._scheduler.on_tokens(request.client, tokens)
+
+    def over(self, request: Request, output_tokens: int) -> None:
+        """Handle the end of a request; its output is 0 tokens if no worker served it."""
+        more = output_tokens - self._charged.pop(request)
+        if more:
+            self._scheduler.on_tokens(request.client, more)
+        if output_tokens:
+            self._answers.finished(request.client, output_tokens)
+
+
+class FlowView(QueueView):
+    """A ``QueueView`` in which the requests of each client (its flow) are sorted by ``order``.
+
+    What is cached is what the best worker has; a scheduler that asks for match order gets that over
+    all flows, without the engine's deprioritisation of equal prompts.
+    """
+
+    def __init__(self, order: Order) -> None:
+        super().__init__()
+        self._order = order
+
+    def oldest(self, client: str) -> Request:
+        return self._order.first(self._of_client[client])
+
+    def queue_order(self) -> ListScan:
+        return ListScan(list(self._order.in_order(self._requests)), self._requests)
+
+    def match_order(self, *, refresh: bool = True) -> ListScan:
+        if not refresh:
+            return self.queue_order()
+        by_match = sorted(self._requests, key=lambda request: -self.matched_tokens(request))
+        return ListScan(by_match, self._requests)
+
+    def matched_tokens(self, request: Request) -> int:
+        return min(self._order.matched(request), request.input_tokens - 1)
+
 
 Send: TypeAlias = Callable[[Request, int], None]
 """Sends a request to a worker."""

@@ -1,4 +1,4 @@
-"""Gateways by name: policies, detectors and orders. To add one: write its file, add its line here.
+"""Gateways by name: policies and detectors. To add one: write its file, add its line here.
 
 Any local scheduler is a policy too, under its own name, the user's own included.
 """
@@ -20,7 +20,6 @@ from fairbench.schedulers.params import PartParams, params_of
 from fairbench.schedulers.registry import local_class, locals_by_name
 
 if TYPE_CHECKING:
-    from fairbench.schedulers.gateway.ordering.order import Order
     from fairbench.schedulers.gateway.saturation.detector import Detector
 
 NO_GATEWAY = "none"
@@ -43,14 +42,7 @@ _SATURATION = "fairbench.schedulers.gateway.saturation"
 DETECTORS = {
     "utilization": f"{_SATURATION}.utilization:Utilization",
     "concurrency": f"{_SATURATION}.concurrency:Concurrency",
-    "none": f"{_SATURATION}.none:AlwaysRoom",
-}
-
-_ORDERING = "fairbench.schedulers.gateway.ordering"
-ORDERS = {
-    "fcfs": f"{_ORDERING}.fcfs:Arrival",
-    "edf": f"{_ORDERING}.edf:EarliestDeadline",
-    "longest-prefix": f"{_ORDERING}.longest_prefix:LongestPrefix",
+    "none": f"{_SATURATION}.detector:AlwaysRoom",
 }
 
 
@@ -74,12 +66,6 @@ def detector_class(name: str) -> type[Detector]:
     if name not in DETECTORS:
         raise unknown_name("saturation", name, DETECTORS)
     found: type[Detector] = imported(DETECTORS[name])
-    return found
-
-
-def order_class(name: str) -> type[Order]:
-    """Return the class of an order. Precondition: ``GatewayParams`` allows it."""
-    found: type[Order] = imported(ORDERS[name])
     return found
 
 

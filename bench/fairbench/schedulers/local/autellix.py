@@ -57,8 +57,7 @@ class Autellix(LocalScheduler):
         self._places = count()
         self._waiting = KeptOrder()
         self._promotions = Promotions(params.beta, self._programs)
-        self._preempted_s = 0.0
-        self._now_s = 0.0
+        self._preempted_s = self._now_s = 0.0
 
     def _quantum_s(self, queue: int) -> float:
         return self.params.first_s * 2.0**queue
@@ -70,8 +69,8 @@ class Autellix(LocalScheduler):
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         program, _ = self._programs.enter(request)
         queue = self._queue_of(program.service_s)
-        quantum_s = self._quantum_s(queue)
-        call = CallTimes(program.service_s, queue, next(self._places), quantum_s, now_s)
+        place, quantum_s = next(self._places), self._quantum_s(queue)
+        call = CallTimes(program.service_s, queue, place, quantum_s, now_s)
         self._calls[request] = program.calls[request] = call
         self._wait(request, call)
 

@@ -9,13 +9,11 @@ from annotated_types import Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import NoBound, Request, ServiceBound
-from fairbench.schedulers.accounts.forms import credits_of, turns_of
-from fairbench.schedulers.accounts.rejoin import Rejoin
-from fairbench.schedulers.accounts.turns import Turns
-from fairbench.schedulers.base import Scan, Selection, Setup, WaitingView
+from fairbench.schedulers.accounts.credits import Rejoin, credits_of
+from fairbench.schedulers.accounts.turns import Turns, turns_of
+from fairbench.schedulers.base import Scan, Selection, WaitingView
 from fairbench.schedulers.charging.tokens import Prices
-from fairbench.schedulers.gpu_charges import GPU_TIME
-from fairbench.schedulers.local.fair import FairScheduler, charging_of
+from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.sharing import Sharing
 from fairbench.tenants import Tenants
 
@@ -66,21 +64,13 @@ class DLPM(FairScheduler):
         self.credits = credits_of(
             *(params.quantum, params.output_weight), rejoin=params.rejoin, tenants=params.tenants
         )
-        by_time = params.charge == GPU_TIME
-        charging = charging_of(
-            *(self.name, self.credits, self.prices, params.sharing), by_time=by_time
-        )
-        self._compose(self.credits, charging, params.weights)
+        self.compose(self.credits, params, self.prices)
         self._rule = turns_of(relaxed=params.refill == "relaxed", tenants=params.tenants)
 
     @property
     def credit(self) -> dict[str, float]:
         """The credits of the clients that are on the list."""
         return self.credits.balances()
-
-    def prepare(self, setup: Setup) -> None:
-        super().prepare(setup)
-        self.credits.unit_of_time = self.charging.token_ps
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.credits.enter(request.client)  # line 12

@@ -12,15 +12,13 @@ from pydantic import FiniteFloat
 from fairbench.core import Request
 from fairbench.schedulers.base import (
     LocalScheduler,
-    Running,
     RunningView,
     Selection,
     Setup,
     WaitingView,
 )
-from fairbench.schedulers.local.chunk_budget import step_tokens
 from fairbench.schedulers.local.edf_victims import Victims
-from fairbench.schedulers.local.least_first import least_first
+from fairbench.schedulers.local.kept_order import least_first
 from fairbench.schedulers.local.slack import Slack
 
 AGED, IN_TIME, LATE = range(3)  # whose turn comes first
@@ -82,6 +80,7 @@ class EDF(LocalScheduler):
             self._slack,
             swaps=self.swaps,
             always_swaps=params.preempt == "swap",
+            rescue_s=params.rescue_s,
             aging_s=params.aging_s,
             progress=params.progress,
         )
@@ -89,8 +88,6 @@ class EDF(LocalScheduler):
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
         self._slack.prepare(setup)
-
-    # The life of a request.
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self._slack.arrive(request)
@@ -109,8 +106,6 @@ class EDF(LocalScheduler):
         self._victims.forget(request)
         self._slack.leave(request)
 
-    # A pass.
-
     def select(self, view: WaitingView, now_s: float) -> Selection:
         self._now_s = now_s
         self._admitted.clear()
@@ -118,7 +113,10 @@ class EDF(LocalScheduler):
         for request in least_first(view, rank):
             if (yield request):
                 continue
-            for victim in self._victims_for(request, rank(request), view.running):
+            group, due_s = rank(request)
+            if not self.preempts or group != IN_TIME:
+                return
+            for victim in self._victims.of(request, due_s, view.running, self._admitted, now_s):
                 if not (yield from self._victims.take(victim)):
                     continue
                 if (yield request):
@@ -129,8 +127,7 @@ class EDF(LocalScheduler):
     def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
         """Return a function that gives a request's rank in this pass: its group, then a time."""
         slack = self._slack
-        if self.setup.costs is not None:
-            slack.look(view.running, self.setup.costs)
+        slack.look(view.running)
 
         def rank(request: Request) -> tuple[int, float]:
             if now_s - request.arrival_s >= self.params.aging_s:
@@ -141,21 +138,10 @@ class EDF(LocalScheduler):
 
         return rank
 
-    def _victims_for(
-        self, request: Request, rank: tuple[int, float], running: RunningView
-    ) -> list[Running]:
-        """Return the requests to preempt, none unless this request would soon be late."""
-        group, due_s = rank
-        spare_s = due_s - self._now_s - self._slack.states[request].prefill_s
-        if not self.preempts or group != IN_TIME or spare_s > self.params.rescue_s:
-            return []
-        return self._victims.of(request, due_s, running, self._admitted, self._now_s)
-
     def step_tokens(self, running: RunningView, now_s: float) -> int:
-        return step_tokens(self._slack, self.setup, running, now_s)
+        return self._slack.step_tokens(running, now_s)
 
     def retraction_order(self, running: RunningView, now_s: float) -> Sequence[Request]:
         self._now_s = now_s
-        if self.setup.costs is not None:
-            self._slack.look(running, self.setup.costs)
+        self._slack.look(running)
         return self._victims.in_order(running, now_s)

@@ -20,11 +20,19 @@ class Victims:
     """
 
     def __init__(
-        self, slack: Slack, *, swaps: bool, always_swaps: bool, aging_s: float, progress: int
+        self,
+        slack: Slack,
+        *,
+        swaps: bool,
+        always_swaps: bool,
+        rescue_s: float,
+        aging_s: float,
+        progress: int,
     ) -> None:
         self._slack = slack
         self._swaps = swaps
         self._always_swaps = always_swaps
+        self._rescue_s = rescue_s
         self._aging_s = aging_s
         self._progress = progress
         self._swapped: set[Request] = set()  # that lose their memory now, which is copied
@@ -39,8 +47,11 @@ class Victims:
     ) -> list[Running]:
         """Return the requests to preempt for this request, in order; none if all are not enough.
 
-        Those ``admitted`` in this pass are kept.
+        There are none unless the request would be late within ``rescue_s``. Those ``admitted`` in
+        this pass are kept.
         """
+        if due_s - now_s - self._slack.states[request].prefill_s > self._rescue_s:
+            return []
         needs_s = self._slack.service_s(request)
         chosen = [
             one

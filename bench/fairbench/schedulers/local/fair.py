@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol
 
 from annotated_types import Gt
 from pydantic import FiniteFloat
@@ -18,9 +18,8 @@ from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.base import LocalScheduler, Read, Setup, WaitingView
 from fairbench.schedulers.charging.charging import Charging
-from fairbench.schedulers.charging.gpu_time import TimeCharging
+from fairbench.schedulers.charging.gpu_time import GPU_TIME, TimeCharging
 from fairbench.schedulers.charging.tokens import Prices, TokenCharging
-from fairbench.schedulers.gpu_charges import GPU_TIME
 from fairbench.schedulers.sharing import Sharing
 from fairbench.tenants import Tenants
 
@@ -42,6 +41,17 @@ class FairParams:
     output_weight: Annotated[int, Gt(0)] = 2
 
 
+class ChargingParams(Protocol):
+    """The parameters that select a charging."""
+
+    @property
+    def charge(self) -> str | None: ...
+    @property
+    def sharing(self) -> Sharing | None: ...
+    @property
+    def weights(self) -> Mapping[str, float] | None: ...
+
+
 class FairScheduler(LocalScheduler):
     """A scheduler that charges through its parts, which subclasses pass to ``_compose``."""
 
@@ -59,17 +69,43 @@ class FairScheduler(LocalScheduler):
         if isinstance(charging, TimeCharging):
             self.times_steps = self.wants_costs = True
 
-    def compose(self, account: Account, params: FairParams) -> None:
-        """Set an account and the charging that the parameters select."""
-        prices = Prices(params.input_weight, params.output_weight)
-        by_time = params.charge == GPU_TIME
-        charging = charging_of(self.name, account, prices, params.sharing, by_time=by_time)
+    def compose(
+        self,
+        account: Account,
+        params: ChargingParams,
+        prices: Prices | None = None,
+        tokens: type[TokenCharging] = TokenCharging,
+    ) -> None:
+        """Set an account and the charging that the parameters select.
+
+        Args:
+            account: Account that is charged.
+            params: Parameters of the scheduler.
+            prices: Prices of tokens; by default those of ``FairParams``.
+            tokens: Form in which tokens are charged.
+
+        Raises:
+            UsageError: If GPU time is to be charged with ``sharing``.
+        """
+        if prices is None:
+            assert isinstance(params, FairParams)
+            prices = Prices(params.input_weight, params.output_weight)
+        charging: Charging
+        if params.charge != GPU_TIME:
+            charging = tokens(account, prices, params.sharing)
+        elif params.sharing is None:
+            charging = TimeCharging(account)
+        else:
+            raise UsageError(
+                f"{self.name}.charge = {GPU_TIME!r}: cannot be combined with {self.name}.sharing"
+            )
         self._compose(account, charging, params.weights)
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
         self.account.prepare(setup.weighted(f"{self.name}.weights", self._weights))
         self.charging.prepare(self.name, setup)
+        self.account.unit_of_time = self.charging.token_ps
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         self.charging.admitted(request, extend_tokens, recompute)
@@ -114,32 +150,3 @@ class FairScheduler(LocalScheduler):
 
     def balances(self) -> Mapping[str, float]:
         return self.account.balances()
-
-
-def charging_of(
-    name: str,
-    account: Account,
-    prices: Prices,
-    sharing: Sharing | None,
-    *,
-    by_time: bool,
-    tokens: type[TokenCharging] = TokenCharging,
-) -> Charging:
-    """Return the charging method that a scheduler's parameters select.
-
-    Args:
-        name: The scheduler's name, for the message.
-        account: The account that is charged.
-        prices: The prices of tokens.
-        sharing: The clients that pay for a shared prefix; None is the client that computes it.
-        by_time: Whether GPU time is charged in place of tokens.
-        tokens: The form in which tokens are charged.
-
-    Raises:
-        UsageError: If GPU time is to be charged with ``sharing``.
-    """
-    if not by_time:
-        return tokens(account, prices, sharing)
-    if sharing is not None:
-        raise UsageError(f"{name}.charge = {GPU_TIME!r}: cannot be combined with {name}.sharing")
-    return TimeCharging(account)

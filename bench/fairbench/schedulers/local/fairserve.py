@@ -13,7 +13,6 @@ from pydantic import FiniteFloat
 from fairbench.core import Request
 from fairbench.schedulers.base import Selection, Setup, WaitingView
 from fairbench.schedulers.local.least_counter import LeastCounter
-from fairbench.schedulers.local.of_clients import check_clients
 
 WINDOW_S = 60.0
 
@@ -76,7 +75,7 @@ class FairServe(LeastCounter):
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
-        check_clients(f"{self.name}.applications", self.params.applications, setup)
+        setup.check_clients(f"{self.name}.applications", self.params.applications)
 
     def _application(self, client: str) -> str:
         return self.params.applications.get(client, client)

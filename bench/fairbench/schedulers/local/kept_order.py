@@ -1,14 +1,16 @@
-"""Waiting requests sorted by a key that does not change while they wait."""
+"""Waiting requests sorted by a key: kept in order, or the least first of one pass."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
+from heapq import heapify, heappop
 from itertools import count
 from typing import Any
 
 from sortedcontainers import SortedList
 
 from fairbench.core import Request
+from fairbench.schedulers.views import WaitingView
 
 
 class KeptOrder:
@@ -48,3 +50,11 @@ class KeptOrder:
                 return
             if at[1] < newest and at[2] in view:
                 yield at[2]
+
+
+def least_first(view: WaitingView, key: Callable[[Request], Any]) -> Iterator[Request]:
+    """Yield the currently waiting requests by key; equal keys go in queue order."""
+    waiting = [(key(request), at, request) for at, request in enumerate(view.queue_order())]
+    heapify(waiting)
+    while waiting:
+        yield heappop(waiting)[2]

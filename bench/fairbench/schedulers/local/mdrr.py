@@ -10,10 +10,9 @@ from pydantic import FiniteFloat
 
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.schedulers.accounts.turn_credits import TurnCredits
-from fairbench.schedulers.base import Selection, Setup, WaitingView
+from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.charging.tokens import Prices
-from fairbench.schedulers.gpu_charges import GPU_TIME
-from fairbench.schedulers.local.fair import FairScheduler, charging_of
+from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.sharing import Sharing
 
 
@@ -51,16 +50,10 @@ class MDRR(FairScheduler):
         prices = Prices(
             params.input_weight, params.output_weight, whole_input=params.charge == "input"
         )
-        by_time = params.charge == GPU_TIME
-        charging = charging_of(self.name, self.credits, prices, params.sharing, by_time=by_time)
-        self._compose(self.credits, charging, params.weights)
+        self.compose(self.credits, params, prices)
         self.credit = self.credits.of
         self._turns: dict[str, None] = {}  # the clients that have turns, in order
         self._stuck: str | None = None  # the last client whose request did not fit
-
-    def prepare(self, setup: Setup) -> None:
-        super().prepare(setup)
-        self.credits.unit_of_time = self.charging.token_ps
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.credit.setdefault(request.client, 0)

@@ -12,7 +12,6 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
-from fairbench.schedulers.local.chunk_budget import step_tokens
 from fairbench.schedulers.local.slack import MAX_CLIENTS, Slack
 
 
@@ -86,7 +85,7 @@ class Niyama(LocalScheduler):
         self._slack.states[request].produced += tokens
 
     def step_tokens(self, running: RunningView, now_s: float) -> int:
-        return step_tokens(self._slack, self.setup, running, now_s)
+        return self._slack.step_tokens(running, now_s)
 
     def on_finish(self, request: Request) -> None:
         self._slack.leave(request)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, RunningView, Selection, Setup, WaitingView
-from fairbench.schedulers.local.least_first import least_first
-from fairbench.schedulers.local.of_clients import check_clients, priority_of
+from fairbench.schedulers.local.kept_order import least_first
 
 
 class Priority(LocalScheduler):
@@ -33,10 +32,10 @@ class Priority(LocalScheduler):
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
-        check_clients(f"{self.name}.of", self.params.of, setup)
+        setup.check_clients(f"{self.name}.of", self.params.of)
 
     def _place(self, request: Request) -> tuple[int, float]:
-        return priority_of(request, self.params.of), request.arrival_s
+        return self.params.of.get(request.client, request.priority), request.arrival_s
 
     def select(self, view: WaitingView, now_s: float) -> Selection:
         for request in least_first(view, self._place):

@@ -16,8 +16,7 @@ from fairbench.schedulers.base import (
     Setup,
     WaitingView,
 )
-from fairbench.schedulers.local.least_first import least_first
-from fairbench.schedulers.local.of_clients import check_clients, priority_of
+from fairbench.schedulers.local.kept_order import least_first
 
 CLIP_NEW_TOKENS = 4096  # no more are reserved for one request
 
@@ -52,11 +51,11 @@ class SGLangPriority(LocalScheduler):
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
-        check_clients(f"{self.name}.of", self.params.of, setup)
+        setup.check_clients(f"{self.name}.of", self.params.of)
 
     def _rank(self, request: Request) -> int:
         """Lower goes first."""
-        number = priority_of(request, self.params.of)
+        number = self.params.of.get(request.client, request.priority)
         return number if self.params.low_first else -number
 
     def select(self, view: WaitingView, now_s: float) -> Selection:

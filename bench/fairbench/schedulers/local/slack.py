@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from math import inf
 
-from fairbench.core import CostModel, Request
+from fairbench.core import Request
 from fairbench.schedulers.base import RunningView, Setup
 
 MAX_CLIENTS = 10_000
+LEAST_TOKENS, MOST_TOKENS = 64, 16_384  # of prompts in a step that is sized
 
 
 class Lengths:
@@ -96,10 +98,11 @@ class Slack:
         if state is not None and state.produced:
             self.lengths.ended(request, state.produced)
 
-    def look(self, running: RunningView, costs: CostModel) -> None:
+    def look(self, running: RunningView) -> None:
         """Set the step time to the decode time of the current batch plus one request."""
-        held = sum(one.held_tokens for one in running)
-        self.step_s = costs.decode_step_s(len(running) + 1, held)
+        if self._setup.costs is not None:
+            held = sum(one.held_tokens for one in running)
+            self.step_s = self._setup.costs.decode_step_s(len(running) + 1, held)
 
     def due_s(self, request: Request) -> float:
         """Return when the request's next token is due to meet all targets; inf without targets."""
@@ -133,3 +136,21 @@ class Slack:
         if end_s is None and request.first_token_by_s is None:
             return request.arrival_s + self._default_s
         return inf if end_s is None else end_s
+
+    def step_tokens(self, running: RunningView, now_s: float) -> int:
+        """Return the token limit that keeps the tightest pace among requests that can keep theirs.
+
+        [Sarathi] sizes chunks by the promised time between tokens. This function uses what is left
+        of that time now. Prompt and outputs are counted as if computed one after the other.
+        """
+        costs = self._setup.costs
+        if costs is None:
+            return MOST_TOKENS
+        self.look(running)
+        decoding = [one.request for one in running if self.states[one.request].produced]
+        paces = [self.pace_s(request, now_s) for request in decoding]
+        left_s = min((pace for pace in paces if pace >= self.step_s), default=inf) - self.step_s
+        fitting = bisect_right(
+            range(LEAST_TOKENS, MOST_TOKENS), left_s, key=lambda tokens: costs.prefill_s(0, tokens)
+        )
+        return len(decoding) + LEAST_TOKENS + max(fitting - 1, 0)

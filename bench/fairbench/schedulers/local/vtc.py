@@ -9,16 +9,12 @@ from annotated_types import Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import NoBound, Request, ServiceBound
-from fairbench.errors import UsageError
-from fairbench.schedulers.accounts.counters import Counters
-from fairbench.schedulers.accounts.tree_counters import counters_of
+from fairbench.schedulers.accounts.counters import Counters, counters_of
 from fairbench.schedulers.base import Selection, WaitingView
-from fairbench.schedulers.charging.charging import Charging
-from fairbench.schedulers.charging.tokens import Prices
-from fairbench.schedulers.charging.vtc_artifact import FORMS, Form
-from fairbench.schedulers.gpu_charges import GPU_TIME
-from fairbench.schedulers.local.fair import FairScheduler, charging_of
+from fairbench.schedulers.charging.tokens import Prices, TokenCharging
+from fairbench.schedulers.local.fair import FairScheduler
 from fairbench.schedulers.sharing import Sharing
+from fairbench.studies import study
 from fairbench.tenants import Tenants
 
 
@@ -40,7 +36,7 @@ class VTC(FairScheduler):
         whole input ([VTC]), ``gpu-time`` the time of iterations, as in ``GPUCharges``. ``lift``:
         ``none`` leaves out lines 6-13, for comparison only. ``weights`` of clients are laid over
         those of the experiment ([VTC] §4.3). ``form``: ``artifact`` and ``artifact-2023`` charge as
-        in ``charging.vtc_artifact`` and lift nobody when nobody waits. ``sharing``: the clients
+        in the study's ``vtc/forms.py`` and lift nobody when nobody waits. ``sharing``: the clients
         that pay for a shared prefix, as in ``SharedCharges``, where ``charge=extend``; the client
         that computes it by default. ``tenants``: ``tree`` makes clients leaves of the tree that
         their names spell, as in ``TreeCounters``.
@@ -50,14 +46,13 @@ class VTC(FairScheduler):
         lift: Literal["paper", "none"] = "paper"
         sharing: Sharing | None = None
         tenants: Tenants | None = None
-        form: Form = "paper"
+        form: Literal["paper", "artifact", "artifact-2023"] = "paper"
         weights: dict[str, Annotated[FiniteFloat, Gt(0)]] = field(default_factory=dict)
         input_weight: Annotated[int, Gt(0)] = 1
         output_weight: Annotated[int, Gt(0)] = 2
 
     def __init__(self, params: Params) -> None:
         self.params = params
-        check_form(self.name, params)
         self.prices = Prices(
             params.input_weight, params.output_weight, whole_input=params.charge == "input"
         )
@@ -67,16 +62,16 @@ class VTC(FairScheduler):
             lifts_alone=params.form == "paper",
             tenants=params.tenants,
         )
-        self._compose(self.account, self._charging(), params.weights)
+        self.compose(self.account, params, self.prices, self._tokens())
         self.shares_counters = params.tenants is None
 
-    def _charging(self) -> Charging:
-        params = self.params
-        return charging_of(
-            *(self.name, self.account, self.prices, params.sharing),
-            by_time=params.charge == GPU_TIME,
-            tokens=FORMS[params.form],
-        )
+    def _tokens(self) -> type[TokenCharging]:
+        """Return the form in which tokens are charged; the study has those of the artifact."""
+        if self.params.form == "paper":
+            return TokenCharging
+        forms = study("vtc.forms", f"{self.name}.form = {self.params.form!r}")
+        found: type[TokenCharging] = forms.charging_form(self.name, self.params)
+        return found
 
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
         self.account.enter(request.client, view.clients())  # lines 6-13
@@ -97,36 +92,10 @@ class VTC(FairScheduler):
 
     @property
     def counters(self) -> dict[str, float]:
-        """The service of each client over its weight.
-
-        Peers replace this mapping by a shared one.
-        """
+        """The service of each client over its weight."""
         return self.account.balances()
-
-    @counters.setter
-    def counters(self, kept: dict[str, float]) -> None:
-        self.account.replace(kept)
-
-    @property
-    def last_left(self) -> str | None:
-        """The client whose request left the queue last."""
-        return self.account.last_left
-
-    @last_left.setter
-    def last_left(self, client: str | None) -> None:
-        self.account.last_left = client
 
     def service_bound(self) -> ServiceBound | NoBound:
         view: Literal["actual", "client"]
         view = "actual" if self.params.charge == "extend" else "client"
         return self._bound(view, 0, "VTC Theorem 4.4", self.prices)
-
-
-def check_form(name: str, params: VTC.Params) -> None:
-    """Raise UsageError for a form together with a setting that the artifact's code lacks."""
-    if params.form != "paper" and params.tenants is not None:
-        raise UsageError(f"{name}.tenants: cannot be combined with form = {params.form!r}")
-    if params.charge == GPU_TIME and (params.form != "paper" or params.sharing is not None):
-        raise UsageError(
-            f"{name}.charge = {GPU_TIME!r}: cannot be combined with {name}.form or {name}.sharing"
-        )

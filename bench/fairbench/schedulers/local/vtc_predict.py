@@ -9,9 +9,9 @@ from annotated_types import Ge, Le
 
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.errors import UsageError
+from fairbench.schedulers.charging.gpu_time import GPU_TIME
 from fairbench.schedulers.charging.predicted import PredictedCharging
 from fairbench.schedulers.costs import LINEAR, CostName, own_cost
-from fairbench.schedulers.gpu_charges import GPU_TIME
 from fairbench.schedulers.local.vtc import VTC
 
 GOLDEN = 0.6180339887498949  # multiples of it modulo 1 are spread evenly
@@ -42,14 +42,14 @@ class PredictiveVTC(VTC):
 
     params: Params
 
-    def _charging(self) -> PredictedCharging:
-        params = self.params
+    def __init__(self, params: Params) -> None:
+        super().__init__(params)
         if params.charge == GPU_TIME:
             raise UsageError(
                 f"{self.name}.charge = {GPU_TIME!r}: not supported, because this scheduler "
                 "charges by its cost function"
             )
-        return PredictedCharging(
+        charging = PredictedCharging(
             self.account,
             self.prices,
             params.sharing,
@@ -57,6 +57,7 @@ class PredictiveVTC(VTC):
             own_cost(params.cost),
             charges_at_finish=params.form == "artifact",
         )
+        self._compose(self.account, charging, params.weights)
 
     def _predict(self, request: Request, average: float) -> int:
         if self.params.predictor == "none":

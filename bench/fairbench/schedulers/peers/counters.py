@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, MutableMapping
-from typing import NamedTuple, Protocol, TypeGuard
+from collections.abc import Collection, Mapping
+from typing import Protocol, TypeGuard
 
+from fairbench.core import Request
+from fairbench.schedulers.peers.params import Terms
 from fairbench.schedulers.peers.totals import Sums
+from fairbench.schedulers.views import RunningView, Scan, WaitingView
+
+
+class LiftedCounters(Protocol):
+    """An account of counters. A client that returns is lifted to ``last_left`` if nobody waits."""
+
+    last_left: str | None
+
+    def balances(self) -> dict[str, float]: ...
+    def replace(self, kept: dict[str, float]) -> None: ...
 
 
 class CountsService(Protocol):
     """A policy under which the waiting client with the least counter goes first.
 
-    What it charges, it adds there; what it adds when a request arrives is a lift. Who comes when
-    nobody waits is lifted to whoever left the queue last.
+    What it charges, it adds to its ``account``; what it adds when a request arrives is a lift.
     """
 
     shares_counters: bool
-    counters: MutableMapping[str, float]
-    last_left: str | None
+    account: LiftedCounters
 
 
 def shares_counters(policy: object) -> TypeGuard[CountsService]:
     """Return whether several routers can share the counters of this policy or policy class."""
     return getattr(policy, "shares_counters", False) is True
-
-
-class Terms(NamedTuple):
-    """The lead that a gateway grants a client while news of other gateways is old.
-
-    The lead is over a client that waits elsewhere. The lead may be ``ahead_tok_s`` (tokens over
-    weight) for each second since the last news of the other client. Between two exchanges no
-    gateway knows how far the other client has come, and waiting for news would leave the fleet
-    idle. News older than ``forget_s`` keeps no client waiting.
-    """
-
-    ahead_tok_s: float
-    forget_s: float
 
 
 class NotedCounters(dict[str, float]):
@@ -68,8 +65,9 @@ class SharedCounters:
     """
 
     def __init__(self, policy: CountsService, terms: Terms) -> None:
-        self._policy = policy
-        self._counters = policy.counters = NotedCounters(policy.counters)
+        self._account = policy.account
+        self._counters = NotedCounters(policy.account.balances())
+        policy.account.replace(self._counters)
         self._terms = terms
         self._heard: dict[str, float] = {}  # charged by others
         self.raised: dict[str, float] = {}
@@ -125,7 +123,7 @@ class SharedCounters:
                 self._counters[client] = self.counter(client) + more  # which is told on
         if served := [client for client, of in charged.items() if of.get(place, 0.0) > 0]:
             # Else who comes here when nobody waits would be owed all that was served there since.
-            self._policy.last_left = min(served, key=self.counter)
+            self._account.last_left = min(served, key=self.counter)
         for client in waiting:
             self._counters.hear(client, self.counter(client))
         self._elsewhere[origin] = now_s, waiting
@@ -161,3 +159,39 @@ class SharedCounters:
         rate = self._terms.ahead_tok_s
         waits_s = min(behind / rate if rate else self._terms.forget_s, self._terms.forget_s)
         return heard_s + waits_s
+
+
+class WithElsewhere:
+    """A ``WaitingView`` with clients that wait at other routers, without their requests.
+
+    For ``on_arrival`` only: whoever waits somewhere is not lifted, nor above who waits elsewhere.
+    """
+
+    def __init__(self, view: WaitingView, elsewhere: Collection[str]) -> None:
+        self._view = view
+        self._elsewhere = elsewhere
+
+    @property
+    def running(self) -> RunningView:
+        return self._view.running
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def __contains__(self, request: object) -> bool:
+        return request in self._view
+
+    def clients(self) -> Collection[str]:
+        return dict.fromkeys((*self._view.clients(), *self._elsewhere)).keys()
+
+    def oldest(self, client: str) -> Request:
+        return self._view.oldest(client)
+
+    def queue_order(self) -> Scan:
+        return self._view.queue_order()
+
+    def match_order(self, *, refresh: bool = True) -> Scan:
+        return self._view.match_order(refresh=refresh)
+
+    def matched_tokens(self, request: Request) -> int:
+        return self._view.matched_tokens(request)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fairbench.schedulers.peers.changes import Changes
-from fairbench.schedulers.peers.totals import Heard, Totals
+from fairbench.schedulers.peers.totals import Changes, Heard, Totals
 
 ROUNDS = 0  # the place under which rounds of quanta are told, which are of no worker
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from annotated_types import Ge, Gt, Le
 from pydantic import FiniteFloat
 
-from fairbench.schedulers.peers.counters import Terms
-
 ROUTERS = "routers"  # the part whose parameters these are
 
 Share = Annotated[FiniteFloat, Ge(0), Le(0.95)]
+
+
+class Terms(NamedTuple):
+    """The lead that a gateway grants a client while news of other gateways is old.
+
+    The lead is over a client that waits elsewhere. The lead may be ``ahead_tok_s`` (tokens over
+    weight) for each second since the last news of the other client. Between two exchanges no
+    gateway knows how far the other client has come, and waiting for news would leave the fleet
+    idle. News older than ``forget_s`` keeps no client waiting.
+    """
+
+    ahead_tok_s: float
+    forget_s: float
 
 
 @dataclass(frozen=True)

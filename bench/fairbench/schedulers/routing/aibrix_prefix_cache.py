@@ -10,8 +10,7 @@ from annotated_types import Ge
 from pydantic import FiniteFloat
 
 from fairbench.core import Request
-from fairbench.schedulers.draws import draw
-from fairbench.schedulers.routing.counting import CountingRouter, any_of, lowest
+from fairbench.schedulers.routing.bases import CountingRouter, any_of, draw, lowest
 from fairbench.schedulers.routing.history_tree import HistoryTree
 
 KEEP = 0.95  # of the index, once it is full

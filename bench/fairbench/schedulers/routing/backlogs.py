@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fairbench.schedulers.routing.backlog import Backlog
+from fairbench.schedulers.routing.backlog import Backlog, TenantBacklog
 from fairbench.schedulers.routing.finish_bounds import FinishBounds
 from fairbench.schedulers.routing.finishes import FEW
-from fairbench.schedulers.routing.tenant_backlog import TenantBacklog
 
 
 class Backlogs(dict[int, Backlog | TenantBacklog]):

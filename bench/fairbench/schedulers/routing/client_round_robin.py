@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from fairbench.core import Request
-from fairbench.schedulers.accounts.forgotten import MAX_CLIENTS
-from fairbench.schedulers.base import Router
-from fairbench.schedulers.routing.fleet import Fleet
+from fairbench.schedulers.accounts.worker_credit import MAX_CLIENTS
+from fairbench.schedulers.routing.bases import FleetRouter
 
 
-class ClientRoundRobin(Router):
+class ClientRoundRobin(FleetRouter):
     """A round-robin router for each client; the n-th client (from 0) starts at worker n mod D.
 
     With a common start, the first request of every client would go to worker 0.
@@ -28,7 +27,7 @@ class ClientRoundRobin(Router):
         """None."""
 
     def __init__(self, params: Params, workers: int) -> None:
-        self._fleet = Fleet(workers)
+        super().__init__(workers)
         self._turns: dict[str, int] = {}  # the longest unused first, which is forgotten first
         self._appeared = 0
 
@@ -41,9 +40,3 @@ class ClientRoundRobin(Router):
         self._turns[request.client] = turn + 1
         workers = self._fleet.workers
         return workers[turn % len(workers)]
-
-    def on_worker_join(self, worker: int, now_s: float) -> None:
-        self._fleet.join(worker)
-
-    def on_worker_leave(self, worker: int, now_s: float) -> None:
-        self._fleet.leave(worker)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.worker_credits import TreeWorkerCredits, WorkerCredits
-from fairbench.schedulers.peers.credit import SharedCredit
-from fairbench.schedulers.peers.totals import Sums, Totals
+
+if TYPE_CHECKING:
+    from fairbench.schedulers.peers.credit import SharedCredit
+    from fairbench.schedulers.peers.totals import Sums, Totals
 
 
 class CreditExchange:
@@ -31,6 +33,8 @@ class CreditExchange:
             raise UsageError(
                 f"{self.name}.tenants: cannot be combined with routers that share counters"
             )
+        from fairbench.schedulers.peers.credit import SharedCredit  # few routers have peers
+
         self.credits.shared = SharedCredit()
 
     def export_totals(self, since: int = 0) -> Totals:

@@ -9,21 +9,20 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
 
-from fairbench.core import Prompt, Request, Segment
-from fairbench.errors import UsageError
+from fairbench.core import Request, Segment
 from fairbench.schedulers.accounts.worker_credit import WorkerCredit
-from fairbench.schedulers.accounts.worker_credits import TreeWorkerCredits, WorkerCredits
-from fairbench.schedulers.base import Router, Setup
+from fairbench.schedulers.accounts.worker_credits import credits_of
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree, RecentNode
 from fairbench.schedulers.charging.dispatch import Charge, dispatch_charging
-from fairbench.schedulers.gpu_charges import GPU_TIME
+from fairbench.schedulers.charging.gpu_time import GPU_TIME
+from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.credit_exchange import CreditExchange
 from fairbench.schedulers.routing.filling import Filling
-from fairbench.schedulers.routing.fleet import Fleet
 from fairbench.tenants import Tenants
 
 
-class D2LPM(CreditExchange, Router):
+class D2LPM(CreditExchange, PrefixRouter):
     """A router that follows the longest prefix while the client has credit at that worker.
 
     Each client has a credit at each worker. Among the workers where the client is in credit, the
@@ -34,7 +33,6 @@ class D2LPM(CreditExchange, Router):
 
     name = "d2lpm"
     cluster_theorems = MappingProxyType({"DLPM Theorem 4.1": "D2LPM Theorem 5.1"})
-    wants_evictions = True
     served_params = MappingProxyType({"fill_below": 2})
 
     @dataclass(frozen=True)
@@ -66,19 +64,14 @@ class D2LPM(CreditExchange, Router):
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
-        self._fleet = Fleet(workers)
+        super().__init__(workers)
         self._filling = Filling(self._fleet, params.fill_below) if params.fill_below else None
         self._tree = BoundedTree(params.max_tree_nodes or MAX_NODES)
-        form = WorkerCredits if params.tenants is None else TreeWorkerCredits
-        self.credits = form(params.worker_quantum, self._fleet)
-        self._charging = dispatch_charging(
-            *(params.extend_weight, params.output_weight, params.charge),
-            ahead=params.outputs == "ahead",
-        )
+        self.credits = credits_of(params.worker_quantum, self._fleet, params.tenants)
+        prices = params.extend_weight, params.output_weight
+        self._charging = dispatch_charging(*prices, params.charge, ahead=bool(params.outputs))
         self.credits.payers, self.credits.on_forget = self._charging.payers, self._charging.forget
-        self._settle = self.credits.settle
-        if params.outputs == "ahead":
-            self._settle = self.credits.settle_down
+        self._settle = self.credits.settle_down if params.outputs else self.credits.settle
 
     @property
     def credit(self) -> dict[str, WorkerCredit]:
@@ -87,10 +80,6 @@ class D2LPM(CreditExchange, Router):
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup.weighted(f"{self.name}.weights", self.params.weights))
-        if self.wants_gpu_time and self.params.outputs is not None:
-            raise UsageError(
-                f"{self.name}.outputs = 'ahead': cannot be combined with charge = {GPU_TIME!r}"
-            )
         self.credits.setup = self.setup
         self._charging.prepare(self.name, setup)
         self.credits.unit_of_time = self._charging.token_ps
@@ -144,17 +133,10 @@ class D2LPM(CreditExchange, Router):
             for client, cost in paid.items():
                 self.credits.give_back(client, worker, cost)
 
-    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
-        self._tree.evict(prefix, evicted_tokens, worker)
-
     def on_worker_join(self, worker: int, now_s: float) -> None:
-        self.on_worker_leave(worker, now_s)
-        self._fleet.join(worker)
+        super().on_worker_join(worker, now_s)
         self.credits.join(worker, with_quantum=self._filling is not None)
 
-    def on_worker_leave(self, worker: int, now_s: float) -> None:
-        if worker in self._fleet:
-            self._fleet.leave(worker)
-            self._tree.purge(worker)
-            self._charging.left(worker)
-            self.credits.leave(worker)
+    def left(self, worker: int) -> None:
+        self._charging.left(worker)
+        self.credits.leave(worker)

@@ -11,9 +11,8 @@ from annotated_types import Ge, Gt, Le
 from pydantic import FiniteFloat
 
 from fairbench.core import Prompt, Request, Segment
-from fairbench.schedulers.draws import draw
 from fairbench.schedulers.routing.active_tree import ActiveNode, ActiveTree
-from fairbench.schedulers.routing.counting import CountingRouter, any_of, lowest
+from fairbench.schedulers.routing.bases import CountingRouter, any_of, draw, lowest
 
 
 class Dynamo(CountingRouter):

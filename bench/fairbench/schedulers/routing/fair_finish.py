@@ -9,22 +9,22 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le
 from pydantic import FiniteFloat
 
-from fairbench.core import Prompt, Request, Segment
-from fairbench.schedulers.base import Router, Setup
+from fairbench.core import Request, Segment
+from fairbench.schedulers.base import Setup
 from fairbench.schedulers.batch_cost import OutputLengths
 from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree
 from fairbench.schedulers.location_tree import Holders
 from fairbench.schedulers.request_work import RequestWork
 from fairbench.schedulers.routing.backlogs import Backlogs
+from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.finishes import Costs, Finishes
-from fairbench.schedulers.routing.fleet import Fleet
 from fairbench.tenants import Tenants
 
 SLACK = 100.0
 NOBODY = Holders(0, 0)
 
 
-class FairFinish(Router):
+class FairFinish(PrefixRouter):
     """A router that estimates when each worker would end the request if clients shared fairly.
 
     That is after its client's own backlog there, its own work, and of every other client's backlog
@@ -39,7 +39,6 @@ class FairFinish(Router):
     """
 
     name = "fair-finish"
-    wants_evictions = True
 
     @dataclass(frozen=True)
     class Params:
@@ -59,7 +58,7 @@ class FairFinish(Router):
 
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
-        self._fleet = Fleet(workers)
+        super().__init__(workers)
         self._tree = BoundedTree(params.max_tree_nodes or MAX_NODES)
         self._lengths = OutputLengths()
         self._work = RequestWork()
@@ -130,19 +129,12 @@ class FairFinish(Router):
         if self._fleet.finish(request, worker):
             self._backlogs.remove(worker, request.request_id, request.client)
 
-    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
-        self._tree.evict(prefix, evicted_tokens, worker)
-
     def on_weights(self) -> None:
         self._backlogs.reweigh()
 
     def on_worker_join(self, worker: int, now_s: float) -> None:
-        self.on_worker_leave(worker, now_s)
-        self._fleet.join(worker)
+        super().on_worker_join(worker, now_s)
         self._backlogs.join(worker)
 
-    def on_worker_leave(self, worker: int, now_s: float) -> None:
-        if worker in self._fleet:
-            self._fleet.leave(worker)
-            self._tree.purge(worker)
-            self._backlogs.leave(worker)
+    def left(self, worker: int) -> None:
+        self._backlogs.leave(worker)

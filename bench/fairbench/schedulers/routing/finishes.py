@@ -9,9 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fairbench.schedulers.routing.backlog import Backlog
+from fairbench.schedulers.routing.backlog import Backlog, TenantBacklog
 from fairbench.schedulers.routing.finish_bounds import FinishBounds, Floats
-from fairbench.schedulers.routing.tenant_backlog import TenantBacklog
 from fairbench.schedulers.worker_sets import lowest, members
 
 FEW = 16  # workers, that are looked at one by one

@@ -10,7 +10,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.schedulers.prefix_tree import truncate
-from fairbench.schedulers.routing.counting import CountingRouter, any_of, lowest
+from fairbench.schedulers.routing.bases import CountingRouter, any_of, lowest
 from fairbench.schedulers.routing.history_tree import HistoryTree
 
 SWEEP_AT = 1.05  # an index this full is cut down to its size

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairbench.core import Request
-from fairbench.schedulers.draws import draw
-from fairbench.schedulers.routing.counting import CountingRouter
+from fairbench.schedulers.routing.bases import CountingRouter, draw
 
 
 class PowerOfTwo(CountingRouter):

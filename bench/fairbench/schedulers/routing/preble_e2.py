@@ -1,28 +1,25 @@
-"""Preble's E2: exploit a cached prefix if it is most of the prompt, else explore.
-
-See [Preble] §3.2.
-"""
+"""Preble's E2: exploit a prefix if it is most of the prompt, else explore ([Preble] §3.2)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
 
-from fairbench.core import Prompt, Request, Segment
-from fairbench.schedulers.base import Router, Setup
-from fairbench.schedulers.routing.fleet import Fleet
-from fairbench.schedulers.routing.preble_costs import LoadCost, Missed
-from fairbench.schedulers.routing.preble_eviction import EvictionCost
+from fairbench.core import Request, Segment
+from fairbench.schedulers.base import Setup
+from fairbench.schedulers.routing.bases import PrefixRouter
+from fairbench.schedulers.routing.preble_costs import EvictionCost, LoadCost, Missed, missed_by
 from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_scaling import Autoscaler, key_portion, split_subtree
 from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleNode, PrebleTree
 from fairbench.schedulers.routing.preble_windows import Windows
 
 
-class PrebleE2(Router):
+class PrebleE2(PrefixRouter):
     """The router E2 as the Preble paper describes it ([Preble] Alg. 1 and 2, §3.2).
 
     With more tokens cached than missed, the request exploits: it goes to the GPU of lowest cost
@@ -36,7 +33,7 @@ class PrebleE2(Router):
     """
 
     name = "preble-e2"
-    wants_evictions = True
+    _tree: PrebleTree
 
     @dataclass(frozen=True)
     class Params:
@@ -78,19 +75,16 @@ class PrebleE2(Router):
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
         self._times = TimeModel.of(params, params.decode_ms_per_token)
-        self._fleet = Fleet(workers)
+        super().__init__(workers)
         self._tree = PrebleTree()
         self._evictions = EvictionCost(self._tree, self._times, params.capacity_tokens)
         self._scaler = Autoscaler(params.autoscale_factor, params.window_s, self._times)
-        self._windows = Windows(params.window_s, self._window)
+        window = partial(GpuWindow, params.window_s, self._times, params.default_output_tokens)
+        self._windows = Windows(params.window_s, window)
         for worker in self._fleet.workers:
             self._windows.join(worker)
         evictions = self._evictions if params.eviction_cost else None
         self._cost = LoadCost(self._windows, self._times, self._tree, evictions)
-
-    def _window(self) -> GpuWindow:
-        params = self.params
-        return GpuWindow(params.window_s, self._times, params.default_output_tokens)
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
@@ -101,7 +95,7 @@ class PrebleE2(Router):
         for expired, end in self._windows.expire(now_s):
             self._tree.forget(end, expired)
         found = self._tree.find(request.prompt)
-        missed = self._missed(request, found.node)
+        missed = missed_by(self._fleet.everyone, request.input_tokens, self._tree, found.node)
         worker = self._choose(request, found.node, missed, now_s)
         end = self._tree.add(found, request.prompt, worker)
         tokens = next(tokens for tokens, workers in missed if workers >> worker & 1)
@@ -110,14 +104,6 @@ class PrebleE2(Router):
         self._scaler.sent(request, worker, end, prefill_us, now_s)
         self._fleet.dispatch(request, worker)
         return worker
-
-    def _missed(self, request: Request, node: PrebleNode) -> list[Missed]:
-        """Return how many tokens of a prompt each worker misses, the fewest first."""
-        rest, missed = self._fleet.everyone, []
-        for depth, workers in self._tree.levels(node):
-            missed.append(Missed(request.input_tokens - depth, workers))
-            rest &= ~workers
-        return [*missed, Missed(request.input_tokens, rest)]
 
     def _choose(
         self, request: Request, node: PrebleNode, missed: list[Missed], now_s: float
@@ -159,16 +145,9 @@ class PrebleE2(Router):
         if self._fleet.finish(request, worker) and output.length:
             self._windows.finish(worker, now_s, output.length)
 
-    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
-        self._tree.evict(prefix, evicted_tokens, worker)
-
     def on_worker_join(self, worker: int, now_s: float) -> None:
-        self.on_worker_leave(worker, now_s)
-        self._fleet.join(worker)
+        super().on_worker_join(worker, now_s)
         self._windows.join(worker)
 
-    def on_worker_leave(self, worker: int, now_s: float) -> None:
-        if worker in self._fleet:
-            self._fleet.leave(worker)
-            self._tree.purge(worker)
-            self._windows.leave(worker)
+    def left(self, worker: int) -> None:
+        self._windows.leave(worker)

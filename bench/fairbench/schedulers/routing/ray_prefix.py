@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import FiniteFloat
 
 from fairbench.core import Request
-from fairbench.schedulers.routing.counting import CountingRouter, lowest
+from fairbench.schedulers.routing.bases import CountingRouter, lowest
 from fairbench.schedulers.routing.history_tree import HistoryTree
 from fairbench.schedulers.routing.power_of_two import two_of
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairbench.core import Request
-from fairbench.schedulers.base import Router
-from fairbench.schedulers.routing.fleet import Fleet
+from fairbench.schedulers.routing.bases import FleetRouter
 
 
-class RoundRobin(Router):
+class RoundRobin(FleetRouter):
     """The n-th request goes to worker n mod D (SGLang's default for data parallelism)."""
 
     name = "round-robin"
@@ -19,7 +18,7 @@ class RoundRobin(Router):
         """None."""
 
     def __init__(self, params: Params, workers: int) -> None:
-        self._fleet = Fleet(workers)
+        super().__init__(workers)
         self._requests = 0
 
     def route(self, request: Request, now_s: float) -> int:
@@ -27,9 +26,3 @@ class RoundRobin(Router):
         worker = workers[self._requests % len(workers)]
         self._requests += 1
         return worker
-
-    def on_worker_join(self, worker: int, now_s: float) -> None:
-        self._fleet.join(worker)
-
-    def on_worker_leave(self, worker: int, now_s: float) -> None:
-        self._fleet.leave(worker)

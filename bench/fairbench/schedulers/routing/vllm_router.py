@@ -11,7 +11,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.location_tree import LocationNode, LocationTree
-from fairbench.schedulers.routing.counting import CountingRouter, any_of, lowest
+from fairbench.schedulers.routing.bases import CountingRouter, any_of, lowest
 
 
 class VllmRouter(CountingRouter):

@@ -11,8 +11,7 @@ from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.draws import draw
-from fairbench.schedulers.routing.counting import CountingRouter
+from fairbench.schedulers.routing.bases import CountingRouter, draw
 
 
 class VtcBasic(CountingRouter):

@@ -21,10 +21,9 @@ from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.clock import DECIDE, END, Clock
 from fairbench.sim.engine.batch import RunningBatch
 from fairbench.sim.engine.decode_run import DecodeRun
-from fairbench.sim.engine.frontend import FrontendQueue
+from fairbench.sim.engine.frontend import FrontendQueue, WakeUp
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.waiting import WaitingQueue
-from fairbench.sim.engine.wake import WakeUp
 from fairbench.sim.prefix_cache import N
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.stretch import Stretch

@@ -16,9 +16,7 @@ from fairbench.compiled import mypyc_attr
 from fairbench.core import Prompt, Request
 from fairbench.schedulers.list_view import IN_BATCH_TOKENS, head_of
 from fairbench.schedulers.views import NothingRunning, RunningView
-from fairbench.sim.engine.match_order import MatchOrder
-from fairbench.sim.engine.scans import MatchScan, QueueScan
-from fairbench.sim.engine.waiting_entry import DEPRIORITIZED, Entry
+from fairbench.sim.engine.scans import DEPRIORITIZED, Entry, MatchOrder, MatchScan, QueueScan
 from fairbench.sim.prefix_cache import MatchCache, N, Waiter
 from fairbench.sim.sequence import Sequence
 

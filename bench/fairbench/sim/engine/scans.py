@@ -1,16 +1,127 @@
-"""Orders over a waiting queue, frozen for one admission pass; clients can be skipped."""
+"""Orders over a waiting queue. Scans are frozen for one admission pass; clients can be skipped."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush, heapreplace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic
 
-from fairbench.core import Request
+from fairbench.core import Prompt, Request
+from fairbench.schedulers.prefix_tree import Place
+from fairbench.sim.prefix_cache import N
+from fairbench.sim.sequence import Sequence
 
-if TYPE_CHECKING:
-    from fairbench.sim.engine.match_order import MatchOrder
-    from fairbench.sim.engine.waiting_entry import Entry, Order
+DEPRIORITIZED, ARRIVED = 1, 2  # sort keys behind every -matched
+Order = tuple[int, int, "Entry[Any]"]  # (sort key, rank among equal keys, unique)
+
+
+class Entry(Generic[N]):
+    """A waiting request. ``key, rank`` is its position in the list that SGLang would sort."""
+
+    __slots__ = (
+        "admitted",
+        "before",
+        "dirty",
+        "head",
+        "key",
+        "node",
+        "number",
+        "place",
+        "placed",
+        "prompt",
+        "rank",
+        "request",
+        "sequence",
+        "total",
+    )
+
+    def __init__(self, sequence: Sequence, number: int) -> None:
+        self.sequence = sequence
+        self.request = sequence.request
+        self.prompt = sequence.prompt
+        self.total = sequence.total
+        self.number = number
+        self.node: N | None = None
+        self.place: Place = (0, 0)
+        self.key, self.rank = ARRIVED, number
+        self.before = (0, 0, 0)  # a refresh, and the key and rank that it found
+        self.head: Prompt | None = None  # its cold group, if it is cold
+        self.dirty = True
+        self.placed = False  # in the sorted list
+        self.admitted = False
+
+    @property
+    def order(self) -> Order:
+        """The position in the sorted list, built on demand: a stored tuple would be a cycle."""
+        return self.key, self.rank, self
+
+    def touched_at(self, refresh: int) -> tuple[int, int]:
+        """Return the position of the entry in the list of the last refresh."""
+        moved_at, key, rank = self.before
+        return (key, rank) if moved_at == refresh else (self.key, self.rank)
+
+    @property
+    def matched(self) -> int:
+        """Return the cached tokens by which LPM sorts. Precondition: attached."""
+        assert self.node is not None
+        depth, most = self.node.depth, self.total - 1
+        return depth if depth < most else most
+
+
+class MatchOrder:
+    """The sorted lists of the clients, and the sorted list of their heads.
+
+    So nobody has to look at a thousand clients to find the first few requests of all. The lists are
+    plain: moving what is behind a place is one copy in C, at ten thousand waiting 2 us, and cheaper
+    than the calls of any structure that avoids it.
+    """
+
+    def __init__(self) -> None:
+        self._lists: dict[str, list[Order]] = {}
+        self._heads: list[Order] = []
+
+    def add(self, order: Order) -> None:
+        """Insert a request that has received its place in the order."""
+        client = order[2].request.client
+        mine = self._lists.get(client)
+        if mine is None:
+            self._lists[client] = [order]
+            insort(self._heads, order)
+        elif order < (head := mine[0]):
+            del self._heads[bisect_left(self._heads, head)]
+            insort(self._heads, order)
+            mine.insert(0, order)
+        else:
+            insort(mine, order)
+
+    def remove(self, order: Order) -> None:
+        """Remove a request from its place in the order."""
+        client = order[2].request.client
+        mine, heads = self._lists[client], self._heads
+        if mine[0] != order:
+            del mine[bisect_left(mine, order)]
+            return
+        del mine[0], heads[bisect_left(heads, order)]
+        if mine:
+            insort(heads, mine[0])
+        else:
+            del self._lists[client]
+
+    def heads(self) -> Iterator[Order]:
+        """Return the first request of each client, in order."""
+        return iter(self._heads)
+
+    def of(self, client: str) -> Iterator[Order]:
+        """Return a client's requests in order. The client must have a request."""
+        return iter(self._lists[client])
+
+    def beyond(self, client: str, at: Order | None) -> Iterator[Order]:
+        """Return a client's requests after ``at`` in order, or all if ``at`` is None."""
+        mine = self._lists[client]
+        first = 0 if at is None else bisect_right(mine, at)
+        return map(mine.__getitem__, range(first, len(mine)))
+
 
 EVERYBODY: Mapping[str, float] = {}  # is offered, whatever credits are
 

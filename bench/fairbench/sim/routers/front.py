@@ -9,14 +9,12 @@ from fairbench.core import PS_PER_S
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.queue import HoldsRequests
 from fairbench.schedulers.params import make_params
-from fairbench.schedulers.peers.counters import Terms
-from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
+from fairbench.schedulers.peers.params import ROUTERS, RoutersParams, Terms
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
 from fairbench.sim.engine.replica import Replica
 from fairbench.sim.ingress import Ingress
-from fairbench.sim.routers.arrivals import arrivals
-from fairbench.sim.routers.ingresses import RouterIngresses
+from fairbench.sim.routers.ingresses import RouterIngresses, arrivals
 from fairbench.sim.routers.sharing import share
 from fairbench.sim.routers.split import SplitRouter
 from fairbench.streams import stream

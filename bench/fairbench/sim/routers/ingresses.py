@@ -1,20 +1,51 @@
-"""The ingresses of several routers before one simulated fleet, to its cluster one."""
+"""The ingresses of several routers before one simulated fleet, and the router of each arrival."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Many
 from functools import partial
+from itertools import accumulate
 from random import Random
 
 from fairbench.core import Request
+from fairbench.schedulers.peers.params import RoutersParams, shares
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.replica import Replica
 from fairbench.sim.ingress import Ingress
-from fairbench.sim.routers.arrivals import Arrives
 from fairbench.sim.routers.gossip import Gossip
 from fairbench.sim.routers.split import SplitRouter
 from fairbench.sim.sequence import Sequence
+from fairbench.streams import stream
+
+Arrives = Callable[[Request], int]
+"""The number of the router at which a request arrives; asked once for each, in order of arrival."""
+
+
+def arrivals(params: RoutersParams, number: int, clients: Many[str], seed: int) -> Arrives:
+    """Return a function that assigns requests of these clients to ``number`` routers.
+
+    A client's n-th request arrives at the same router whatever the others do.
+    """
+    bounds = list(accumulate(shares(params.skew, number)))
+    if params.form == "sticky":
+        homes = {client: _drawn(stream(0, f"home/{client}"), bounds) for client in clients}
+        return lambda request: homes[request.client]
+    turned = params.favourite == "each"
+    favourites = {client: place if turned else 0 for place, client in enumerate(clients)}
+    draws = {client: stream(seed, f"ingress/{client}") for client in clients}
+
+    def arrives(request: Request) -> int:
+        client = request.client
+        return (favourites[client] + _drawn(draws[client], bounds)) % number
+
+    return arrives
+
+
+def _drawn(rng: Random, bounds: Many[float]) -> int:
+    """Draw the index of a part, given the upper ``bounds`` of the parts."""
+    drawn = rng.random()
+    return next((at for at, bound in enumerate(bounds) if drawn < bound), len(bounds) - 1)
 
 
 class RouterIngresses:

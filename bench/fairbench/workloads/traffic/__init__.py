@@ -6,16 +6,14 @@ line here. A workload file names it: ``arrivals = { kind = "NAME", params = { ..
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import cache
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.errors.validation import explain
+from fairbench.errors.validation import explain, validated
 from fairbench.named import imported
 from fairbench.workloads.traffic.source import TrafficKind
 
@@ -49,14 +47,7 @@ def traffic_kind(name: str, params: Mapping[str, Any]) -> TrafficKind:
         if key not in known:
             raise unknown_name(f"parameter of arrivals {name}", key, known)
     try:
-        made: TrafficKind = kind(
-            _adapter(kind.Params).validate_json(json.dumps(dict(params)), strict=True)
-        )
+        made: TrafficKind = kind(validated(kind.Params, dict(params)))
     except ValidationError as error:
         raise UsageError(explain(error, f"arrivals.{name}")) from None
     return made
-
-
-@cache
-def _adapter(params_class: type) -> TypeAdapter[Any]:
-    return TypeAdapter(params_class)

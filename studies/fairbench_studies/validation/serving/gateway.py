@@ -10,8 +10,7 @@ from fairbench.schedulers.gateway.policies.infergrid_drr import InfergridDRR
 from fairbench.schedulers.gateway.policies.token_bucket import TokenBucket
 from fairbench.schedulers.gateway.queue import GatewayQueue, InOrder
 from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
-from fairbench.schedulers.gateway.saturation.detector import Detector
-from fairbench.schedulers.gateway.saturation.none import AlwaysRoom
+from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom, Detector
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.views import FleetView
 

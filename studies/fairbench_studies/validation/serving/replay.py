@@ -13,7 +13,7 @@ from fairbench.hardware.step_time import PS_PER_MS
 from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.records import Floats
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.fleet import SimFleet
+from fairbench.sim.front import SimFleet
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.sequence import NEVER, Sequence
 from fairbench_studies.validation.serving.closed_loop import (

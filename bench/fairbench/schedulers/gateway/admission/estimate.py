@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from fairbench.core import CostModel, Request
-from fairbench.schedulers.accounts.forgotten import MAX_CLIENTS
+from fairbench.schedulers.accounts.worker_credit import MAX_CLIENTS
 from fairbench.schedulers.gateway.admission.request_totals import NOBODY, RequestTotals
-from fairbench.schedulers.gateway.ordering.order import Matched
+from fairbench.schedulers.gateway.orders import Matched
 from fairbench.schedulers.gateway.params import Ahead
 from fairbench.schedulers.views import FleetView, WorkerLoad
 

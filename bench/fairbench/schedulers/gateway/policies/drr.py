@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Annotated
@@ -11,94 +12,96 @@ from annotated_types import Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import Request
-from fairbench.schedulers.base import Read, Setup, WaitingView
-from fairbench.schedulers.gateway.policy import FlowPolicy
-from fairbench.schedulers.gateway.price import PriceParams
+from fairbench.schedulers.base import WaitingView
+from fairbench.schedulers.gateway.shares import NextClient, ShareParams, SharePolicy
 
 
-class DRR(FlowPolicy):
+class DRR(SharePolicy):
     """Clients take turns; a turn grants a quantum, and requests go while it lasts.
 
     A client that has nothing left to send gives up what is left of its credit, and keeps a debt.
     Nobody starves: while two clients wait, what they have paid differs, over their weights, by less
     than a quantum and the price of the dearest request of each, if prices are not corrected. What
-    is paid is a price (``PriceParams``), not what the cluster does. InferGrid's "deficit round
-    robin" is another rule, ``infergrid-drr``.
+    is paid is a price (``PriceParams``), not what the cluster does. In a tree the turns of a tenant
+    are divided among those below it in the same way. InferGrid's "deficit round robin" is another
+    rule, ``infergrid-drr``.
     """
 
     name = "drr"
 
     @dataclass(frozen=True)
-    class Params(PriceParams):
-        """The parameters of deficit round robin. They extend those of ``PriceParams``.
+    class Params(ShareParams):
+        """The parameters of ``ShareParams``, and the ``quantum``.
 
-        ``quantum`` is the number of tokens that a turn grants a client of weight 1. ``weights``
-        override the experiment's weights for the clients that they name.
+        ``quantum`` is the number of tokens that a turn grants a client of weight 1.
         """
 
         quantum: Annotated[FiniteFloat, Gt(0)] = 2_000.0
-        weights: dict[str, Annotated[FiniteFloat, Gt(0)]] | None = None
+
+    params: Params
 
     def __init__(self, params: Params) -> None:
         self.params = params
         self.deficits: dict[str, float] = {}
-        self._rotation: list[str] = []  # the clients that wait, whose turn comes next first
-        self._turn: str | None = None  # whose it is now; the first of the rotation, if anybody's
+        self._rotation: defaultdict[str, list[str]] = defaultdict(list)
+        """The waiting nodes below each tenant, the next turn first."""
+        self._turn: dict[str, str] = {}  # by tenant: the node of the present turn, if any
         self._waiting: Collection[str] = ()
 
-    def prepare(self, setup: Setup) -> None:
-        super().prepare(setup.weighted(f"{self.name}.weights", self.params.weights))
-
     def on_arrival(self, request: Request, view: WaitingView, now_s: float) -> None:
-        client, self._waiting = request.client, view.clients()
-        if client not in self._waiting:
-            self._leave(client)  # its last request was withdrawn
-            self._rotation.append(client)
+        self._waiting = view.clients()
+        super().on_arrival(request, view, now_s)
 
-    def next_flow(self, view: WaitingView, now_s: float) -> str:
-        for client in [one for one in self._rotation if one not in self._waiting]:
-            self._leave(client)
-        if self._turn is not None:
-            if self.deficits[self._turn] >= self.params.of(view.oldest(self._turn)):
-                return self._turn
-            self._rotation.append(self._rotation.pop(0))
-        self._turn = self._next_turn(view)
-        return self._turn
+    def enter(self, tenant: str, node: str) -> None:
+        self._leave(tenant, node)  # its last request may have been withdrawn
+        self._rotation[tenant].append(node)
 
-    def _next_turn(self, view: WaitingView) -> str:
-        """Give quanta in rotation until a client can pay, computed in one step.
+    def next_node(
+        self, tenant: str, nodes: Collection[str], view: WaitingView, client: NextClient
+    ) -> str:
+        def price(node: str) -> float:
+            return self.params.of(view.oldest(client(node)))
+
+        rotation = self._rotation[tenant]
+        for node in [one for one in rotation if one not in nodes]:
+            self._leave(tenant, node)
+        if (turn := self._turn.get(tenant)) is not None:
+            if self.deficits[turn] >= price(turn):
+                return turn
+            rotation.append(rotation.pop(0))
+        self._turn[tenant] = self._next_turn(rotation, price)
+        return self._turn[tenant]
+
+    def _next_turn(self, rotation: list[str], price: Callable[[str], float]) -> str:
+        """Give quanta in rotation until a node can pay, computed in one step.
 
         Until then each turn has been granted a quantum, and has passed.
         """
-        rounds = {client: self._rounds(client, view) for client in self._rotation}
+        rounds = {node: self._rounds(node, price(node)) for node in rotation}
         least = min(rounds.values())
-        first = next(index for index, one in enumerate(self._rotation) if rounds[one] == least)
-        for index, client in enumerate(self._rotation):
-            self.deficits[client] += (least - (index > first)) * self._quantum(client)
-        self._rotation = self._rotation[first:] + self._rotation[:first]
-        return self._rotation[0]
+        first = next(index for index, one in enumerate(rotation) if rounds[one] == least)
+        for index, node in enumerate(rotation):
+            self.deficits[node] += (least - (index > first)) * self._quantum(node)
+        rotation[:] = rotation[first:] + rotation[:first]
+        return rotation[0]
 
-    def _rounds(self, client: str, view: WaitingView) -> int:
-        missing = self.params.of(view.oldest(client)) - self.deficits[client]
-        return max(1, ceil(missing / self._quantum(client)))
+    def _rounds(self, node: str, price: float) -> int:
+        return max(1, ceil((price - self.deficits[node]) / self._quantum(node)))
 
-    def _leave(self, client: str) -> None:
-        self.deficits[client] = min(0.0, self.deficits.get(client, 0.0))
-        if client in self._rotation:
-            self._rotation.remove(client)
-        if client == self._turn:
-            self._turn = None
+    def _leave(self, tenant: str, node: str) -> None:
+        self.deficits[node] = min(0.0, self.deficits.get(node, 0.0))
+        if node in self._rotation[tenant]:
+            self._rotation[tenant].remove(node)
+        if node == self._turn.get(tenant):
+            del self._turn[tenant]
 
-    def _quantum(self, client: str) -> float:
-        return self.params.quantum * self.setup.weight(client)
+    def _quantum(self, node: str) -> float:
+        return self.params.quantum * self.setup.weight(node)
 
-    def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
-        self.deficits[request.client] -= self.params.of(request)
-        if request.client not in self._waiting:
-            self._leave(request.client)
-
-    def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
-        self.deficits[request.client] -= self.params.correction(request, read, output_tokens)
+    def charge(self, tenant: str, node: str, price: float, *, sent: bool) -> None:
+        self.deficits[node] -= price
+        if sent and node not in self.siblings(tenant, self._waiting):
+            self._leave(tenant, node)
 
     def balances(self) -> Mapping[str, float]:
         return self.deficits

@@ -11,8 +11,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Read, WaitingView
-from fairbench.schedulers.gateway.policy import FlowPolicy, earliest
-from fairbench.schedulers.gateway.price import PriceParams
+from fairbench.schedulers.gateway.policy import FlowPolicy, PriceParams, earliest
 
 
 class LlmdVTC(FlowPolicy):

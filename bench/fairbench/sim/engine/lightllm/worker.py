@@ -23,18 +23,14 @@ from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.load_cap import load_cap
 from fairbench.sim.clock import DECIDE, END, Clock
-from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.engine.batch import BatchView, RunningBatch
 from fairbench.sim.engine.decode_run import DecodeRun
-from fairbench.sim.engine.frontend import FrontendQueue
+from fairbench.sim.engine.frontend import FrontendQueue, WakeUp
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.lightllm.fit import FitTest
-from fairbench.sim.engine.lightllm.memory import Memory
-from fairbench.sim.engine.lightllm.minibatch import fill_minibatch
+from fairbench.sim.engine.lightllm.minibatch import FitTest, Memory, fill_minibatch
 from fairbench.sim.engine.prefill import Prefill, report_prompts
-from fairbench.sim.engine.running_view import BatchView
 from fairbench.sim.engine.sglang.admission import shares_of
 from fairbench.sim.engine.waiting import WaitingQueue
-from fairbench.sim.engine.wake import WakeUp
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.stretch import Stretch
 from fairbench.sim.sequence import FINISHED, Sequence

@@ -10,8 +10,7 @@ from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.sglang.admission import PrefillPass
-from fairbench.sim.engine.sglang.retraction import Retraction
-from fairbench.sim.engine.sglang.token_ratio import NewTokenRatio
+from fairbench.sim.engine.sglang.retraction import NewTokenRatio, Retraction
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.kv_node import KVNode
 from fairbench.sim.sequence import Sequence

@@ -15,19 +15,17 @@ from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import never
 from fairbench.schedulers.load_cap import load_cap
 from fairbench.sim.clock import END, Clock
-from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.engine.batch import BatchView, RunningBatch
 from fairbench.sim.engine.decode_run import DecodeRun
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.prefill import Prefill, report_prompts
-from fairbench.sim.engine.running_view import BatchView
 from fairbench.sim.engine.sglang.admission import PrefillPass, run_selection, shares_of
 from fairbench.sim.engine.sglang.pass_interval import PassInterval
 from fairbench.sim.engine.sglang.preemption import Preemption
-from fairbench.sim.engine.sglang.retraction import Retraction
+from fairbench.sim.engine.sglang.retraction import NewTokenRatio, Retraction
 from fairbench.sim.engine.sglang.sequence_memory import store_outputs, store_prompt
-from fairbench.sim.engine.sglang.token_ratio import NewTokenRatio
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.kv_node import KVNode
 from fairbench.sim.records.service_log import ServiceLog

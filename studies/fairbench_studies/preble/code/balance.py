@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import inf
 from typing import Protocol
 
-from fairbench.schedulers.routing.preble_code_load import CodeLoad
 from fairbench.schedulers.routing.preble_scaling import key_portion
 from fairbench.schedulers.routing.preble_tree import PrebleNode
+from fairbench_studies.preble.code.load import CodeLoad
 
 
 class BalanceParams(Protocol):

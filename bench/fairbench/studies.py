@@ -19,20 +19,26 @@ def study(module: str, what: str) -> Any:
 
     Raises UsageError, which begins with ``what``, if there is none or it is of another version.
     """
-    if find_spec(PACKAGE) is None:
-        folder = _folder()
-        if folder is None:
-            raise UsageError(
-                f"{what}: needs the package of the studies, which is not installed: run "
-                "it in a clone of the repository, or pip install 'fairbench-llm[studies]'"
-            )
-        sys.path.append(str(folder))
+    need_studies(what)
     try:
         return import_module(f"{PACKAGE}.{module}")
     except ImportError as error:
         raise UsageError(
             f"{what}: the installed studies do not fit this version of fairbench: {error}"
         ) from error
+
+
+def need_studies(what: str) -> None:
+    """Make the studies importable. Raises UsageError, which begins with ``what``, without any."""
+    if find_spec(PACKAGE) is not None:
+        return
+    folder = _folder()
+    if folder is None:
+        raise UsageError(
+            f"{what}: needs the package of the studies, which is not installed: run "
+            "it in a clone of the repository, or pip install 'fairbench-llm[studies]'"
+        )
+    sys.path.append(str(folder))
 
 
 def _folder() -> Path | None:

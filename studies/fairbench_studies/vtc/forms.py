@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from fairbench.core import Request
+from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.account import Account
+from fairbench.schedulers.charging.gpu_time import GPU_TIME
 from fairbench.schedulers.charging.tokens import Prices, TokenCharging
+from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.sharing import Sharing
-
-Form = Literal["paper", "artifact", "artifact-2023"]
 
 
 class ArtifactCharging(TokenCharging):
@@ -65,8 +66,18 @@ class EarlyArtifactCharging(ArtifactCharging):
     charges_at_finish = False
 
 
-FORMS: Mapping[Form, type[TokenCharging]] = {
-    "paper": TokenCharging,
-    "artifact": ArtifactCharging,
-    "artifact-2023": EarlyArtifactCharging,
-}
+FORMS = {"artifact": ArtifactCharging, "artifact-2023": EarlyArtifactCharging}
+
+
+def charging_form(name: str, params: VTC.Params) -> type[TokenCharging]:
+    """Return the form in which ``params`` charge tokens.
+
+    Raises UsageError, which names the scheduler, for a setting that the artifact's code lacks.
+    """
+    if params.tenants is not None:
+        raise UsageError(f"{name}.tenants: cannot be combined with form = {params.form!r}")
+    if params.charge == GPU_TIME:
+        raise UsageError(
+            f"{name}.charge = {GPU_TIME!r}: cannot be combined with {name}.form or {name}.sharing"
+        )
+    return FORMS[params.form]

@@ -6,9 +6,9 @@ import pytest
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Running
-from fairbench.schedulers.local.edf_textbook import TextbookEDF, victims
 from fairbench_studies.kit.claim import Verdict
 from fairbench_studies.textbook.claims import judge_listing, judge_textbook, played
+from fairbench_studies.textbook.edf import TextbookEDF, victims
 from fairbench_studies.textbook.replica import InOrder, Replica, printed_load
 
 

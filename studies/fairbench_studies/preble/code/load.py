@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from itertools import islice
 from statistics import median
 
-from fairbench.schedulers.routing.preble_code_tree import CodeTree, KeyCount
-from fairbench.schedulers.routing.preble_eviction import EVICTION_SCAN_NODES
+from fairbench.schedulers.routing.preble_costs import EVICTION_SCAN_NODES
 from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
+from fairbench_studies.preble.code.tree import CodeTree, KeyCount
 
 TPOTS = 200  # times per output token of which the median is taken
 

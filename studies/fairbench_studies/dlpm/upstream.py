@@ -9,7 +9,7 @@ from typing import Literal
 from fairbench.core import Request
 from fairbench.schedulers.base import Scan, WaitingView
 from fairbench.schedulers.local.dlpm import DLPM
-from fairbench.schedulers.local.dlpm_reordered import ReorderedDLPM
+from fairbench.schedulers.local.dlpm_edf import ReorderedDLPM
 
 
 class UpstreamDLPM(ReorderedDLPM):

@@ -8,16 +8,14 @@ from typing import Annotated, NamedTuple
 from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
 
-from fairbench.core import Prompt, Request, Segment
-from fairbench.schedulers.base import Router
-from fairbench.schedulers.routing.fleet import Fleet
-from fairbench.schedulers.routing.preble_code_balance import CodeBalance
-from fairbench.schedulers.routing.preble_code_load import CodeGpu, CodeLoad
-from fairbench.schedulers.routing.preble_code_tree import CodeTree
+from fairbench.core import Request, Segment
+from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.preble_load import TimeModel
 from fairbench.schedulers.routing.preble_scaling import key_portion
-from fairbench.schedulers.routing.preble_tree import PrebleNode
-from fairbench.schedulers.routing.preble_waits import Waits
+from fairbench.schedulers.routing.preble_tree import PrebleNode, Waits
+from fairbench_studies.preble.code.balance import CodeBalance
+from fairbench_studies.preble.code.load import CodeGpu, CodeLoad
+from fairbench_studies.preble.code.tree import CodeTree
 
 
 class _Sent(NamedTuple):
@@ -28,7 +26,7 @@ class _Sent(NamedTuple):
     at_s: float
 
 
-class PrebleE2Code(Router):
+class PrebleE2Code(PrefixRouter):
     """E2 of the published code: GPUs are *allocated* to nodes, and load is counted at key nodes.
 
     A request whose own leaf is shorter than what is above it goes to the GPUs allocated to the
@@ -43,7 +41,7 @@ class PrebleE2Code(Router):
     """
 
     name = "preble-e2-code"
-    wants_evictions = True
+    _tree: CodeTree
 
     @dataclass(frozen=True)
     class Params:
@@ -75,7 +73,7 @@ class PrebleE2Code(Router):
     def __init__(self, params: Params, workers: int) -> None:
         self.params = params
         self._times = TimeModel.of(params, 0)
-        self._fleet = Fleet(workers)
+        super().__init__(workers)
         self._tree = CodeTree()
         self._requests = 0
         self._sent: dict[int, _Sent] = {}
@@ -147,17 +145,10 @@ class PrebleE2Code(Router):
         if began_s is not None and output.length > 1 and now_s > began_s:
             self._gpus[worker].decoded((now_s - began_s) / (output.length - 1))
 
-    def on_evict(self, prefix: Prompt, evicted_tokens: int, worker: int, now_s: float) -> None:
-        self._tree.evict(prefix, evicted_tokens, worker)
-
     def on_worker_join(self, worker: int, now_s: float) -> None:
-        self.on_worker_leave(worker, now_s)
-        self._fleet.join(worker)
+        super().on_worker_join(worker, now_s)
         self._gpus[worker] = self._gpu()
 
-    def on_worker_leave(self, worker: int, now_s: float) -> None:
-        if worker in self._fleet:
-            self._fleet.leave(worker)
-            self._sent = {r: sent for r, sent in self._sent.items() if sent.worker != worker}
-            self._tree.purge(worker)
-            del self._gpus[worker]
+    def left(self, worker: int) -> None:
+        self._sent = {r: sent for r, sent in self._sent.items() if sent.worker != worker}
+        del self._gpus[worker]

@@ -1,0 +1,1 @@
+"""Preble as its authors published it: a router and a local scheduler ([Preble code])."""
