@@ -265,11 +265,11 @@ READS = re.compile(
 )
 READERS = {
     "config/toml.py": "tomllib.loads: a value on the command line",
-    "execute/drivers/calling.py": "open: records that this process has just written",
+    "execute/drivers/remote_process.py": "open: records that this process has just written",
     "execute/on_ray/cluster.py": "pickle.loads: what our own task returned",
-    "execute/on_ray/keeper.py": "json.loads, open: our own probe's answer; a server's log",
-    "execute/on_ray/luggage.py": "read_bytes: regular files, copied and not parsed",
-    "execute/on_ray/node.py": "pickle.loads, read_bytes: our own task, and what it saved",
+    "execute/on_ray/replicas.py": "json.loads, open: our own probe's answer; a server's log",
+    "execute/sent_files.py": "read_bytes: regular files, copied and not parsed",
+    "execute/on_ray/tasks.py": "pickle.loads, read_bytes: our own task, and what it saved",
     "hardware/catalogue.py": "json.loads, read_text: bundled profiles",
     "live/plugins/config.py": "json.loads: a variable of the environment",
     "live/processes/http.py": "json.load, open: the answer of a server",

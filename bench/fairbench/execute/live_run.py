@@ -14,12 +14,11 @@ from typing import NamedTuple
 from fairbench.config import ExperimentSpec
 from fairbench.errors import FairbenchError
 from fairbench.execute.context import RunContext
-from fairbench.execute.drivers.far import CrewFar, address_facing
-from fairbench.execute.drivers.here import CrewHere
 from fairbench.execute.drivers.sharded import ShardedDrive
+from fairbench.execute.drivers.start import LocalCrew, RemoteCrew, address_facing
 from fairbench.execute.files_read import files_of
 from fairbench.execute.interruption import Interrupted
-from fairbench.execute.on_ray.luggage import Luggage
+from fairbench.execute.sent_files import SentFiles
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import Workers
 from fairbench.live.launchers.base import Wanted
@@ -83,15 +82,15 @@ def _driving(spec: ExperimentSpec, options: LiveOptions, context: RunContext) ->
     """Yield a drive from this machine or from a launcher's places."""
     if (launcher := options.driver_launcher) is None:
         alone = options.drivers == 1
-        yield _Driving(drive_here if alone else ShardedDrive(CrewHere(options.drivers)))
+        yield _Driving(drive_here if alone else ShardedDrive(LocalCrew(options.drivers)))
         return
-    luggage = Luggage.with_files(files_of(spec))
+    sent_files = SentFiles.with_files(files_of(spec))
     wanted = Wanted(options.drivers, spread=True, name="driver", asked="--drivers {}")
     with launcher.places(
         wanted, timeout_s=options.ready_timeout_s, interrupted=context.interrupted
     ) as places:
         address = address_facing(places[0].host)
-        yield _Driving(ShardedDrive(CrewFar(places, address, luggage)), address)
+        yield _Driving(ShardedDrive(RemoteCrew(places, address, sent_files)), address)
 
 
 @contextmanager

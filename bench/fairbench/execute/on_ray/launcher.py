@@ -13,9 +13,8 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.child import Child, start_child
 from fairbench.execute.on_ray.cluster import AUTO
 from fairbench.execute.on_ray.connection import Connected, Unreachable
-from fairbench.execute.on_ray.far import FarPlace, Line, ReplicaLost
-from fairbench.execute.on_ray.keeper import Found
-from fairbench.execute.on_ray.replicas import Bundles, Close, Placed, Placing, serve
+from fairbench.execute.on_ray.remote_places import RemotePlace, ReplicaCalls, ReplicaLost
+from fairbench.execute.on_ray.replicas import Bundles, Close, Found, Placed, Placing, serve
 from fairbench.live.launchers import probe
 from fairbench.live.launchers.base import PATIENCE_S, Wanted
 from fairbench.live.processes.place import Place
@@ -66,8 +65,8 @@ class RayLauncher:
         try:
             child.pipe.send(Bundles(wanted.replicas, wanted.gpus, wanted.spread))
             placed = self._placed(child, wanted, timeout_s, interrupted)
-            with Line.to(child.pipe, placed.hosts) as line:
-                yield _fit_places(line, placed, wanted)
+            with ReplicaCalls.to(child.pipe, placed.hosts) as calls:
+                yield _fit_places(calls, placed, wanted)
         finally:
             _dismiss(child)
 
@@ -103,11 +102,11 @@ class RayLauncher:
             raise RunFailed(f"the Ray cluster at {self._address} was lost") from None
 
 
-def _fit_places(line: Line, placed: Placed, wanted: Wanted) -> list[FarPlace]:
+def _fit_places(calls: ReplicaCalls, placed: Placed, wanted: Wanted) -> list[RemotePlace]:
     """Return the places after a check that all nodes have equal software."""
     modules = tuple(probe.engine_modules(wanted))
     asked = [
-        line.call(number, "find", wanted.python, wanted.chosen, modules)
+        calls.call(number, "find", wanted.python, wanted.chosen, modules)
         for number in range(wanted.replicas)
     ]
     places, versions = [], {}
@@ -121,7 +120,7 @@ def _fit_places(line: Line, placed: Placed, wanted: Wanted) -> list[FarPlace]:
                 f"node {host}: Ray has no GPU on this node, and tp = {wanted.gpus} needs one"
             )
         versions[f"node {host}, for {wanted.name}-{number}"] = found.versions
-        places.append(FarPlace(line, number, found.python))
+        places.append(RemotePlace(calls, number, found.python))
     probe.check_alike(versions, wanted)
     return places
 
