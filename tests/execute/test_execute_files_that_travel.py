@@ -10,10 +10,10 @@ from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
 from fairbench.execute.executor import Reading, Saving
 from fairbench.execute.executors import executor_named
-from fairbench.execute.files_read import files_of
 from fairbench.execute.local_processes import LocalProcesses
 from fairbench.execute.on_ray import cluster
 from fairbench.execute.sent_files import SentFiles
+from fairbench.execute.simulations import files_of
 
 COST = "def cost(input_tokens, output_tokens):\n    return input_tokens + output_tokens\n"
 

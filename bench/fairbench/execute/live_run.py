@@ -16,9 +16,9 @@ from fairbench.errors import FairbenchError
 from fairbench.execute.context import RunContext
 from fairbench.execute.drivers.sharded import ShardedDrive
 from fairbench.execute.drivers.start import LocalCrew, RemoteCrew, address_facing
-from fairbench.execute.files_read import files_of
 from fairbench.execute.interruption import Interrupted
 from fairbench.execute.sent_files import SentFiles
+from fairbench.execute.simulations import files_of
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import Workers
 from fairbench.live.launchers.base import Wanted

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 from fairbench.config import ExperimentSpec, identity
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Saving, Task
-from fairbench.execute.files_read import files_of
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.outcomes import FailedPoint, keep_outcome, tell_ended
-from fairbench.execute.simulations import simulation
+from fairbench.execute.simulations import files_of, simulation
 from fairbench.results.comparison import alone_key
 from fairbench.results.grid import experiment_tables, point_names
 from fairbench.results.sweep_store import SweepStore, save_alone

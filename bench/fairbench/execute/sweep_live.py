@@ -17,7 +17,7 @@ from fairbench.errors import FairbenchError
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure, attempt
 from fairbench.execute.interruption import Interruption
-from fairbench.execute.live_points import LivePoint, by_workers
+from fairbench.execute.live_options import LivePoint, by_workers
 from fairbench.execute.live_run import cluster_in, run_live_in
 from fairbench.execute.outcomes import FailedPoint, keep_outcome, tell_ended
 from fairbench.live.backends.base import LiveOptions

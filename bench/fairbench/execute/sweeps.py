@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed
 from fairbench.execute.context import RunContext
-from fairbench.execute.live_points import live_points_left
+from fairbench.execute.live_options import live_points_left
 from fairbench.execute.outcomes import FailedPoint
 from fairbench.execute.sweep_jobs import jobs_left, run_jobs
 from fairbench.results.comparison import SchedulerResults, compare_sweep
