@@ -27,20 +27,21 @@ from fairbench.execute.drivers.sharded import Driver, ShardedDrive, Team, Writte
 from fairbench.execute.drivers.start import LocalCrew
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
-from fairbench.live.driver.clocks import Comparison, Offset, compare
 from fairbench.live.driver.drive import DriveResult, drive
-from fairbench.live.driver.journal import Journal
 from fairbench.live.driver.shards import (
     CLOCK_FILE,
     FOLDER,
+    Comparison,
+    Offset,
     Shard,
     clocks,
+    compare,
     corrected,
     merge,
     write_clock,
 )
 from fairbench.live.driver.target import Target
-from fairbench.live.records import ProgramRecord, RequestRecord, read_records
+from fairbench.live.records import Journal, ProgramRecord, RequestRecord, read_records
 
 EMULATED = ["run", "--backend", "emulator", "--dp", "2", "--workload", "chat", "--scenario", "none"]
 SHORT = [*EMULATED, "--clients", "3", "--num-programs", "1", "--time-scale", "8"]

@@ -16,12 +16,11 @@ from fairbench.live.backends.registry import live_backend
 from fairbench.live.backends.workers import Workers, running_workers
 from fairbench.live.driver.drive import DriveProgress, DriveResult, drive
 from fairbench.live.driver.target import Target
-from fairbench.live.objectives import objectives
 from fairbench.live.outcome import outcome, write_served
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.router import running_router
 from fairbench.live.processes.start import Server
-from fairbench.live.sent_names import sent_names
+from fairbench.live.sent_names import objectives, sent_names
 from fairbench.results.run_folder import run_folder
 from fairbench.results.run_result import RunResult
 

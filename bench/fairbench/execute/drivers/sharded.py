@@ -17,11 +17,18 @@ from typing import Any, NamedTuple, Protocol
 from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed
 from fairbench.execute.drivers.process import Begin, Failed, ReadClock, Ready, Stop
-from fairbench.live.driver.clocks import Comparison, Offset, compare
 from fairbench.live.driver.drive import DriveProgress, DriveResult
-from fairbench.live.driver.journal import Journal
-from fairbench.live.driver.shards import FOLDER, Shard, merge, write_clock
+from fairbench.live.driver.shards import (
+    FOLDER,
+    Comparison,
+    Offset,
+    Shard,
+    compare,
+    merge,
+    write_clock,
+)
 from fairbench.live.driver.target import Target
+from fairbench.live.records import Journal
 
 POLL_S = 0.1
 LEAD_S = 0.2  # from telling them all when to start to the start

@@ -14,13 +14,11 @@ from aiohttp import web
 
 from fairbench.errors import RunFailed
 from fairbench.live.emulator.calls import BadRequest
-from fairbench.live.emulator.config import EmulatorConfig
 from fairbench.live.emulator.generate_api import EmulatedGenerate
 from fairbench.live.emulator.generation import Generation
-from fairbench.live.emulator.info import model_card, models, server_info
-from fairbench.live.emulator.metrics import registry_of
 from fairbench.live.emulator.openai_api import EmulatedChat, EmulatedCompletions
-from fairbench.live.emulator.worker import EmulatedWorker, build
+from fairbench.live.emulator.pages import model_card, models, registry_of, server_info
+from fairbench.live.emulator.worker import EmulatedWorker, EmulatorConfig, build
 from fairbench.live.headers import WORKER
 from fairbench.live.http_server import MAX_BODY_BYTES, listening, metrics_page, parsed
 from fairbench.live.json_errors import errors_as_json, no_such_model

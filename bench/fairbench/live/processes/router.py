@@ -12,7 +12,6 @@ from fairbench.config import ExperimentSpec
 from fairbench.config.flags.texts import weight_flags
 from fairbench.config.router_command import PORTS, filled
 from fairbench.config.toml import toml_value
-from fairbench.live.objectives import objective_flags
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
 from fairbench.live.processes.http import status_of
 from fairbench.live.processes.place import HERE, LocalPlace
@@ -23,7 +22,7 @@ from fairbench.live.processes.start import (
     start_all,
     stop_all,
 )
-from fairbench.live.sent_names import sent_weights
+from fairbench.live.sent_names import objective_flags, sent_weights
 from fairbench.schedulers.gateway.params import ADMISSION, admission_params
 from fairbench.schedulers.params import as_settings
 
