@@ -26,7 +26,7 @@ from fairbench.live.driver.drive import drive
 from fairbench.live.driver.shards import FOLDER, clocks
 from fairbench.live.driver.target import Target
 from fairbench.live.processes.addresses import LOOPBACK
-from fairbench.live.processes.place import LocalPlace
+from fairbench.live.processes.process import LocalPlace
 from fairbench.live.records import read_records
 
 SCALE = 5.0

@@ -17,7 +17,7 @@ from fairbench.live.backends.registry import check_live, live_backend
 from fairbench.live.launchers import probe
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.launchers.command import CommandLauncher
-from fairbench.live.processes.place import LocalPlace
+from fairbench.live.processes.process import LocalPlace
 from fairbench.live.processes.server_python import ServerPython
 
 STAND_IN = "env FAIRBENCH_TEST_HOST={host} sh -c"

@@ -160,7 +160,7 @@ def test_a_taken_port_is_replaced_by_another(tmp_path, monkeypatch):
         taken.bind(("127.0.0.1", 0))
         offers = iter([[taken.getsockname()[1]]])
         monkeypatch.setattr(
-            "fairbench.live.processes.place.free_ports",
+            "fairbench.live.processes.process.free_ports",
             lambda n: next(offers, None) or free_ports(n),
         )
         (server,) = start_all([recipe("worker")], tmp_path, timeout_s=WAIT_S)
@@ -176,7 +176,7 @@ def test_a_port_that_is_always_taken_is_an_error(tmp_path, monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setattr(
-            "fairbench.live.processes.place.free_ports", lambda _: [taken.getsockname()[1]]
+            "fairbench.live.processes.process.free_ports", lambda _: [taken.getsockname()[1]]
         )
         with pytest.raises(RunFailed, match="worker ended with exit code 1"):
             start_all([recipe("worker")], tmp_path, timeout_s=WAIT_S)

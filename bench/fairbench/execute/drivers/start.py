@@ -20,7 +20,7 @@ from fairbench.execute.drivers import remote_process
 from fairbench.execute.drivers.process import serve
 from fairbench.execute.drivers.sharded import Driver
 from fairbench.execute.sent_files import SentFiles
-from fairbench.live.processes.place import Place, Process
+from fairbench.live.processes.process import Place, Process
 
 
 @dataclass(frozen=True, slots=True)

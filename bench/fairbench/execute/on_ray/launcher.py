@@ -17,7 +17,7 @@ from fairbench.execute.on_ray.remote_places import RemotePlace, ReplicaCalls, Re
 from fairbench.execute.on_ray.replicas import Bundles, Close, Found, Placed, Placing, serve
 from fairbench.live.launchers import probe
 from fairbench.live.launchers.base import PATIENCE_S, Wanted
-from fairbench.live.processes.place import Place
+from fairbench.live.processes.process import Place
 
 POLL_S = 0.2
 DISMISS_S = 90.0
@@ -54,13 +54,6 @@ class RayLauncher:
         timeout_s: float = PATIENCE_S,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Sequence[Place]]:
-        """Yield places on nodes with equal software.
-
-        Args:
-            wanted: Servers that the experiment needs.
-            timeout_s: Longest wait for the cluster to give the places, in seconds.
-            interrupted: Function that returns whether the wait is to end.
-        """
         child = start_child(serve, self._address)
         try:
             child.pipe.send(Bundles(wanted.replicas, wanted.gpus, wanted.spread))

@@ -14,8 +14,7 @@ from typing import Any, Self
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.on_ray.replicas import Answer, Broken, Call, Looked
-from fairbench.live.processes.place import Process
-from fairbench.live.processes.process import GRACE_S, REAPER_MARGIN_S, log_end
+from fairbench.live.processes.process import GRACE_S, REAPER_MARGIN_S, Process, log_end
 
 LOOK_S = 0.2
 ASK_S = 60.0
@@ -119,21 +118,17 @@ class RemotePlace:
 
     @property
     def host(self) -> str:
-        """The node's address."""
         return self.calls.hosts[self.number]
 
     @property
     def listen(self) -> str:
-        """The address on which servers listen, equal to the host's."""
         return self.host
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the actor is gone, for example together with its node."""
         return self.number in self.calls.lost
 
     def free_ports(self, count: int) -> list[int]:
-        """Return free ports that the node reports."""
         try:
             found: list[int] = self.calls.call(self.number, "free_ports", count).result(ASK_S)
         except (ReplicaLost, TimeoutError):
@@ -143,13 +138,6 @@ class RemotePlace:
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> Process:
-        """Start a process through the node's actor.
-
-        Args:
-            command: Words of the command.
-            log_path: File for the output of the process.
-            environment: Environment variables of the process.
-        """
         return RemoteProcess(self, command, log_path, environment)
 
 
@@ -181,7 +169,6 @@ class RemoteProcess:
 
     @property
     def ending(self) -> str:
-        """The exit code, or a note that the node is gone."""
         if self._place.is_lost:
             return f"its node, {self._place.host}"
         return f"exit code {self.exit_code}"
@@ -204,16 +191,13 @@ class RemoteProcess:
         self.exit_code = exit_code
 
     def log_tail(self) -> str:
-        """Return the last log lines that were received here."""
         return log_end(self._log_path, self._log_start)
 
     def ask_to_stop(self) -> None:
-        """Ask the actor to end the process."""
         if self.exit_code is None:
             self._call("stop")
 
     def stop(self) -> None:
-        """Ask the actor to end the process and wait for the end, unless the process is lost."""
         if self.exit_code is not None:
             return
         with suppress(ReplicaLost, UsageError, TimeoutError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 from uuid import uuid4
@@ -10,7 +10,6 @@ from uuid import uuid4
 import msgspec
 import numpy as np
 
-from fairbench.live.emulator.endings import NO_STOPS, Stops
 from fairbench.live.emulator.text import Text
 from fairbench.live.emulator.token_streams import Ids
 from fairbench.live.headers import (
@@ -40,6 +39,18 @@ class StopFields(msgspec.Struct, kw_only=True):
     stop_token_ids: list[int] | None = None
     no_stop_trim: bool | None = None
     stream_interval: Count | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """The texts and tokens that end an output early. ``keep`` leaves the match in the text."""
+
+    texts: Sequence[str] = ()
+    tokens: frozenset[int] = frozenset()
+    keep: bool = False
+
+
+NO_STOPS = Stops()
 
 
 class BadRequest(Exception):

@@ -18,8 +18,7 @@ from fairbench.live.emulator.calls import (
     stops_of,
     tokens_of,
 )
-from fairbench.live.emulator.endings import LENGTH, STOP
-from fairbench.live.emulator.generation import Generation
+from fairbench.live.emulator.generation import LENGTH, STOP, Generation
 from fairbench.live.emulator.text import Text
 
 
@@ -40,12 +39,9 @@ class EmulatedGenerate:
     """SGLang's generate API, in which every chunk repeats the output so far (the default)."""
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        """Parse a request into a call. Raises BadRequest.
+        """Parse the body ``raw`` and the ``headers``; ``text`` encodes a prompt that is text.
 
-        Args:
-            raw: Body of the request, as JSON.
-            headers: Headers of the request.
-            text: Tokenizer for a prompt that is text.
+        Raises BadRequest.
         """
         body = decoded(raw, _Body)
         prompt = body.input_ids or body.text

@@ -11,9 +11,8 @@ from time import monotonic
 import numpy as np
 
 from fairbench.core import PS_PER_S, Request
-from fairbench.live.emulator.calls import BadRequest, EmulatedCall
-from fairbench.live.emulator.endings import NO_STOPS, Ending, ending_of
-from fairbench.live.emulator.generation import Generation
+from fairbench.live.emulator.calls import NO_STOPS, BadRequest, EmulatedCall
+from fairbench.live.emulator.generation import Ending, Generation, ending_of
 from fairbench.live.emulator.kv_blocks import PublishingCache
 from fairbench.live.emulator.text import Text
 from fairbench.live.emulator.token_streams import Ids, TokenStreams

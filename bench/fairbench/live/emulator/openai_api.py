@@ -106,12 +106,9 @@ class EmulatedCompletions(_OpenAIApi):
     object_name = chunk_name = "text_completion"
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        """Parse a request into a call. Raises BadRequest.
+        """Parse the body ``raw`` and the ``headers``; ``text`` encodes a prompt that is text.
 
-        Args:
-            raw: Body of the request, as JSON.
-            headers: Headers of the request.
-            text: Tokenizer for a prompt that is text.
+        Raises BadRequest.
         """
         body = decoded(raw, _Completion)
         return _call(body, tokens_of(body.prompt, text), body.max_tokens, headers)
@@ -132,12 +129,9 @@ class EmulatedChat(_OpenAIApi):
     object_name, chunk_name = "chat.completion", "chat.completion.chunk"
 
     def call(self, raw: bytes, headers: Mapping[str, str], text: Text) -> EmulatedCall:
-        """Parse a request into a call. Raises BadRequest.
+        """Parse the body ``raw`` and the ``headers``; ``text`` encodes the text of all turns.
 
-        Args:
-            raw: Body of the request, as JSON.
-            headers: Headers of the request.
-            text: Tokenizer for the text of all turns.
+        Raises BadRequest.
         """
         body = decoded(raw, _Chat)
         if not body.messages:

@@ -7,14 +7,13 @@ from contextlib import contextmanager
 
 from fairbench.live.launchers.base import PATIENCE_S, Wanted
 from fairbench.live.processes.gpus import server_gpus
-from fairbench.live.processes.place import LocalPlace, Place
+from fairbench.live.processes.process import LocalPlace, Place
 
 
 class LocalLauncher:
     """Gives each replica its own GPUs on this machine."""
 
     def check(self, wanted: Wanted) -> None:
-        """Check that the Python and the GPUs are available."""
         self._places(wanted)
 
     @contextmanager
@@ -25,13 +24,6 @@ class LocalLauncher:
         timeout_s: float = PATIENCE_S,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> Iterator[Sequence[Place]]:
-        """Yield the places, which are available at once.
-
-        Args:
-            wanted: Servers that the experiment needs.
-            timeout_s: Patience in seconds; not used by this launcher.
-            interrupted: Not used by this launcher.
-        """
         yield self._places(wanted)
 
     def _places(self, wanted: Wanted) -> list[LocalPlace]:

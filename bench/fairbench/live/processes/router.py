@@ -14,7 +14,7 @@ from fairbench.config.router_command import PORTS, filled
 from fairbench.config.toml import toml_value
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
 from fairbench.live.processes.http import status_of
-from fairbench.live.processes.place import HERE, LocalPlace
+from fairbench.live.processes.process import HERE, LocalPlace
 from fairbench.live.processes.start import (
     HEALTH_TIMEOUT_S,
     Recipe,

@@ -85,7 +85,6 @@ class TotalsByClient(Collector):
         return totals
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics for Prometheus."""
         by_client = (
             {**self._totals, OTHERS: self._others} if self._others.requests else self._totals
         )
@@ -114,7 +113,6 @@ class Held(Collector):
         self._ingress = ingress
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics for Prometheus."""
         held = self._ingress.held()
         family = GaugeMetricFamily(
             "fairbench_held_requests", "Requests queued before the workers", labels=["client"]
@@ -135,7 +133,6 @@ class WorkerGauges(Collector):
         self._subscribers = subscribers
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics for Prometheus."""
         up, flights = self._dispatcher.up, self._dispatcher.flights
         sent = {worker: len(those) for worker, those in flights.items()}
         yield _gauge("under_way", "Unfinished requests at the worker", sent)
