@@ -41,14 +41,14 @@ class RayCluster:
     outlives this process.
     """
 
-    def __init__(self, address: str = AUTO) -> None:
-        """Use the cluster with head ``HOST:PORT``; ``auto`` finds this machine's cluster.
+    def __init__(self, address: str | None = None) -> None:
+        """Use the cluster with head ``HOST:PORT``; by default, this machine's cluster.
 
         Raises UsageError without Ray.
         """
         if find_spec("ray") is None:
             raise UsageError("--executor ray needs the package ray: pip install '.[ray]'")
-        self._address = address
+        self._address = address or AUTO
 
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption

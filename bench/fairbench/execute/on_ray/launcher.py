@@ -32,11 +32,11 @@ class RayLauncher:
     Nothing of it outlives this process. A replica whose node is lost is lost; the others go on.
     """
 
-    def __init__(self, address: str = AUTO) -> None:
+    def __init__(self, address: str | None) -> None:
         """Use the cluster's head, as ``RayCluster`` does. Raises UsageError without Ray."""
         if find_spec("ray") is None:
             raise UsageError("--launcher ray needs the package ray: pip install '.[ray]'")
-        self._address = address
+        self._address = address or AUTO
 
     def check(self, wanted: Wanted) -> None:
         """Reject shared GPUs. The cluster itself is checked later."""

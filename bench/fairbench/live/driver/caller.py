@@ -13,7 +13,7 @@ from fairbench.errors import ProgramFailed
 from fairbench.live.driver.api import Answer, Question, ServerApi
 from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.connection import Connection, Disconnected, Pool
-from fairbench.live.driver.stream import Stream
+from fairbench.live.driver.sse_client import Stream
 from fairbench.live.driver.target import Lengths, Target
 from fairbench.live.headers import (
     CLIENT,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
@@ -16,6 +15,7 @@ from fairbench.live.json_errors import errors_as_json
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.live.router.encodings import check_plain
 from fairbench.live.router.hosts import LOOPBACK_HOSTS, check_host
+from fairbench.live.router.identity import check_bearer
 from fairbench.live.router.membership import Membership
 from fairbench.live.router.problem import Problem, bad_request
 from fairbench.live.router.worker_keys import WorkerKeys
@@ -95,14 +95,8 @@ def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
 def _check_caller(request: web.Request, key: str | None) -> None:
     """Raise Problem for a page of another site, and for a caller without the key."""
     check_host(request, LOOPBACK_HOSTS, addresses=False)
-    if key is None:
-        return
-    shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-    if not hmac.compare_digest(shown, f"Bearer {key}".encode()):
-        raise Problem(
-            HTTPStatus.UNAUTHORIZED,
-            "the admin key is missing or wrong: send Authorization: Bearer KEY",
-        )
+    if key is not None:
+        check_bearer(request, key, "the admin key")
 
 
 async def _body(request: web.Request) -> Any:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
+from hmac import compare_digest
 from http import HTTPStatus
 from secrets import token_bytes
 from typing import Protocol
+
+from aiohttp import web
 
 from fairbench.live import headers
 from fairbench.live.router.problem import Problem
@@ -37,6 +40,16 @@ class Keyring:
 
     def _hashed(self, key: str) -> bytes:
         return blake2b(key.encode("utf-8", "surrogatepass"), key=self._secret).digest()
+
+
+def check_bearer(request: web.Request, key: str, what: str) -> None:
+    """Raise Problem (401) that names ``what`` unless the request shows the key."""
+    shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+    if not compare_digest(shown, f"Bearer {key}".encode()):
+        raise Problem(
+            HTTPStatus.UNAUTHORIZED,
+            f"{what} is missing or wrong: send Authorization: Bearer KEY",
+        )
 
 
 def client_of(sent: Mapping[str, str], said: str | None, keys: Owners | None) -> str:

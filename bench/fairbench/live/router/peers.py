@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from fairbench.live.router.background import Work
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.encodings import check_plain
+from fairbench.live.router.identity import check_bearer
 from fairbench.live.router.peer_messages import Answer, Known, Message, check_message
 from fairbench.live.router.problem import Problem, bad_request
 from fairbench.schedulers.gateway.bands import Gateway
@@ -92,7 +92,7 @@ class Peering:
         Answers 401, 409 or 400 to an unauthorised or invalid message.
         """
         try:
-            self._check_caller(request)
+            check_bearer(request, self.key, "the key of the peers")
             check_plain(request)
             answer = self.take_in(await request.read())
         except Problem as problem:
@@ -133,14 +133,6 @@ class Peering:
         """Return the latest versions heard from an origin, by part."""
         latest = {name: part.heard_totals() for name, part in self.parts.items()}
         return {name: of.get(origin, NOTHING).version for name, of in latest.items()}
-
-    def _check_caller(self, request: web.Request) -> None:
-        shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(shown, f"Bearer {self.key}".encode()):
-            raise Problem(
-                HTTPStatus.UNAUTHORIZED,
-                "the key of the peers is missing or wrong: send Authorization: Bearer KEY",
-            )
 
 
 def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
