@@ -20,7 +20,7 @@ from fairbench.live.driver.api import (
     with_extra,
 )
 from fairbench.live.driver.fragments import words_of
-from fairbench.live.openai_shapes import ReportedUsage
+from fairbench.live.openai_shapes import Choice, ReportedUsage
 
 
 class _AskOpenAI:
@@ -83,21 +83,9 @@ def _text(segments: Iterable[Segment], outputs: Mapping[str, bytes]) -> str:
     return b"".join(rendered(segments, outputs, words_of)).decode()
 
 
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: Any = None  # its name since vLLM 0.19.1, and in Ollama
-
-
-class _Choice(msgspec.Struct):
-    text: str | None = None
-    delta: _Delta | None = None
-    finish_reason: Any = None
-
-
 class _Event(msgspec.Struct):
     id: Any = None
-    choices: list[_Choice] | None = None
+    choices: list[Choice] | None = None
     usage: ReportedUsage | None = None
     error: Any = None
 
@@ -126,7 +114,7 @@ class OpenAIAnswer(Answer):
             self._take_usage(event.usage)
         return new
 
-    def _take_choice(self, choice: _Choice) -> int:
+    def _take_choice(self, choice: Choice) -> int:
         text, delta = choice.text, choice.delta
         if delta is not None:
             thought = delta.reasoning_content or delta.reasoning

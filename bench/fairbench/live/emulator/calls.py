@@ -91,14 +91,13 @@ def make_call(
     headers: Mapping[str, str],
     ids: list[int],
     max_new_tokens: int | None,
+    fields: StopFields,
     *,
     stream: bool,
     rid: str | None = None,
     client: str | None = None,
     include_usage: bool = False,
     model: str = "",
-    stops: Stops = NO_STOPS,
-    stream_interval: int | None = None,
 ) -> EmulatedCall:
     """Build the call from a decoded body and its headers. Raises BadRequest.
 
@@ -106,13 +105,12 @@ def make_call(
         headers: Headers of the request.
         ids: Token ids of the prompt, at least one.
         max_new_tokens: Most output tokens, or None for the default.
+        fields: Fields on the end and the pace of the output.
         stream: Whether the answer is streamed.
         rid: Request id, or None for a new id.
         client: Name of the client, or None for the name in the headers.
         include_usage: Whether a stream ends with the token counts.
         model: Name of the model in the answer.
-        stops: Texts and tokens that end the output early.
-        stream_interval: Tokens of each event of a stream, or None for the server's default.
     """
     if not ids:
         raise BadRequest("the prompt is empty")
@@ -129,8 +127,8 @@ def make_call(
         stream=stream,
         include_usage=include_usage,
         model=model,
-        stops=stops,
-        stream_interval=stream_interval,
+        stops=stops_of(fields),
+        stream_interval=fields.stream_interval,
     )
 
 

@@ -15,7 +15,6 @@ from fairbench.live.emulator.calls import (
     TokenIds,
     decoded,
     make_call,
-    stops_of,
     tokens_of,
 )
 from fairbench.live.emulator.generation import LENGTH, STOP, Generation
@@ -52,11 +51,10 @@ class EmulatedGenerate:
             headers,
             tokens_of(prompt, text),
             sampling.max_new_tokens,
+            sampling,
             stream=bool(body.stream),
             rid=body.rid,
             client=body.routing_key,
-            stops=stops_of(sampling),
-            stream_interval=sampling.stream_interval,
         )
 
     def chunks(self, generation: Generation) -> Iterator[Any]:

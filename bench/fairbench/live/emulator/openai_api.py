@@ -18,7 +18,6 @@ from fairbench.live.emulator.calls import (
     TokenIds,
     decoded,
     make_call,
-    stops_of,
     tokens_of,
 )
 from fairbench.live.emulator.generation import Generation
@@ -154,11 +153,10 @@ def _call(
         headers,
         ids,
         max_new_tokens,
+        body,
         stream=bool(body.stream),
         include_usage=body.include_usage,
         model=body.model or "",
-        stops=stops_of(body),
-        stream_interval=body.stream_interval,
     )
 
 

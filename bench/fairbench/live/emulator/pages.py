@@ -97,16 +97,14 @@ class _Collector(Collector):
         emulator = self._emulator
         emulator.engine.catch_up()
         label = [emulator.config.model]
-        for name, value in _gauges(emulator).items():
-            gauge = GaugeMetricFamily(f"sglang:{name}", f"{name}, emulated", labels=["model_name"])
-            gauge.add_metric(label, value)
-            yield gauge
-        for name, value in _counters(emulator).items():
-            counter = CounterMetricFamily(
-                f"sglang:{name}", f"{name}, emulated", labels=["model_name"]
-            )
-            counter.add_metric(label, value)
-            yield counter
+        for kind, values in (
+            (GaugeMetricFamily, _gauges(emulator)),
+            (CounterMetricFamily, _counters(emulator)),
+        ):
+            for name, value in values.items():
+                family = kind(f"sglang:{name}", f"{name}, emulated", labels=["model_name"])
+                family.add_metric(label, value)
+                yield family
         yield _service(emulator)
 
 

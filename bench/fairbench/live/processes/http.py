@@ -19,17 +19,14 @@ _direct = build_opener(ProxyHandler({}))
 
 def answers(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> bool:
     """Return whether the server answers at ``url`` with success (2xx) within ``timeout_s``."""
-    try:
-        with _direct.open(Request(url, method=method), timeout=timeout_s):
-            return True
-    except (OSError, HTTPException):  # HTTPError, for other answers, is an OSError
-        return False
+    status = status_of(url, method=method, timeout_s=timeout_s)
+    return status is not None and status < 300
 
 
-def status_of(url: str, *, timeout_s: float = TIMEOUT_S) -> int | None:
-    """Return the HTTP status of a GET, or None if no HTTP server answers."""
+def status_of(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> int | None:
+    """Return the HTTP status at ``url``, or None if no HTTP server answers in ``timeout_s``."""
     try:
-        with _direct.open(Request(url), timeout=timeout_s) as answer:
+        with _direct.open(Request(url, method=method), timeout=timeout_s) as answer:
             return int(answer.status)
     except HTTPError as error:
         with error:

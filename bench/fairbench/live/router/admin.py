@@ -17,7 +17,7 @@ from fairbench.live.router.encodings import check_plain
 from fairbench.live.router.hosts import LOOPBACK_HOSTS, check_host
 from fairbench.live.router.identity import check_bearer
 from fairbench.live.router.membership import Membership
-from fairbench.live.router.problem import Problem, bad_request
+from fairbench.live.router.problem import Problem, bad_request, problems_as_answers
 from fairbench.live.router.worker_keys import WorkerKeys
 
 PATH = "/workers"
@@ -40,11 +40,8 @@ def admin_app(
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        try:
-            _check_caller(request, key)
-            return await handler(request)
-        except Problem as problem:
-            return problem.response()
+        _check_caller(request, key)
+        return await handler(request)
 
     async def show(_: web.Request) -> web.Response:
         return web.json_response({"workers": membership.rows()})
@@ -59,7 +56,8 @@ def admin_app(
         membership.drain(worker)
         return web.json_response(membership.row(worker), status=HTTPStatus.ACCEPTED)
 
-    app = web.Application(client_max_size=MOST_BYTES, middlewares=[errors_as_json, guard])
+    middlewares = [errors_as_json, problems_as_answers, guard]
+    app = web.Application(client_max_size=MOST_BYTES, middlewares=middlewares)
     app.add_routes(
         [
             web.get(PATH, show),

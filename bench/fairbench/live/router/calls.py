@@ -13,14 +13,6 @@ import msgspec
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
 from fairbench.live.openai_shapes import DEFAULT_NEW_TOKENS
 from fairbench.live.router import fields
-from fairbench.live.router.bodies import (
-    Generate,
-    OpenAI,
-    RoutedChat,
-    RoutedCompletion,
-    Sampling,
-    Shared,
-)
 from fairbench.live.router.constraints import (
     MOST_BIASES,
     MOST_STOP_IDS,
@@ -30,6 +22,12 @@ from fairbench.live.router.constraints import (
 )
 from fairbench.live.router.fields import (
     Fields,
+    Generate,
+    OpenAI,
+    RoutedChat,
+    RoutedCompletion,
+    Sampling,
+    Shared,
     check_bias,
     check_ids,
     check_template_kwargs,

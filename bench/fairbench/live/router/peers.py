@@ -91,12 +91,9 @@ class Peering:
 
         Answers 401, 409 or 400 to an unauthorised or invalid message.
         """
-        try:
-            check_bearer(request, self.key, "the key of the peers")
-            check_plain(request)
-            answer = self.take_in(await request.read())
-        except Problem as problem:
-            return problem.response()
+        check_bearer(request, self.key, "the key of the peers")
+        check_plain(request)
+        answer = self.take_in(await request.read())
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     def take_in(self, body: bytes) -> Answer:
