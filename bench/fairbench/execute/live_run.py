@@ -105,13 +105,9 @@ def _driving(spec: ExperimentSpec, options: LiveOptions, context: RunContext) ->
 def fresh_cluster(
     parent: Path, spec: ExperimentSpec, options: LiveOptions, context: RunContext
 ) -> Iterator[Workers | None]:
-    """Enter ``cluster_in`` a new directory, removed if interrupted before the workers are ready.
+    """Enter ``cluster_in`` the new directory ``parent``.
 
-    Args:
-        parent: New directory, for the logs of the workers.
-        spec: Experiment that the workers serve.
-        options: Options of the live runs.
-        context: Interruption flag, progress receiver and executor of the tasks.
+    The directory is removed if ``context`` is interrupted before the workers are ready.
     """
     with (
         _removed_unless_begun(parent, context),

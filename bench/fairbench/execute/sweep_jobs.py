@@ -32,14 +32,9 @@ class Job(NamedTuple):
 def jobs_left(
     store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: bool = True
 ) -> list[Job]:
-    """Return a sweep's unfinished simulations, longest first.
+    """Return the simulations of ``specs`` that ``store`` lacks, longest first.
 
-    Clients are simulated alone only if ``with_alone``.
-
-    Args:
-        store: Stored sweep, with its finished points.
-        specs: Experiments of all points.
-        with_alone: Whether clients are also simulated alone.
+    Clients are also simulated alone if ``with_alone``.
     """
     jobs = _jobs(store, specs, with_alone=with_alone)
     return sorted(jobs, key=lambda job: -job.requests)

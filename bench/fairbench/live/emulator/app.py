@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from fairbench.errors import RunFailed
 from fairbench.live.emulator.calls import BadRequest
@@ -27,7 +28,6 @@ from fairbench.live.request_tag import answer_id
 RETRY_AFTER_S = 60  # a rate limit counts by the minute
 
 EmulatedApi = EmulatedGenerate | EmulatedCompletions | EmulatedChat
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _encode = msgspec.json.Encoder().encode
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from fairbench.errors import UsageError
 from fairbench.files.secret import is_key
@@ -24,8 +24,6 @@ PATH = "/workers"
 FIELDS = ("url", "key")
 PATIENCE_S = 2.0  # in which a worker that is added may become healthy before the answer
 MOST_BYTES = 2**16
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def admin_app(

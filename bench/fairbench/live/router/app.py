@@ -11,6 +11,7 @@ from ssl import SSLContext
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from fairbench.live import headers
 from fairbench.live.http_server import listening, listening_beside, metrics_page
@@ -24,7 +25,7 @@ from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.peers import PATH as PEERS_PATH
 from fairbench.live.router.peers import Peering
 from fairbench.live.router.problem import Problem, problems_as_answers
-from fairbench.live.router.proxy import Handler, Proxy
+from fairbench.live.router.proxy import Proxy
 from fairbench.live.router.service import running
 from fairbench.live.router.text_tokens import load_text_tokens
 from fairbench.live.router.traces import Traces

@@ -215,13 +215,7 @@ async def _told(
 
 
 def telling(config: RouterConfig, peering: Peering | None, session: ClientSession) -> list[Work]:
-    """Return the tasks that send totals to each peer.
-
-    Args:
-        config: Configuration of the router, with its peers.
-        peering: Totals that this router shares, or None for no sharing.
-        session: HTTP session for peers.
-    """
+    """Return the tasks that ``tell`` each peer of ``config`` the totals of ``peering``, if any."""
     if peering is None:
         return []
     every_s = served_routers(config.settings).every_s
