@@ -66,10 +66,6 @@ class EmulatorConfig:
                 )
         _check_settings(self.local, self.settings)
 
-    def engine_params(self) -> EngineParams:
-        """Return the engine's part of the settings."""
-        return make_params(ENGINE, EngineParams, self.settings)
-
 
 def _check_settings(local: str, settings: Mapping[str, Any]) -> None:
     """Raise UsageError unless all settings are known, have the right type, and apply here."""
@@ -142,7 +138,7 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
     Raises UsageError for settings, a tokenizer or a port that cannot be used.
     """
     profile = load_profile(config.gpu)
-    limits = engine_limits(config.engine_params(), profile)
+    limits = engine_limits(make_params(ENGINE, EngineParams, config.settings), profile)
     text = _text_of(config.tokenizer, limits.pool_tokens)
     publisher = None
     if config.kv_events_port is not None:

@@ -7,7 +7,6 @@ from hashlib import blake2b
 from hmac import compare_digest
 from http import HTTPStatus
 from secrets import token_bytes
-from typing import Protocol
 
 from aiohttp import web
 
@@ -19,14 +18,6 @@ MAX_BODY_LENGTH = 512  # of what a body says, which may be an e-mail address or 
 HASHED, HASH_BYTES = "user-", 10
 
 
-class Owners(Protocol):
-    """A mapping from keys to clients."""
-
-    def get(self, key: str, /) -> str | None:
-        """Return the key's client, or None for an unknown key."""
-        ...
-
-
 class Keyring:
     """API keys by a keyed hash, so that the time of a look-up reveals nothing about keys."""
 
@@ -35,7 +26,7 @@ class Keyring:
         self._owners = {self._hashed(key): client for key, client in keys.items()}
 
     def get(self, key: str, /) -> str | None:
-        """Return the key's client."""
+        """Return the key's client, or None for an unknown key."""
         return self._owners.get(self._hashed(key))
 
     def _hashed(self, key: str) -> bytes:
@@ -52,7 +43,7 @@ def check_bearer(request: web.Request, key: str, what: str) -> None:
         )
 
 
-def client_of(sent: Mapping[str, str], said: str | None, keys: Owners | None) -> str:
+def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -> str:
     """Return the client of a request, from its headers and the body field ``said``.
 
     With ``keys``, only the key decides, so that no client can impersonate another. Raises Problem
@@ -94,7 +85,7 @@ def _hashed_name(said: str) -> str:
     return HASHED + blake2b(said.encode("utf-8"), digest_size=HASH_BYTES).hexdigest()
 
 
-def _owner(authorization: str, keys: Owners) -> str:
+def _owner(authorization: str, keys: Keyring) -> str:
     scheme, _, key = authorization.partition(" ")
     client = keys.get(key.strip()) if scheme.lower() == "bearer" else None
     if client is None:

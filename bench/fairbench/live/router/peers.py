@@ -159,16 +159,13 @@ def _before_what(config: RouterConfig) -> tuple[object, ...]:
 
 def check_peers(router: type, name: str, gateway: str | None) -> None:
     """Raise UsageError unless the router or the gateway has counters that peers can share."""
-    if not hasattr(router, "export_totals") and not _gateway_shares(gateway):
+    gateway_shares = gateway is not None and shares_counters(policy_class(gateway))
+    if not (gateway_shares or hasattr(router, "export_totals")):
         before = f" or the gateway {gateway}" if gateway else ""
         raise UsageError(
             f"--peer: the router {name}{before} has no counters that peers can share; "
             "choose the router d2lpm, or the gateway vtc"
         )
-
-
-def _gateway_shares(gateway: str | None) -> bool:
-    return gateway is not None and shares_counters(policy_class(gateway))
 
 
 async def tell(session: ClientSession, peering: Peering, url: str, every_s: float) -> None:

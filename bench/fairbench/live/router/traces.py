@@ -41,7 +41,7 @@ class Trace:
             charge: Tokens booked, added to those of earlier workers.
         """
         self.worker, self.outcome = worker, outcome
-        self.charge = Charge(*map(sum, zip(self.charge, charge, strict=True)))
+        self.charge = self.charge.plus(charge)
 
 
 class Traces:
