@@ -17,9 +17,8 @@ from fairbench.live.driver.api import ServerApi
 from fairbench.live.driver.caller import Caller
 from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.connection import Pool
-from fairbench.live.driver.generate_api import AskGenerate
-from fairbench.live.driver.openai_api import AskChat, AskCompletions
 from fairbench.live.driver.programs import ProgramRunner
+from fairbench.live.driver.server_apis import AskChat, AskCompletions, AskGenerate
 from fairbench.live.driver.shards import WHOLE, Shard
 from fairbench.live.driver.target import Target
 from fairbench.live.records import Journal, RequestRecord
