@@ -22,6 +22,10 @@ from fairbench.execute.drivers.sharded import Driver
 from fairbench.execute.sent_files import SentFiles
 from fairbench.live.processes.process import Place, Process
 
+POLL_S = 0.2
+ANSWER_S = 10  # for a caller to show the key, whole seconds
+START_S = 120.0  # a first import on a busy machine
+
 
 @dataclass(frozen=True, slots=True)
 class LocalCrew:
@@ -42,11 +46,6 @@ class LocalCrew:
                 child.pipe.close()
             for child in children:
                 child.process.join()
-
-
-POLL_S = 0.2
-ANSWER_S = 10  # for a caller to show the key, whole seconds
-START_S = 120.0  # a first import on a busy machine
 
 
 def address_facing(host: str) -> str:

@@ -21,6 +21,12 @@ from fairbench.live.processes.addresses import free_ports
 from fairbench.live.processes.process import GRACE_S, ServerProcess
 from fairbench.live.processes.server_python import ServerPython
 
+POLL_S = 0.05
+IDLE_POLL_S = 0.5
+CLOSE_S = 30.0
+AT_ONCE = 4  # calls of one actor: a look must not wait for a stop
+CPU, GPU = "CPU", "GPU"
+
 # Ray kills the children of an actor that ends, and no grandchildren: so the reaper is one, and has
 # the time to end its server.
 BETWEEN = ("/bin/sh", "-c", '"$@"; exit', "sh")
@@ -97,13 +103,6 @@ class ReplicaActor:
         """Leave nothing on the node."""
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-POLL_S = 0.05
-IDLE_POLL_S = 0.5
-CLOSE_S = 30.0
-AT_ONCE = 4  # calls of one actor: a look must not wait for a stop
-CPU, GPU = "CPU", "GPU"
 
 
 class Bundles(NamedTuple):

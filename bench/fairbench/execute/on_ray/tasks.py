@@ -19,6 +19,10 @@ from fairbench.execute.interruption import Interruption
 from fairbench.execute.on_ray.connection import connected, give_up
 from fairbench.execute.sent_files import SentFiles
 
+POLL_S = 0.2
+STOP = "stop"
+MOST_LOST = 5  # nodes that one task may lose: it may be what breaks them
+
 
 class Outcome(NamedTuple):
     """A task's return value or ``Failure``, and the files that it saved, by relative path."""
@@ -83,11 +87,6 @@ def work(sent_files: bytes, pickled: bytes, index: int, desk: Any) -> bytes:
 
 def _note(interrupted: Interruption) -> None:
     interrupted.signum = interrupted.signum or signal.SIGTERM
-
-
-POLL_S = 0.2
-STOP = "stop"
-MOST_LOST = 5  # nodes that one task may lose: it may be what breaks them
 
 
 class Work(NamedTuple):
