@@ -16,7 +16,7 @@ from fairbench.execute.on_ray.connection import Connected, Unreachable
 from fairbench.execute.on_ray.remote_places import RemotePlace, ReplicaCalls, ReplicaLost
 from fairbench.execute.on_ray.replicas import Bundles, Close, Found, Placed, Placing, serve
 from fairbench.live.launchers import probe
-from fairbench.live.launchers.base import PATIENCE_S, Wanted
+from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.process import Place
 
 POLL_S = 0.2
@@ -48,11 +48,7 @@ class RayLauncher:
 
     @contextmanager
     def places(
-        self,
-        wanted: Wanted,
-        *,
-        timeout_s: float = PATIENCE_S,
-        interrupted: Callable[[], bool] = lambda: False,
+        self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
     ) -> Iterator[Sequence[Place]]:
         child = start_child(serve, self._address)
         try:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from fairbench.errors import RunFailed, UsageError
 from fairbench.errors.printable import printable
 from fairbench.live.launchers import probe
-from fairbench.live.launchers.base import PATIENCE_S, Wanted
+from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes import reaper
 from fairbench.live.processes.gpus import VISIBLE
 from fairbench.live.processes.process import GRACE_S, Place, Process, ServerProcess
@@ -120,11 +120,7 @@ class CommandLauncher:
 
     @contextmanager
     def places(
-        self,
-        wanted: Wanted,
-        *,
-        timeout_s: float = PATIENCE_S,
-        interrupted: Callable[[], bool] = lambda: False,
+        self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
     ) -> Iterator[Sequence[Place]]:
         python = wanted.python.named(wanted.chosen)
         used = self._reaches[: wanted.replicas]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from fairbench.live.launchers.base import PATIENCE_S, Wanted
+from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.gpus import server_gpus
 from fairbench.live.processes.process import LocalPlace, Place
 
@@ -18,11 +18,7 @@ class LocalLauncher:
 
     @contextmanager
     def places(
-        self,
-        wanted: Wanted,
-        *,
-        timeout_s: float = PATIENCE_S,
-        interrupted: Callable[[], bool] = lambda: False,
+        self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
     ) -> Iterator[Sequence[Place]]:
         yield self._places(wanted)
 
