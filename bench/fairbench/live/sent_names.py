@@ -32,13 +32,18 @@ def objectives(spec: ExperimentSpec) -> Mapping[str, str]:
     return {client: name for client, name, _ in _named(spec)}
 
 
-def objective_flags(spec: ExperimentSpec, time_scale: float) -> list[str]:
-    """Return ``serve`` flags for the latency objectives, for workers ``time_scale`` times as fast.
+def time_scale_of(spec: ExperimentSpec) -> float:
+    """Return the seconds of the run in a second of a clock."""
+    return float(getattr(spec.backend, "time_scale", 1.0))
+
+
+def objective_flags(spec: ExperimentSpec) -> list[str]:
+    """Return ``serve`` flags for the latency objectives, in seconds of a clock.
 
     Objectives given only as a multiple of the unloaded latency are left out, because the router
     does not know that latency.
     """
-    flags = []
+    flags, time_scale = [], time_scale_of(spec)
     for _, name, times_s in _named(spec):
         for latency, time_s in times_s.items():
             flags += ["--goodput", f"{name}.{latency}:{time_s / time_scale * 1000:.12g}ms"]

@@ -53,7 +53,7 @@ def router_recipe(
         for key, value in spec.settings.items():
             if key.startswith(f"{spec.router}."):
                 arguments += ["--set", f"{key}={toml_value(value)}"]
-        arguments += [*_admission_flags(spec), *objective_flags(spec, _time_scale(spec))]
+        arguments += [*_admission_flags(spec), *objective_flags(spec)]
         return [*arguments, *weight_flags(sent_weights(spec))]
 
     return Recipe("router", command, place=place)
@@ -67,10 +67,6 @@ def _admission_flags(spec: ExperimentSpec) -> list[str]:
     settings = as_settings(ADMISSION, replace(params, profile=params.profile or spec.gpu))
     assigned = (f"{key}={toml_value(value)}" for key, value in settings.items())
     return [part for one in assigned for part in ("--set", one)]
-
-
-def _time_scale(spec: ExperimentSpec) -> float:
-    return float(getattr(spec.backend, "time_scale", 1.0))
 
 
 def external_recipe(

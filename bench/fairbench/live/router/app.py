@@ -152,7 +152,8 @@ async def serve_router(
         await server.site.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                await _drained(app[PROXY], server.stop)
+                while app[PROXY].under_way and not server.stop.is_set():
+                    await asyncio.sleep(POLL_S)
 
 
 @asynccontextmanager
@@ -165,8 +166,3 @@ async def _administered(app: web.Application, config: RouterConfig) -> AsyncIter
     async with listening_beside(admin, config.admin_port, ADMIN_FLAG) as url:
         log.info("admin endpoint: %s%s", url, PATH)
         yield
-
-
-async def _drained(proxy: Proxy, hurry: asyncio.Event) -> None:
-    while proxy.under_way and not hurry.is_set():
-        await asyncio.sleep(POLL_S)

@@ -44,7 +44,7 @@ _REPEATS = (
     *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
     *("minContains", "maxContains"),
 )
-_DEFINITIONS = ("#/$defs/", "#/definitions/")
+_DEFINITIONS = ("#/$defs", "#/definitions")
 
 
 def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None:
@@ -170,15 +170,17 @@ class _Walk:
         return int(times * max(most, 1))
 
     def _follow(self, target: Any, depth: int, times: int, within: frozenset[str]) -> None:
+        target = target if isinstance(target, str) else ""
         if target in within:
             return  # a recursion, which grammars have room for
-        name = next((target[len(one) :] for one in _DEFINITIONS if _is_in(one, target)), None)
-        if name is None or "/" in name:
+        start, _, name = target.rpartition("/")
+        if start not in _DEFINITIONS:
             raise bad_request(
                 f"{self.where}: $ref: must be # or a name in #/$defs or #/definitions"
             )
-        table = self.root.get(target.split("/")[1]) if isinstance(self.root, dict) else None
-        found = table.get(_unescaped(name)) if isinstance(table, dict) else None
+        table = self.root.get(start.removeprefix("#/")) if isinstance(self.root, dict) else None
+        name = name.replace("~1", "/").replace("~0", "~")
+        found = table.get(name) if isinstance(table, dict) else None
         if found is None:
             raise bad_request(f"{self.where}: $ref: there is no {target[:64]!r}")
         self.schema(found, depth + 1, times, within | {target})
@@ -228,14 +230,6 @@ def _decoded(raw: bytes, where: str) -> Any:
 
 def _raw(value: Any) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(value))
-
-
-def _is_in(start: str, target: Any) -> bool:
-    return isinstance(target, str) and target.startswith(start)
-
-
-def _unescaped(name: str) -> str:
-    return name.replace("~1", "/").replace("~0", "~")
 
 
 def _refused(what: str) -> Problem:

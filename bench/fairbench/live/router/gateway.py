@@ -25,7 +25,6 @@ from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.background import Work
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
-from fairbench.live.router.ingress import Ringing
 from fairbench.live.router.loads import PolledLoads, poll
 from fairbench.live.router.worker_info import (
     ASSUMED_POOL_TOKENS,
@@ -132,7 +131,7 @@ async def hold_requests(
         setup = replace(setup, costs=ProfileCosts(admission_profile(admission)))
         queue = with_admission(queue, admission, router=router, setup=setup)
     if queue is not None:
-        dispatcher.hold(queue, _alarm)
+        dispatcher.hold(queue, asyncio.get_running_loop().call_later)
     return follow
 
 
@@ -161,7 +160,3 @@ def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]
             f"{Concurrency.name}.by": "larger",
         }
     return found
-
-
-def _alarm(delay_s: float, ring: Callable[[], None]) -> Ringing:
-    return asyncio.get_running_loop().call_later(delay_s, ring)
