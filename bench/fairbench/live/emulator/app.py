@@ -15,10 +15,9 @@ from aiohttp.typedefs import Handler
 
 from fairbench.errors import RunFailed
 from fairbench.live.emulator.calls import BadRequest
-from fairbench.live.emulator.generate_api import EmulatedGenerate
 from fairbench.live.emulator.generation import Generation
-from fairbench.live.emulator.openai_api import EmulatedChat, EmulatedCompletions
 from fairbench.live.emulator.pages import model_card, models, registry_of, server_info
+from fairbench.live.emulator.server_apis import EmulatedChat, EmulatedCompletions, EmulatedGenerate
 from fairbench.live.emulator.worker import EmulatedWorker, EmulatorConfig, build
 from fairbench.live.headers import WORKER
 from fairbench.live.http_server import MAX_BODY_BYTES, listening, metrics_page, parsed
