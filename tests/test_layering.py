@@ -225,10 +225,7 @@ def test_only_the_command_line_prints_or_exits():
 
 # What may be imported inside functions: what needs an extra, what few runs need, or is Ctrl-C's to
 # stop. In cli also what a command runs, of which its flags and its help need nothing.
-LATE = (
-    *("fairbench.live", "fairbench.execute.live_run", "fairbench.execute.sweep_live"),
-    "fairbench.execute.traced",
-)
+LATE = (*("fairbench.live", "fairbench.execute.live_run", "fairbench.execute.traced"),)
 
 
 @pytest.mark.parametrize("name", ["execute", "api"])
@@ -248,7 +245,6 @@ def test_modules_import_at_their_top_but_for_extras(name):
             # Their tables of names are in the help of commands.
             "executors.py": [
                 "fairbench.execute.local_processes.LocalProcesses",
-                "fairbench.execute.on_ray.cluster.AUTO",
                 "fairbench.execute.on_ray.cluster.RayCluster",
             ],
             "launchers.py": ["fairbench.execute.on_ray.launcher.RayLauncher"],
@@ -265,14 +261,14 @@ READS = re.compile(
 )
 READERS = {
     "config/toml.py": "tomllib.loads: a value on the command line",
-    "execute/drivers/calling.py": "open: records that this process has just written",
+    "execute/drivers/remote_process.py": "open: records that this process has just written",
     "execute/on_ray/cluster.py": "pickle.loads: what our own task returned",
-    "execute/on_ray/keeper.py": "json.loads, open: our own probe's answer; a server's log",
-    "execute/on_ray/luggage.py": "read_bytes: regular files, copied and not parsed",
-    "execute/on_ray/node.py": "pickle.loads, read_bytes: our own task, and what it saved",
+    "execute/on_ray/replicas.py": "json.loads, open: our own probe's answer; a server's log",
+    "execute/sent_files.py": "read_bytes: regular files, copied and not parsed",
+    "execute/on_ray/tasks.py": "pickle.loads, read_bytes: our own task, and what it saved",
     "hardware/catalogue.py": "json.loads, read_text: bundled profiles",
     "live/plugins/config.py": "json.loads: a variable of the environment",
-    "live/processes/http.py": "json.load, open: the answer of a server",
+    "live/processes/http.py": "json.loads, open: the answer of a server",
     "live/processes/process.py": "open: the end of a log",
     "live/processes/gpus.py": "read_text: what the kernel says of GPUs",
     "metrics/service_log.py": "np.memmap: columns that this run has just written",

@@ -7,9 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from fairbench.execute.interruption import Interruption
-from fairbench.execute.on_ray.bridge import Ended, Over
 from fairbench.execute.on_ray.connection import Connected, Unreachable, connected
-from fairbench.execute.on_ray.node import Outcome
+from fairbench.execute.on_ray.tasks import Ended, Outcome, Over
 
 
 def serve(pipe, address):

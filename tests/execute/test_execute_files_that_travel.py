@@ -10,10 +10,10 @@ from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
 from fairbench.execute.executor import Reading, Saving
 from fairbench.execute.executors import executor_named
-from fairbench.execute.files_read import files_of
 from fairbench.execute.local_processes import LocalProcesses
 from fairbench.execute.on_ray import cluster
-from fairbench.execute.on_ray.luggage import Luggage
+from fairbench.execute.sent_files import SentFiles
+from fairbench.execute.simulations import files_of
 
 COST = "def cost(input_tokens, output_tokens):\n    return input_tokens + output_tokens\n"
 
@@ -30,7 +30,7 @@ def at_home(tmp_path, monkeypatch):
 def packed(*names):
     """Half of them for a task that saves, half for one that does not."""
     saving = Saving(pool_tasks.keep, Path("anywhere"), names[::2])
-    return Luggage.packed([saving, Reading(pool_tasks.refuse, names[1::2]), pool_tasks.die])
+    return SentFiles.packed([saving, Reading(pool_tasks.refuse, names[1::2]), pool_tasks.die])
 
 
 def test_an_experiment_knows_the_files_that_it_reads(at_home):
@@ -54,12 +54,12 @@ def test_files_are_where_they_were_by_name(at_home, tmp_path, monkeypatch):
     (data / "mine.py").write_bytes(b"own = 1")
     monkeypatch.setenv("FAIRBENCH_DATA", str(data))
     monkeypatch.setenv("FAIRBENCH_SCHEDULERS", f"{data / 'mine.py'}")
-    luggage = packed("trace.jsonl", "sub/words", "trace.jsonl")
-    assert set(luggage.files) == {"trace.jsonl", "sub/words/tokenizer.json"}
+    sent_files = packed("trace.jsonl", "sub/words", "trace.jsonl")
+    assert set(sent_files.files) == {"trace.jsonl", "sub/words/tokenizer.json"}
     monkeypatch.delenv("FAIRBENCH_SCHEDULERS")
     away = tmp_path / "away"
     away.mkdir()
-    with luggage.unpacked(away):
+    with sent_files.unpacked(away):
         assert Path("trace.jsonl").read_bytes() == b"recorded"
         assert Path("sub/words/tokenizer.json").read_bytes() == b"{}"
         assert Path(os.environ["FAIRBENCH_SCHEDULERS"]).read_bytes() == b"own = 1"
@@ -72,10 +72,10 @@ def test_code_of_the_users_own_is_found_by_its_variable(at_home, tmp_path, monke
     for variable, name in (("FAIRBENCH_SCHEDULERS", "own.py"), ("FAIRBENCH_PROGRAMS", "kinds.py")):
         (at_home / name).write_text(f"of = '{variable}'")
         monkeypatch.setenv(variable, name)
-    luggage = packed()
+    sent_files = packed()
     monkeypatch.setenv("FAIRBENCH_PROGRAMS", "of-this-node.py")
     (tmp_path / "away").mkdir()
-    with luggage.unpacked(tmp_path / "away"):
+    with sent_files.unpacked(tmp_path / "away"):
         for variable in ("FAIRBENCH_SCHEDULERS", "FAIRBENCH_PROGRAMS"):
             assert Path(os.environ[variable]).read_text() == f"of = '{variable}'"
     assert os.environ["FAIRBENCH_PROGRAMS"] == "of-this-node.py"
@@ -93,17 +93,17 @@ def test_what_cannot_travel_is_refused(at_home):
 def test_a_file_with_an_absolute_name_has_to_be_on_every_node(at_home):
     file = at_home / "trace.jsonl"
     file.write_bytes(b"recorded")
-    luggage = packed(str(file))
-    assert luggage.files == {}
-    luggage.check("n1")
+    sent_files = packed(str(file))
+    assert sent_files.files == {}
+    sent_files.check("n1")
     file.write_bytes(b"another")
     with pytest.raises(
         UsageError, match=f"node n1 does not have the file {file}; give a path relative to"
     ):
-        luggage.check("n1")
+        sent_files.check("n1")
     file.unlink()
     with pytest.raises(UsageError, match="node n1 does not have the file"):
-        luggage.check("n1")
+        sent_files.check("n1")
 
 
 def test_what_comes_back_is_written_whole_beside_what_is_there(tmp_path):

@@ -19,11 +19,11 @@ from same_sweep import results
 from fairbench.config.sweep import make_sweep
 from fairbench.config.sweep_points import points
 from fairbench.errors import RunFailed, UsageError
+from fairbench.execute import sent_files
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure, Saving
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.local_processes import LocalProcesses
-from fairbench.execute.on_ray import luggage
 from fairbench.execute.on_ray.cluster import RayCluster
 from fairbench.execute.sweeps import run_sweep
 from fairbench.live.backends.base import LiveOptions
@@ -90,8 +90,8 @@ def test_an_interruption_stops_what_runs_and_begins_nothing_more(address, tmp_pa
 
 
 def test_a_node_with_another_environment_is_refused(address, monkeypatch):
-    other = {**luggage.environment(), "numpy": "0.1"}
-    monkeypatch.setattr(luggage, "environment", lambda: other)
+    other = {**sent_files.environment(), "numpy": "0.1"}
+    monkeypatch.setattr(sent_files, "environment", lambda: other)
     with pytest.raises(
         UsageError, match=r"node .* has numpy \d.*, and this machine has 0.1: results would differ"
     ):

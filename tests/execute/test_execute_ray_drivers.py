@@ -7,6 +7,7 @@ import time
 
 import pytest
 from live_cli import descendants, lines, only, running, wait_until
+from live_recipes import places_of
 from ray_cluster import EMULATED, SHORT, SMALL, cluster_of
 from test_live_far_drivers import children_called
 from test_live_launchers import rows
@@ -99,7 +100,7 @@ def test_no_driver_outlives_the_command(cluster, tmp_path, signum):
 def test_more_drivers_than_the_cluster_has_room_for(cluster):
     launcher = driver_launcher_named("ray", LauncherFlags(ray_address=cluster.address))
     wanted = Wanted(3, spread=True, name="driver", asked="--drivers {}")
-    with pytest.raises(RunFailed) as caught, launcher.places(wanted, timeout_s=20):
+    with pytest.raises(RunFailed) as caught, places_of(launcher, wanted, timeout_s=20):
         pass
     assert f"{caught.value}" == (
         f"--drivers 3: the Ray cluster at {cluster.address} had not room for all within 20 s; "

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from live_cli import descendants, lines, running, wait_until
+from live_recipes import places_of
 from ray_cluster import EMULATED, SHORT, SMALL, cluster_of
 from test_live_launchers import only, rows
 
@@ -111,13 +112,13 @@ def test_no_server_outlives_the_command(cluster, tmp_path, signum):
     assert process.returncode == (130 if signum == signal.SIGINT else -signum)
     assert not descendants(process.mark)
     until_no_server()
-    with launcher(cluster).places(Wanted(2)) as places:  # there is room again
+    with places_of(launcher(cluster), Wanted(2)) as places:  # there is room again
         assert len(places) == 2
 
 
 def refused(launcher, wanted, error=UsageError, **options):
     """What is said instead of giving places."""
-    with pytest.raises(error) as caught, launcher.places(wanted, **options):
+    with pytest.raises(error) as caught, places_of(launcher, wanted, **options):
         pass
     return str(caught.value)
 

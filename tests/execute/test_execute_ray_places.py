@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import fake_bridge
 import pytest
+from live_recipes import places_of
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.on_ray import launcher
@@ -18,7 +19,7 @@ def test_a_cluster_that_is_lost_before_there_are_places(tmp_path, monkeypatch):
     (tmp_path / "script").write_text("d")
     ray = launcher.RayLauncher(str(tmp_path / "script"))
     said = r"^the Ray cluster at .*script was lost$"
-    with pytest.raises(RunFailed, match=said), ray.places(Wanted(1)):
+    with pytest.raises(RunFailed, match=said), places_of(ray, Wanted(1)):
         pass
 
 

@@ -9,8 +9,7 @@ from aiohttp import web
 
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.live.emulator.app import emulator_app
-from fairbench.live.emulator.config import EmulatorConfig
-from fairbench.live.emulator.worker import build
+from fairbench.live.emulator.worker import EmulatorConfig, build
 
 FAST = 200.0  # emulated seconds in a real one: a decode step takes less than 0.1 ms
 CONFIG = EmulatorConfig(

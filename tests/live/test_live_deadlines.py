@@ -14,8 +14,8 @@ from fairbench.live import headers
 from fairbench.live.plugins.sglang.tracked import request_of
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.request_tag import tagged, untagged
+from fairbench.live.router.deadlines import promises
 from fairbench.live.router.problem import Problem
-from fairbench.live.router.promises import promises
 from fairbench.targets import NOT_DUE, Due
 
 OBJECTIVE, OLD_OBJECTIVE = headers.OBJECTIVE_ALIASES

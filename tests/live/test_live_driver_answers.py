@@ -16,9 +16,8 @@ from fairbench.core import Segment
 from fairbench.live.client_side import first_messages
 from fairbench.live.driver.api import BadEvent, Question
 from fairbench.live.driver.drive import drive
-from fairbench.live.driver.generate_api import AskGenerate
-from fairbench.live.driver.openai_api import AskChat, AskCompletions
-from fairbench.live.driver.stream import waiting_s
+from fairbench.live.driver.server_apis import AskChat, AskCompletions, AskGenerate
+from fairbench.live.driver.sse_client import waiting_s
 from fairbench.live.driver.target import Target
 from fairbench.live.records import read_records
 

@@ -22,26 +22,26 @@ from test_live_launchers import only, rows
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.child import start_child
-from fairbench.execute.drivers.child import ReadClock, serve
-from fairbench.execute.drivers.here import CrewHere
-from fairbench.execute.drivers.sharded import ShardedDrive
-from fairbench.execute.drivers.team import Driver, Team, Written
+from fairbench.execute.drivers.process import ReadClock, serve
+from fairbench.execute.drivers.sharded import Driver, ShardedDrive, Team, Written
+from fairbench.execute.drivers.start import LocalCrew
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
-from fairbench.live.driver.clocks import Comparison, Offset, compare
 from fairbench.live.driver.drive import DriveResult, drive
-from fairbench.live.driver.journal import Journal
 from fairbench.live.driver.shards import (
     CLOCK_FILE,
     FOLDER,
+    Comparison,
+    Offset,
     Shard,
     clocks,
+    compare,
     corrected,
     merge,
     write_clock,
 )
 from fairbench.live.driver.target import Target
-from fairbench.live.records import ProgramRecord, RequestRecord, read_records
+from fairbench.live.records import Journal, ProgramRecord, RequestRecord, read_records
 
 EMULATED = ["run", "--backend", "emulator", "--dp", "2", "--workload", "chat", "--scenario", "none"]
 SHORT = [*EMULATED, "--clients", "3", "--num-programs", "1", "--time-scale", "8"]
@@ -286,7 +286,7 @@ def test_drivers_whose_clocks_are_wrong_make_the_records_of_one(tmp_path):
             await drive(spec, target, tmp_path / "one", vocab=VOCAB)
             (tmp_path / "three").mkdir()
             told = []
-            sharded = ShardedDrive(CrewHere(3, serve_skewed))
+            sharded = ShardedDrive(LocalCrew(3, serve_skewed))
             result = await asyncio.to_thread(
                 lambda: sharded(
                     *(spec, target, tmp_path / "three"),

@@ -8,7 +8,7 @@ from live_emulator import generate, running
 
 from fairbench.core import PS_PER_S
 from fairbench.live.emulator import live_engine
-from fairbench.live.emulator.wall_clock import WallClock
+from fairbench.live.emulator.live_engine import WallClock
 from fairbench.sim.clock import ARRIVE
 
 

@@ -16,17 +16,17 @@ from live_driving import VOCAB, small_spec
 from live_null_server import null_server
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.drivers.far import CrewFar, address_facing
 from fairbench.execute.drivers.sharded import ShardedDrive
+from fairbench.execute.drivers.start import RemoteCrew, address_facing
 from fairbench.execute.launchers import LauncherFlags, driver_launcher_named, launcher_named
-from fairbench.execute.on_ray.luggage import Luggage
+from fairbench.execute.sent_files import SentFiles
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
 from fairbench.live.driver.drive import drive
 from fairbench.live.driver.shards import FOLDER, clocks
 from fairbench.live.driver.target import Target
 from fairbench.live.processes.addresses import LOOPBACK
-from fairbench.live.processes.place import LocalPlace
+from fairbench.live.processes.process import LocalPlace
 from fairbench.live.records import read_records
 
 SCALE = 5.0
@@ -43,8 +43,8 @@ class Watched(LocalPlace):
         return super().start(command, log_path, environment)
 
 
-def crew(*places, luggage=None, **options):
-    return CrewFar(places, LOOPBACK, luggage or Luggage.with_files([]), **options)
+def crew(*places, sent_files=None, **options):
+    return RemoteCrew(places, LOOPBACK, sent_files or SentFiles.with_files([]), **options)
 
 
 def drive_far(spec, folder, crew, interrupted=lambda server: False, **server_settings):
@@ -120,7 +120,7 @@ def test_what_a_driver_had_recorded_is_here_when_it_is_killed(tmp_path):
 
 def own_drivers():
     """Those that this very process has started, no other test beside it."""
-    return sorted(set(children_called("drivers.calling")) & set(tree(os.getpid())))
+    return sorted(set(children_called("drivers.remote_process")) & set(tree(os.getpid())))
 
 
 def children_called(name):
@@ -138,11 +138,11 @@ def children_called(name):
 
 @pytest.mark.slow
 def test_one_whose_machine_lacks_a_file_is_told(tmp_path):
-    fixed = Luggage.with_files([])
+    fixed = SentFiles.with_files([])
     absent = f"{tmp_path}/trace.jsonl"
-    luggage = Luggage(fixed.environment, {}, {}, {absent: "0"}, fixed.code)
+    sent_files = SentFiles(fixed.environment, {}, {}, {absent: "0"}, fixed.code)
     with pytest.raises(UsageError, match=r"node .* does not have the file .*trace.jsonl"):
-        drive_far(small_spec(), tmp_path, crew(LocalPlace(), luggage=luggage))
+        drive_far(small_spec(), tmp_path, crew(LocalPlace(), sent_files=sent_files))
 
 
 class Quiet(LocalPlace):
@@ -179,7 +179,7 @@ def test_one_that_does_not_start_is_told_with_what_it_said(tmp_path):
 
 def test_who_does_not_know_the_key_is_turned_away(tmp_path, monkeypatch):
     """One says nothing, one goes at once, one guesses: none is a driver, and none is waited for."""
-    monkeypatch.setattr("fairbench.execute.drivers.far.ANSWER_S", 1)
+    monkeypatch.setattr("fairbench.execute.drivers.start.ANSWER_S", 1)
     turned_away = []
 
     def strangers(port):
@@ -204,7 +204,7 @@ def test_one_that_dies_before_it_says_which_it_is_is_told(tmp_path, monkeypatch)
         Client((LOOPBACK, port), authkey=key).close()
         gone.append(port)
 
-    monkeypatch.setattr("fairbench.execute.drivers.far.secrets.token_bytes", bytes)
+    monkeypatch.setattr("fairbench.execute.drivers.start.secrets.token_bytes", bytes)
     monkeypatch.setattr(Quiet, "stranger", staticmethod(lambda port: dying(port, bytes(32))))
     monkeypatch.setattr(Quiet, "exit_code", property(lambda self: 1 if gone else None))
     monkeypatch.setattr(Quiet, "ending", "exit code 1")

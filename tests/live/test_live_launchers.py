@@ -8,6 +8,7 @@ import sys
 import pyarrow.parquet as pq
 import pytest
 from live_cli import descendants, lines, only, running, wait_until
+from live_recipes import places_of
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
@@ -17,7 +18,7 @@ from fairbench.live.backends.registry import check_live, live_backend
 from fairbench.live.launchers import probe
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.launchers.command import CommandLauncher
-from fairbench.live.processes.place import LocalPlace
+from fairbench.live.processes.process import LocalPlace
 from fairbench.live.processes.server_python import ServerPython
 
 STAND_IN = "env FAIRBENCH_TEST_HOST={host} sh -c"
@@ -69,12 +70,12 @@ def test_a_simulation_or_an_endpoint_starts_nothing_anywhere():
 
 def test_hosts_take_turns_and_replicas_of_one_host_have_gpus_of_their_own():
     wanted = Wanted(5, gpus=2)
-    with by_command("localhost,127.0.0.1").places(wanted) as places:
+    with places_of(by_command("localhost,127.0.0.1"), wanted) as places:
         assert [place.host for place in places] == ["localhost", "127.0.0.1"] * 2 + ["localhost"]
         gpus = [place.environment["CUDA_VISIBLE_DEVICES"] for place in places]
         assert gpus == ["0,1", "0,1", "2,3", "2,3", "4,5"]
         assert len(set(places[0].free_ports(9))) == 9
-    with by_command().places(Wanted(1, gpus=2)) as (place,):
+    with places_of(by_command(), Wanted(1, gpus=2)) as (place,):
         assert place.environment == {}
 
 
@@ -91,14 +92,14 @@ def test_what_a_command_says_of_a_host_that_it_cannot_reach(tmp_path):
         ("sh -c 'echo [[[' {host}", "said nothing"),
         (r"sh -c 'printf \\344\\n; printf \\344h >&2' {host}", "host: \ufffdh"),
     ):
-        with pytest.raises(UsageError, match=says), by_command("n1", command).places(wanted):
+        with pytest.raises(UsageError, match=says), places_of(by_command("n1", command), wanted):
             pass
 
 
 def test_a_host_is_asked_in_a_session_of_its_own():
     """So that Ctrl-C, which ``ssh`` would hear too, interrupts the run and is no lost host."""
     sessions = "sh -c 'cut -d\\  -f6 /proc/self/stat >&2' {host}"
-    with pytest.raises(UsageError) as caught, by_command("n1", sessions).places(Wanted(1)):
+    with pytest.raises(UsageError) as caught, places_of(by_command("n1", sessions), Wanted(1)):
         pass
     assert int(str(caught.value).split()[-1]) != os.getsid(0)
 
@@ -107,7 +108,7 @@ def test_the_variable_that_names_an_engines_python_counts_on_hosts_too(monkeypat
     monkeypatch.setenv("THEIR_PYTHON", "/no/such/python")
     engine = ServerPython(("sglang", "fairbench"), "", "THEIR_PYTHON")
     says = "/no/such/python cannot be run on this host:"
-    with pytest.raises(UsageError, match=says), by_command().places(Wanted(1, engine)):
+    with pytest.raises(UsageError, match=says), places_of(by_command(), Wanted(1, engine)):
         pass
 
 

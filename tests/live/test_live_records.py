@@ -13,9 +13,9 @@ from fairbench.errors import DataError
 from fairbench.live.backends.base import Served
 from fairbench.live.client_side import error_counts, itl_ms, lateness_ms, token_gaps_s
 from fairbench.live.driver.drive import DriveResult
-from fairbench.live.driver.journal import Journal
 from fairbench.live.outcome import SERVED_FILE, recover, recovered
 from fairbench.live.records import (
+    Journal,
     LiveRecords,
     ProgramRecord,
     RequestRecord,

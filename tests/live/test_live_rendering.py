@@ -10,9 +10,8 @@ from fairbench.core import Segment
 from fairbench.errors import UsageError
 from fairbench.live.driver.api import BadEvent, Question
 from fairbench.live.driver.fragments import TokenFragments, token_ids, words_of
-from fairbench.live.driver.generate_api import AskGenerate
-from fairbench.live.driver.openai_api import AskChat, AskCompletions
-from fairbench.live.driver.stream import EventSplitter
+from fairbench.live.driver.server_apis import AskChat, AskCompletions, AskGenerate
+from fairbench.live.driver.sse_client import EventSplitter
 from fairbench.live.driver.target import Target
 
 VOCAB = range(16, 2_048)

@@ -21,12 +21,12 @@ from fairbench.live.http_server import listening
 from fairbench.live.plugins import ledger, prometheus
 from fairbench.live.plugins.sglang.tracked import client_of, request_of
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router import client_totals
+from fairbench.live.router import metrics
 from fairbench.live.router.app import router_app
 from fairbench.live.router.calls import GenerateApi
 from fairbench.live.router.charges import Charge
-from fairbench.live.router.client_totals import TotalsByClient
 from fairbench.live.router.config import RouterConfig
+from fairbench.live.router.metrics import TotalsByClient
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.prompt_limits import PromptLimits
 from fairbench.live.router.text_tokens import ApproximateTokens
@@ -85,7 +85,7 @@ def page_of(registry):
 
 
 def test_labels_are_those_of_the_last_clients_and_sums_stay(monkeypatch):
-    monkeypatch.setattr(client_totals, "MAX_CLIENTS", 3)
+    monkeypatch.setattr(metrics, "MAX_CLIENTS", 3)
     kept, registry = TotalsByClient(), CollectorRegistry()
     registry.register(kept)
     for number in range(1000):

@@ -113,6 +113,7 @@ TOO_MUCH = [
         "maxItems": 100,
     },
     {"$ref": "http://127.0.0.1/schema"},
+    {"$ref": ["#"]},
     {"$ref": "#/enum/0", "enum": [{"pattern": BOMB}]},
     {"$ref": "#/$defs/a/items", "$defs": {"a": {"items": {"type": "string"}}}},
     {"type": "integer", "maximum": 10**30},

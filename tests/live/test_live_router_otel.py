@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.live import headers
-from fairbench.live.router import otel
+from fairbench.live.router.traces import OtelTraces
 
 PARENT = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 TRACE = int(PARENT.split("-")[1], 16)
@@ -28,7 +28,7 @@ def spans():
 
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    return exporter, otel.OtelTraces(provider)
+    return exporter, OtelTraces(provider)
 
 
 async def asked(traces, path, body=None, worker=None, router=None, **sent):
@@ -220,7 +220,7 @@ def test_serve_sends_spans_where_its_variables_say():
 
 
 def test_without_the_extra_it_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(otel, "find_spec", lambda _: None)
+    monkeypatch.setattr("fairbench.live.router.traces.find_spec", lambda _: None)
     result = CliRunner().invoke(app, ["serve", "--worker-url", "http://127.0.0.1:9", "--otel"])
     assert result.exit_code == 2
     assert "--otel needs the package opentelemetry.sdk: pip install '.[otel]'" in result.stderr

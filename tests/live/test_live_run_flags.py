@@ -13,8 +13,8 @@ from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
 from fairbench.live.backends.base import vocabulary
 from fairbench.live.backends.sglang import PYTHON, SERVER_PYTHON
-from fairbench.live.objectives import objectives
 from fairbench.live.processes.router import router_recipe
+from fairbench.live.sent_names import objectives
 
 EXTERNAL = ["--backend", "emulator", "--router-command"]
 CPU = ["--device", "cpu", "--dtype", "float32"]

@@ -270,7 +270,10 @@ def test_to_be_told_to_stop_once_workers_are_ready_is_not_forgotten(tmp_path, mo
 
     monkeypatch.setattr(routed_workers, "running_workers", told_to_stop)
     flags = {"dp": 1, "backend": {"kind": "emulator"}}
-    with pytest.raises(KeyboardInterrupt), started_workers(flags, {}, LiveOptions(), tmp_path):
+    with (
+        pytest.raises(KeyboardInterrupt),
+        started_workers(flags, {}, LiveOptions(), tmp_path, {}, parts=()),
+    ):
         pytest.fail("nobody is to be served any more")
 
 

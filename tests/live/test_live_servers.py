@@ -18,7 +18,7 @@ from fairbench.cli.app import app
 from fairbench.errors import RunFailed, UsageError
 from fairbench.live.processes import gpus, start
 from fairbench.live.processes.addresses import free_ports
-from fairbench.live.processes.gpus import assign, server_gpus, visible_gpus
+from fairbench.live.processes.gpus import assign, found_gpus, server_gpus
 from fairbench.live.processes.process import ServerProcess
 from fairbench.live.processes.start import Recipe, Server, start_all, stop_all
 
@@ -160,7 +160,7 @@ def test_a_taken_port_is_replaced_by_another(tmp_path, monkeypatch):
         taken.bind(("127.0.0.1", 0))
         offers = iter([[taken.getsockname()[1]]])
         monkeypatch.setattr(
-            "fairbench.live.processes.place.free_ports",
+            "fairbench.live.processes.process.free_ports",
             lambda n: next(offers, None) or free_ports(n),
         )
         (server,) = start_all([recipe("worker")], tmp_path, timeout_s=WAIT_S)
@@ -176,7 +176,7 @@ def test_a_port_that_is_always_taken_is_an_error(tmp_path, monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setattr(
-            "fairbench.live.processes.place.free_ports", lambda _: [taken.getsockname()[1]]
+            "fairbench.live.processes.process.free_ports", lambda _: [taken.getsockname()[1]]
         )
         with pytest.raises(RunFailed, match="worker ended with exit code 1"):
             start_all([recipe("worker")], tmp_path, timeout_s=WAIT_S)
@@ -295,16 +295,16 @@ def machine(tmp_path, monkeypatch):
 
 
 def test_gpus_of_amd_are_found_without_any_tool_of_rocm(machine, monkeypatch):
-    assert visible_gpus() == []
+    assert found_gpus().names == []
     machine([0, 304, 304, 304, 304], hidden=[2])  # a processor, and a GPU of another container
-    assert visible_gpus() == ["0", "1", "2"]
+    assert found_gpus().names == ["0", "1", "2"]
     assert server_gpus(dp=3, tp=1, share=False) == [
         {"HIP_VISIBLE_DEVICES": gpu} for gpu in ("0", "1", "2")
     ]
     with pytest.raises(UsageError, match="dp = 2, tp = 2: needs 4 GPUs, 3 visible"):
         server_gpus(dp=2, tp=2, share=False)
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,0")  # HIP counts what that leaves
-    assert visible_gpus() == ["0", "1"]
+    assert found_gpus().names == ["0", "1"]
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
     assert server_gpus(dp=1, tp=1, share=False) == [{"HIP_VISIBLE_DEVICES": "1"}]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")  # whoever sets both is given both
@@ -317,11 +317,11 @@ def test_gpus_of_amd_are_found_without_any_tool_of_rocm(machine, monkeypatch):
 
 def test_gpus_are_counted_in_the_order_of_their_nodes_and_junk_is_none(machine, tmp_path):
     machine([0, *[304] * 11])
-    assert visible_gpus() == [str(number) for number in range(11)]
+    assert found_gpus().names == [str(number) for number in range(11)]
     nodes = tmp_path / "sys/class/kfd/kfd/topology/nodes"
     (nodes / "3/properties").write_bytes(b"\xff")
     (nodes / "4/properties").unlink()
-    assert len(visible_gpus()) == 9
+    assert len(found_gpus().names) == 9
 
 
 def test_where_nvidia_smi_lists_gpus_those_count(machine, tmp_path, monkeypatch):

@@ -4,8 +4,7 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
-from fairbench.execute.live_options import LiveFlags
-from fairbench.execute.live_points import LivePoint, by_workers, options_of_points
+from fairbench.execute.live_options import LiveFlags, LivePoint, by_workers, options_of_points
 
 
 def spec(scheduler="dlpm", settings=None, **flags):

@@ -159,7 +159,9 @@ def test_serve_starts_workers_with_weights_of_anyone(scheduler, tmp_path, monkey
     monkeypatch.setattr(routed_workers, "running_workers", noted)
     flags = {"dp": 1, "backend": {"kind": "emulator"}, "scheduler": scheduler}
     settings = {"vtc.weights": {"bob": 4}} if scheduler == "vtc" else {}
-    with started_workers(flags, settings, LiveOptions(), tmp_path, {"org/ann": 3.0}) as routed:
+    with started_workers(
+        *(flags, settings, LiveOptions(), tmp_path), {"org/ann": 3.0}, parts=()
+    ) as routed:
         expected = {"org/ann": 3.0} | ({"bob": 4.0} if scheduler == "vtc" else {})
         assert routed.weights == expected
         assert specs[0].weights == expected

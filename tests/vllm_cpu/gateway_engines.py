@@ -23,7 +23,7 @@ from sglang_cpu_server import sglang_server
 from vllm_cpu_server import stock_vllm
 
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router.running_limits import most_running
+from fairbench.live.router.worker_info import most_running
 
 AT_ONCE = 4
 DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}

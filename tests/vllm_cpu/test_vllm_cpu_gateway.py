@@ -11,7 +11,7 @@ from live_router import COMPLETIONS, Flood, router_before
 from vllm_cpu_server import WHY_ABSENT, stock_vllm
 
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router.running_limits import most_running
+from fairbench.live.router.worker_info import most_running
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_ABSENT), reason=WHY_ABSENT)]
 

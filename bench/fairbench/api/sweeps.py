@@ -17,8 +17,7 @@ from fairbench.config.sweep import said_by, sweep_of
 from fairbench.config.sweep_points import points
 from fairbench.execute.context import run_context
 from fairbench.execute.interruption import Interrupted
-from fairbench.execute.live_options import LiveFlags
-from fairbench.execute.live_points import options_of_points
+from fairbench.execute.live_options import LiveFlags, options_of_points
 from fairbench.execute.sweeps import run_sweep
 from fairbench.figures.compared.latex import latex_table
 from fairbench.figures.compared.plot import drawn

@@ -13,7 +13,7 @@ from fairbench.attack.measure import Seen, combined, harm, measure
 from fairbench.config import ExperimentSpec
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure, Reading, Task
-from fairbench.execute.files_read import files_of
+from fairbench.execute.simulations import files_of
 
 
 def seeded(spec: ExperimentSpec, seed: int) -> ExperimentSpec:

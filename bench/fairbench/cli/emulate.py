@@ -91,7 +91,7 @@ def emulate(
     """
     require_live_extra()
     from fairbench.live.emulator.app import serve_emulator
-    from fairbench.live.emulator.config import EmulatorConfig
+    from fairbench.live.emulator.worker import EmulatorConfig
 
     if kv_replay_port is not None and kv_events_port is None:
         raise UsageError("--kv-replay-port needs --kv-events-port")

@@ -111,8 +111,7 @@ def sweep(
     from fairbench.config.sweep import parse_axis, said_by, sweep_of
     from fairbench.config.sweep_points import points
     from fairbench.execute.context import run_context
-    from fairbench.execute.live_options import LiveFlags
-    from fairbench.execute.live_points import options_of_points
+    from fairbench.execute.live_options import LiveFlags, options_of_points
     from fairbench.execute.sweeps import run_sweep
     from fairbench.report.progress import shown_progress
     from fairbench.results.sweep_store import SweepStore

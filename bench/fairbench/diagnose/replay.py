@@ -17,8 +17,8 @@ from fairbench.diagnose import FCFS
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure
 from fairbench.execute.expected.check import machine_of
-from fairbench.execute.expected.dry_run import Call
 from fairbench.execute.expected.load import gpu_s
+from fairbench.execute.expected.programs import Call
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.requests import experiment
 from fairbench.metrics.records import Floats, Ints

@@ -11,8 +11,7 @@ from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, RunFailed, unknown_name
 from fairbench.execute.comparison_plan import Plan, ToRun, called
 from fairbench.execute.context import RunContext
-from fairbench.execute.live_options import LiveFlags
-from fairbench.execute.live_points import options_of_points
+from fairbench.execute.live_options import LiveFlags, options_of_points
 from fairbench.execute.sweeps import SweepOutcome, run_sweep
 from fairbench.results.contrast import Side, sides_of
 from fairbench.results.reading import runs_below

@@ -40,24 +40,16 @@ class Silent:
     """Shows nothing."""
 
     def watching(self) -> AbstractContextManager[None]:
-        """Return a context in which nothing is shown."""
         return nullcontext()
 
     def update(self, state: Any) -> None:
-        """Forget it."""
+        pass
 
     def tasks(self, costs: Sequence[float]) -> AbstractContextManager[Callable[[int], None]]:
-        """Return a callback that ignores finished tasks."""
         return nullcontext(lambda index: None)
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """Forget it.
-
-        Args:
-            name: Name of the task.
-            number: Number of tasks that have ended, with this one.
-            count: Number of all tasks.
-        """
+        pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def _here(_: LauncherFlags) -> Launcher:
 def _on_ray(flags: LauncherFlags) -> Launcher:
     from fairbench.execute.on_ray.launcher import RayLauncher
 
-    return RayLauncher() if flags.ray_address is None else RayLauncher(flags.ray_address)
+    return RayLauncher(flags.ray_address)
 
 
 def _by_command(flags: LauncherFlags) -> Launcher:
@@ -65,14 +65,11 @@ LAUNCHERS: Mapping[str, Way] = {
 DRIVER_LAUNCHERS = (LOCAL, "ray")
 
 
-def launcher_named(
-    name: str, flags: LauncherFlags | None = None, *, drivers: str = LOCAL
-) -> Launcher:
+def launcher_named(name: str, flags: LauncherFlags, *, drivers: str = LOCAL) -> Launcher:
     """Return a launcher by name. It may be used together with the launcher of ``drivers``.
 
     Raises UsageError for an unknown name, or a flag that neither launcher supports.
     """
-    flags = flags or LauncherFlags()
     check_launcher(name, flags, drivers=drivers)
     return LAUNCHERS[name].make(flags)
 

@@ -1,12 +1,12 @@
-"""The options of live runs, as the user gives them: what a simulation is told, it refuses."""
+"""Options of live runs, and which points of a sweep on real servers can share servers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from fairbench.config import ExperimentSpec
-from fairbench.config.backend_checks import RunOptions, check_run_options
+from fairbench.config import ExperimentSpec, identity
+from fairbench.config.backend_checks import RunOptions, check_run_options, obeys, python_misplaced
 from fairbench.execute.launchers import (
     LOCAL,
     LauncherFlags,
@@ -15,6 +15,8 @@ from fairbench.execute.launchers import (
     driver_launcher_named,
     launcher_named,
 )
+from fairbench.results.grid import point_names
+from fairbench.results.sweep_store import SweepStore
 
 if TYPE_CHECKING:
     from fairbench.live.backends.base import LiveOptions
@@ -66,3 +68,53 @@ def live_options(spec: ExperimentSpec, flags: LiveFlags) -> LiveOptions | None:
         ),
     )
     return None
+
+
+class LivePoint(NamedTuple):
+    """A run of a sweep on real servers."""
+
+    name: str
+    spec: ExperimentSpec
+
+
+def live_points_left(store: SweepStore, specs: Sequence[ExperimentSpec]) -> list[LivePoint]:
+    """Return a sweep's unfinished runs on real servers, in the order of its points."""
+    finished = store.finished()
+    return [
+        LivePoint(name, spec)
+        for spec, name in zip(specs, point_names(specs), strict=True)
+        if spec.backend is not None and identity(spec) not in finished
+    ]
+
+
+def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
+    """Group the live points so that the same workers can serve all points of a group."""
+    from fairbench.live.backends.registry import same_workers
+
+    groups: list[list[LivePoint]] = []
+    for point in points:
+        group = next((one for one in groups if same_workers(one[0].spec, point.spec)), None)
+        if group is not None:
+            group.append(point)
+        elif point.spec.backend is not None:
+            groups.append([point])
+    return groups
+
+
+def options_of_points(specs: Sequence[ExperimentSpec], flags: LiveFlags) -> LiveOptions | None:
+    """Return the options of a sweep, None if it only simulates.
+
+    Raises UsageError if a point of it is impossible here.
+    """
+    if flags.server_python and not any(obeys(spec.backend, "server_python") for spec in specs):
+        raise python_misplaced()
+    if all(spec.backend is None for spec in specs):
+        return None
+    from fairbench.live.backends.base import LiveOptions
+    from fairbench.live.backends.registry import check_live
+
+    for group in by_workers([LivePoint("", spec) for spec in specs]):
+        spec = group[0].spec
+        python = flags.server_python if obeys(spec.backend, "server_python") else None
+        check_live(spec, LiveOptions(python))
+    return flags.options()

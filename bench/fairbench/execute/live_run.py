@@ -1,25 +1,31 @@
-"""A live run in a directory that exists from its start, so that no result is lost.
+"""Live runs, each in a directory that exists from its start, so that no result is lost.
 
-Needs the live extra.
+Several runs, such as the points of a sweep, share servers. Needs the live extra.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+import traceback
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fairbench.config import ExperimentSpec
+from fairbench.config import ExperimentSpec, identity
 from fairbench.errors import FairbenchError
 from fairbench.execute.context import RunContext
-from fairbench.execute.drivers.far import CrewFar, address_facing
-from fairbench.execute.drivers.here import CrewHere
 from fairbench.execute.drivers.sharded import ShardedDrive
-from fairbench.execute.files_read import files_of
-from fairbench.execute.interruption import Interrupted
-from fairbench.execute.on_ray.luggage import Luggage
+from fairbench.execute.drivers.start import LocalCrew, RemoteCrew, address_facing
+from fairbench.execute.executor import Failure, attempt
+from fairbench.execute.interruption import Interrupted, Interruption
+from fairbench.execute.live_options import LivePoint, by_workers
+from fairbench.execute.sent_files import SentFiles
+from fairbench.execute.simulations import files_of
+from fairbench.execute.sweep_jobs import FailedPoint, keep_outcome, tell_ended
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import Workers
 from fairbench.live.launchers.base import Wanted
@@ -29,6 +35,7 @@ from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.run_folder import run_folder
 from fairbench.results.run_result import RunResult
 from fairbench.results.store import begin_run, has_begun, write_run
+from fairbench.results.sweep_store import SweepStore
 
 NOT_STARTED = "interrupted before the servers were ready"
 
@@ -83,28 +90,24 @@ def _driving(spec: ExperimentSpec, options: LiveOptions, context: RunContext) ->
     """Yield a drive from this machine or from a launcher's places."""
     if (launcher := options.driver_launcher) is None:
         alone = options.drivers == 1
-        yield _Driving(drive_here if alone else ShardedDrive(CrewHere(options.drivers)))
+        yield _Driving(drive_here if alone else ShardedDrive(LocalCrew(options.drivers)))
         return
-    luggage = Luggage.with_files(files_of(spec))
+    sent_files = SentFiles.with_files(files_of(spec))
     wanted = Wanted(options.drivers, spread=True, name="driver", asked="--drivers {}")
     with launcher.places(
         wanted, timeout_s=options.ready_timeout_s, interrupted=context.interrupted
     ) as places:
         address = address_facing(places[0].host)
-        yield _Driving(ShardedDrive(CrewFar(places, address, luggage)), address)
+        yield _Driving(ShardedDrive(RemoteCrew(places, address, sent_files)), address)
 
 
 @contextmanager
 def fresh_cluster(
     parent: Path, spec: ExperimentSpec, options: LiveOptions, context: RunContext
 ) -> Iterator[Workers | None]:
-    """Enter ``cluster_in`` a new directory, removed if interrupted before the workers are ready.
+    """Enter ``cluster_in`` the new directory ``parent``.
 
-    Args:
-        parent: New directory, for the logs of the workers.
-        spec: Experiment that the workers serve.
-        options: Options of the live runs.
-        context: Interruption flag, progress receiver and executor of the tasks.
+    The directory is removed if ``context`` is interrupted before the workers are ready.
     """
     with (
         _removed_unless_begun(parent, context),
@@ -153,3 +156,64 @@ def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
     except KeyboardInterrupt:
         shutil.rmtree(path)
         raise context.interrupted.ended(NOT_STARTED) from None
+
+
+def run_live_points(
+    store: SweepStore, points: Sequence[LivePoint], options: LiveOptions, context: RunContext
+) -> list[FailedPoint]:
+    """Run all points; return the failures, which are also stored.
+
+    Servers are started once for all points that they can serve, and anew after one that failed.
+    """
+    failures = []
+    number = 0
+    with context.progress.watching():
+        run = _Runs(store, options, context)
+        for group in by_workers(points):
+            for point, result in run.all(deque(group)):
+                key = identity(point.spec)
+                error = keep_outcome(store, key, point.name, result, context.interrupted)
+                if error:
+                    failures.append(FailedPoint(point.name, error))
+                number += 1
+                tell_ended(context, point.name, error, number, len(points))
+    return failures
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Runs points; results have the form of an ``Executor``'s."""
+
+    store: SweepStore
+    options: LiveOptions
+    context: RunContext
+
+    def all(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
+        """Yield points that can share servers, each with its result once begun."""
+        while left and not self.context.interrupted():
+            try:
+                yield from self._until_one_fails(left)
+            except KeyboardInterrupt:  # while servers were starting
+                return
+            except FairbenchError as error:
+                reason = Failure(error, traceback.format_exc())
+                yield from ((point, reason) for point in left)
+                return
+
+    def _until_one_fails(self, left: deque[LivePoint]) -> Iterator[tuple[LivePoint, Any]]:
+        """Run points on one start of the servers, removing them from ``left`` as they begin."""
+        interrupted = self.context.interrupted
+        starting = cluster_in(self.store.path, left[0].spec, self.options, self.context)
+        with starting as cluster:
+            while left and not interrupted():
+                point = left.popleft()
+                result = attempt(partial(self._one, point.spec, cluster), interrupted)
+                yield point, result
+                if isinstance(result, Failure) or (cluster is not None and not cluster.is_whole):
+                    return
+
+    def _one(
+        self, spec: ExperimentSpec, cluster: Workers | None, _: Interruption
+    ) -> dict[str, Any]:
+        result, _path = run_live_in(self.store.runs, spec, self.options, self.context, cluster)
+        return result.summary

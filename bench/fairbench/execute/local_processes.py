@@ -39,7 +39,7 @@ class LocalProcesses:
             while busy or (left and not interrupted()):
                 while left and len(busy) < (os.cpu_count() or 1) and not interrupted():
                     if not idle:
-                        idle.append(_start())
+                        idle.append(start_child(_serve))
                         workers.append(idle[-1])
                     worker = idle.pop()
                     busy[worker] = left.pop()
@@ -58,10 +58,6 @@ class LocalProcesses:
                     yield index, result
         finally:
             _dismiss(workers)
-
-
-def _start() -> Child:
-    return start_child(_serve)
 
 
 def _receive(worker: Child) -> tuple[Any | Failure, bool]:

@@ -43,13 +43,7 @@ def run_and_save(
 def run_unsaved(
     spec: ExperimentSpec, options: LiveOptions | None, context: RunContext
 ) -> RunResult:
-    """Run the experiment as ``run_and_save`` does, but leave nothing on disk.
-
-    Args:
-        spec: Experiment to run.
-        options: Options of a live run, or None for a simulation.
-        context: Interruption flag, progress receiver and executor of the tasks.
-    """
+    """Run ``spec`` with ``options`` as ``run_and_save`` does, but leave nothing on disk."""
     if spec.backend is not None:
         with TemporaryDirectory(prefix="fairbench-") as temporary:
             return run_and_save(spec, options, Path(temporary), context)[0]

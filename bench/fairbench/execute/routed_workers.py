@@ -6,7 +6,6 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec
@@ -24,9 +23,6 @@ from fairbench.live.router.worker_keys import WorkerKeys
 from fairbench.schedulers.gateway.params import ADMISSION
 from fairbench.schedulers.registry import router_class, split_pair
 from fairbench.schedulers.setup import checked_weights
-
-NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
-NO_KEYS = WorkerKeys()
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +48,12 @@ def named_workers(
     scheduler: str,
     router: str | None,
     settings: Mapping[str, Any],
-    weights: Mapping[str, float] = NO_WEIGHTS,
+    weights: Mapping[str, float],
     *,
-    parts: Collection[str] = (),
-    local: str | None = None,
-    keys: WorkerKeys = NO_KEYS,
-    all_named: bool = True,
+    parts: Collection[str],
+    local: str | None,
+    keys: WorkerKeys,
+    all_named: bool,
 ) -> Routed:
     """Return running workers with their ``keys``. ``parts`` have settings besides the router.
 
@@ -80,9 +76,9 @@ def named_workers(
 def planned_workers(
     flags: Mapping[str, Any],
     settings: Mapping[str, Any],
-    weights: Mapping[str, float] = NO_WEIGHTS,
+    weights: Mapping[str, float],
     *,
-    parts: Collection[str] = (),
+    parts: Collection[str],
 ) -> Routed:
     """Return workers to be started later, from the same flags as ``started_workers``.
 
@@ -114,9 +110,9 @@ def started_workers(
     settings: Mapping[str, Any],
     options: LiveOptions,
     log_dir: Path,
-    weights: Mapping[str, float] = NO_WEIGHTS,
+    weights: Mapping[str, float],
     *,
-    parts: Collection[str] = (),
+    parts: Collection[str],
 ) -> Iterator[Routed]:
     """Start workers that end with the block, from the flags of ``fairbench run``.
 

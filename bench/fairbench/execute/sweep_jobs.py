@@ -1,4 +1,4 @@
-"""The jobs of a sweep as tasks for an executor: points, and clients alone."""
+"""The jobs of a sweep as tasks (points, and clients alone), and how their outcomes are stored."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec, identity
 from fairbench.execute.context import RunContext
-from fairbench.execute.executor import Saving, Task
-from fairbench.execute.files_read import files_of
+from fairbench.execute.executor import Failure, Saving, Task
 from fairbench.execute.interruption import Interruption
-from fairbench.execute.outcomes import FailedPoint, keep_outcome, tell_ended
-from fairbench.execute.simulations import simulation
+from fairbench.execute.simulations import files_of, simulation
 from fairbench.results.comparison import alone_key
 from fairbench.results.grid import experiment_tables, point_names
 from fairbench.results.sweep_store import SweepStore, save_alone
@@ -34,14 +32,9 @@ class Job(NamedTuple):
 def jobs_left(
     store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: bool = True
 ) -> list[Job]:
-    """Return a sweep's unfinished simulations, longest first.
+    """Return the simulations of ``specs`` that ``store`` lacks, longest first.
 
-    Clients are simulated alone only if ``with_alone``.
-
-    Args:
-        store: Stored sweep, with its finished points.
-        specs: Experiments of all points.
-        with_alone: Whether clients are also simulated alone.
+    Clients are also simulated alone if ``with_alone``.
     """
     jobs = _jobs(store, specs, with_alone=with_alone)
     return sorted(jobs, key=lambda job: -job.requests)
@@ -51,7 +44,7 @@ def _jobs(store: SweepStore, specs: Sequence[ExperimentSpec], *, with_alone: boo
     finished, alone = store.finished(), set(store.alone())
     for spec, name in zip(specs, point_names(specs), strict=True):
         if spec.backend is not None:
-            continue  # one after another, see ``sweep_live``
+            continue  # one after another, see ``live_run``
         key = identity(spec)
         if key not in finished:
             task = simulation(spec, store.runs)
@@ -101,3 +94,47 @@ def expected_requests(spec: ExperimentSpec, plans: Iterable[ClientPlan]) -> floa
 def _requests_of_one(spec: ExperimentSpec, plan: ClientPlan) -> int:
     programs = program_stream(plan, seed=spec.seed)
     return next((program.demand.requests for _, program in programs), 0)
+
+
+class FailedPoint(NamedTuple):
+    """A failed run: its name, and the reason in one line."""
+
+    name: str
+    error: str
+
+
+def keep_outcome(
+    store: SweepStore, key: str, name: str, result: Any, interrupted: Interruption
+) -> str:
+    """Store why a task failed, or remove an old failure; return the reason or "".
+
+    ``result`` is a summary or a Failure. A task that was interrupted has not failed.
+    """
+    if not isinstance(result, Failure) and result["complete"]:
+        store.clear_failure(key)
+        return ""
+    if interrupted():
+        return ""
+    error, traceback = _why(result)
+    store.save_failure(key, name, error, traceback)
+    return error
+
+
+def tell_ended(context: RunContext, name: str, error: str, number: int, count: int) -> None:
+    """Report that a task has ended, and whether it failed, unless interrupted.
+
+    Args:
+        context: Interruption flag, progress receiver and executor of the tasks.
+        name: Name of the task.
+        error: Message of the task's error, or empty if the task succeeded.
+        number: Number of tasks that have ended, with this one.
+        count: Number of all tasks.
+    """
+    if not context.interrupted():
+        context.progress.ended(f"{name} failed" if error else name, number, count)
+
+
+def _why(result: Any) -> tuple[str, str]:
+    if isinstance(result, Failure):
+        return str(result.error), result.details
+    return result.get("notes", {}).get("complete", "its process was told to stop"), ""

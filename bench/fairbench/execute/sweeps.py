@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed
 from fairbench.execute.context import RunContext
-from fairbench.execute.live_points import live_points_left
-from fairbench.execute.outcomes import FailedPoint
-from fairbench.execute.sweep_jobs import jobs_left, run_jobs
+from fairbench.execute.live_options import live_points_left
+from fairbench.execute.sweep_jobs import FailedPoint, jobs_left, run_jobs
 from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench.results.run_folder import run_folder
 from fairbench.results.store import write_json
@@ -68,7 +67,7 @@ def run_sweep(
         store.discard_partial()
         failures = run_jobs(store, jobs_left(store, specs), context)
         if left := live_points_left(store, specs):
-            from fairbench.execute.sweep_live import run_live_points  # needs the live extra
+            from fairbench.execute.live_run import run_live_points  # needs the live extra
 
             assert options is not None, "real servers have options"
             failures += run_live_points(store, left, options, context)

@@ -16,7 +16,7 @@ MOST_SHOWN = 200  # characters of a path or a name
 
 
 def error_body(status: int, message: str, param: str | None = None) -> bytes:
-    """Return the JSON of an error; ``param`` is the field at fault.
+    """Return the JSON of an error.
 
     Args:
         status: HTTP status code.
@@ -30,13 +30,7 @@ def error_body(status: int, message: str, param: str | None = None) -> bytes:
 
 
 def error_answer(status: int, message: str, param: str | None = None) -> web.Response:
-    """Return an error as a response.
-
-    Args:
-        status: HTTP status code.
-        message: Explanation for the client.
-        param: Name of the field at fault, or None.
-    """
+    """Return the error of ``status``, ``message`` and ``param`` as a response."""
     body = error_body(status, message, param)
     return web.Response(body=body, status=status, content_type="application/json")
 

@@ -29,6 +29,23 @@ class Message(msgspec.Struct):
         return self.content or ""
 
 
+class Delta(msgspec.Struct):
+    """Text of a choice, or new text of a streamed one."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: Any = None  # its name since vLLM 0.19.1, and in Ollama
+
+
+class Choice(msgspec.Struct):
+    """A choice of an answer or of an event: of completions ``text``, of chats the others."""
+
+    text: str | None = None
+    delta: Delta | None = None
+    message: Delta | None = None
+    finish_reason: Any = None
+
+
 class UsageDetails(msgspec.Struct):
     """``prompt_tokens_details`` of a usage."""
 

@@ -16,6 +16,7 @@ from fairbench.live.backends.base import Served
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.driver.shards import merge, told
 from fairbench.live.records import FINISHED, LiveRecords, read_records, tables_of
+from fairbench.live.sent_names import time_scale_of
 from fairbench.live.summary import summary_of
 from fairbench.results.run_result import RunResult
 
@@ -75,7 +76,7 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
         ) from None
     except msgspec.ValidationError as error:
         raise DataError(f"{path}: {error}") from None
-    merge(folder, float(getattr(spec.backend, "time_scale", 1.0)))
+    merge(folder, time_scale_of(spec))
     return outcome(spec, folder, recovered(read_records(folder)), served)
 
 

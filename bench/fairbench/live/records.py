@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 
-from fairbench.errors import DataError
+from fairbench.errors import DataError, RunFailed, UsageError
 from fairbench.files.reader import lines
 from fairbench.live.service_rows import service_of
 from fairbench.metrics.records import STATUS_NAMES, Programs, Requests
@@ -159,3 +160,39 @@ def _read(path: Path, kind: type[_Record]) -> list[_Record]:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(f"{path}, line {number}: {error}") from None
     return records
+
+
+class Journal:
+    """Two JSON lines files in a directory. Each record is written at once.
+
+    Raises UsageError if they cannot be made.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            self._requests = (directory / REQUESTS_FILE).open("wb", buffering=0)
+            self._programs = (directory / PROGRAMS_FILE).open("wb", buffering=0)
+        except OSError as error:
+            raise UsageError(f"{directory}: cannot be written: {error.strerror}") from None
+        self._encode = msgspec.json.Encoder().encode
+
+    def request(self, record: RequestRecord) -> None:
+        """Append a request. Raises RunFailed if that is impossible, such as on a full disk."""
+        self._append(self._requests, record)
+
+    def program(self, record: ProgramRecord) -> None:
+        """Append a program. Raises as ``request`` does."""
+        self._append(self._programs, record)
+
+    def _append(self, file: FileIO, record: msgspec.Struct) -> None:
+        try:
+            file.write(self._encode(record) + b"\n")
+        except OSError as error:
+            raise RunFailed(f"{file.name!s}: cannot be written: {error.strerror}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._requests.close()
+        self._programs.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from fairbench.config import ExperimentSpec
 from fairbench.live.backends.base import LiveOptions, Served
@@ -16,12 +16,11 @@ from fairbench.live.backends.registry import live_backend
 from fairbench.live.backends.workers import Workers, running_workers
 from fairbench.live.driver.drive import DriveProgress, DriveResult, drive
 from fairbench.live.driver.target import Target
-from fairbench.live.objectives import objectives
 from fairbench.live.outcome import outcome, write_served
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.router import running_router
 from fairbench.live.processes.start import Server
-from fairbench.live.sent_names import sent_names
+from fairbench.live.sent_names import objectives, sent_names
 from fairbench.results.run_folder import run_folder
 from fairbench.results.run_result import RunResult
 
@@ -54,30 +53,9 @@ class Driving(Protocol):
         ...
 
 
-def drive_here(
-    spec: ExperimentSpec,
-    target: Target,
-    folder: Path,
-    *,
-    vocab: range,
-    on_progress: Callable[[DriveProgress], None],
-    interrupted: Callable[[], bool],
-) -> DriveResult:
-    """Drive the clients in this process.
-
-    Args:
-        spec: The experiment.
-        target: Server that gets the requests.
-        folder: Directory of the records.
-        vocab: Token ids that prompts are made of.
-        on_progress: Callback that gets the progress.
-        interrupted: Callable that returns True once the user interrupts.
-    """
-    return asyncio.run(
-        drive(
-            *(spec, target, folder), vocab=vocab, on_progress=on_progress, interrupted=interrupted
-        )
-    )
+def drive_here(*work: Any, **options: Any) -> DriveResult:
+    """Drive the clients in this process, by the arguments of ``Driving``."""
+    return asyncio.run(drive(*work, **options))
 
 
 def run_live(

@@ -11,8 +11,7 @@ from fairbench.config.sweep import Sweep, overridden, read_sweep
 from fairbench.config.sweep_points import points
 from fairbench.errors import UsageError
 from fairbench.execute.context import RunContext
-from fairbench.execute.outcomes import FailedPoint
-from fairbench.execute.sweep_jobs import Job, jobs_left, run_jobs
+from fairbench.execute.sweep_jobs import FailedPoint, Job, jobs_left, run_jobs
 from fairbench.results.sweep_store import SweepStore
 
 # Approximate processor time of a run and of a request, in the bundled workloads.

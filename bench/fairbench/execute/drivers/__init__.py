@@ -1,1 +1,1 @@
-"""Several processes that send the load of a live run, here or on other machines."""
+"""Several processes that send the load of a live run, on this or on other machines."""

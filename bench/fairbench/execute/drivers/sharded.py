@@ -5,17 +5,206 @@ One process that sends thousands of requests a second sends them late. Needs the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 from fairbench.config import ExperimentSpec
-from fairbench.execute.drivers.child import Begin
-from fairbench.execute.drivers.team import Crew, Team
-from fairbench.live.driver.clocks import Comparison
+from fairbench.errors import RunFailed
+from fairbench.execute.drivers.process import Begin, Failed, ReadClock, Ready, Stop
 from fairbench.live.driver.drive import DriveProgress, DriveResult
-from fairbench.live.driver.journal import Journal
-from fairbench.live.driver.shards import FOLDER, Shard, merge, write_clock
+from fairbench.live.driver.shards import (
+    FOLDER,
+    Comparison,
+    Offset,
+    Shard,
+    compare,
+    merge,
+    write_clock,
+)
 from fairbench.live.driver.target import Target
+from fairbench.live.records import Journal
+
+POLL_S = 0.1
+LEAD_S = 0.2  # from telling them all when to start to the start
+
+
+class Written(NamedTuple):
+    """A message with lines for a record file, from a driver on another machine."""
+
+    name: str
+    lines: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A driver's process and name; ``host`` is its machine, or None for this one."""
+
+    name: str
+    pipe: Connection
+    host: str | None = None
+    is_lost: Callable[[], bool] = lambda: False
+
+
+class Crew(Protocol):
+    """A fixed number of drivers, on this or other machines."""
+
+    def started(
+        self, folder: Path, interrupted: Callable[[], bool]
+    ) -> AbstractContextManager[Sequence[Driver]]:
+        """Start the drivers, which wait for messages; their logs are in the folder, if any.
+
+        Raises RunFailed if one does not start, KeyboardInterrupt once ``interrupted``.
+        """
+        ...
+
+
+class Team:
+    """The drivers of one run, as their parent process sees them.
+
+    What they tell of their records is appended in ``folders``, one each.
+    """
+
+    def __init__(
+        self,
+        drivers: Sequence[Driver],
+        folders: Sequence[Path],
+        on_progress: Callable[[DriveProgress], None],
+        interrupted: Callable[[], bool],
+    ) -> None:
+        self._drivers, self._folders = drivers, folders
+        self._pipes = [driver.pipe for driver in drivers]
+        self._on_progress, self._interrupted = on_progress, interrupted
+
+    def clocks(self) -> list[Offset]:
+        """Return the present offset of each driver's clock from this machine's."""
+        numbers = range(len(self._pipes))
+        return [compare(partial(self._read_clock, number), time.monotonic) for number in numbers]
+
+    def clocks_again(self) -> list[Offset | None]:
+        """Return the clock offsets after the run; None for a driver that is gone."""
+        found: list[Offset | None] = []
+        for number in range(len(self._pipes)):
+            try:
+                found.append(compare(partial(self._read_clock, number), time.monotonic))
+            except RunFailed:
+                found.append(None)
+        return found
+
+    def start_all(self, offsets: Sequence[Offset]) -> None:
+        """Start all drivers at the same moment, once all are ready."""
+        for number in range(len(self._pipes)):
+            self._answer(number, Ready)
+        start_s = time.monotonic() + LEAD_S
+        for number, offset in enumerate(offsets):
+            self.tell(number, start_s + offset.offset_s)
+
+    def results(self) -> list[DriveResult]:
+        """Return each driver's result. An interruption or a failed driver stops all.
+
+        Raises RunFailed for a driver that disappears before it has sent its result. A driver may
+        disappear afterwards.
+        """
+        told: dict[int, DriveProgress] = {}
+        ended: dict[int, DriveResult] = {}
+        failed: list[Failed] = []
+        stopping = False
+        going = dict(enumerate(self._pipes))
+        while going:
+            if not stopping and (failed or self._interrupted()):
+                stopping = True
+                for number in going:
+                    self.tell(number, Stop())
+            wait(going.values(), POLL_S)
+            for number in [number for number in going if self._has_said(number)]:
+                match self._heard(number):
+                    case DriveProgress() as progress:
+                        told[number] = progress
+                    case DriveResult() as result:
+                        ended[number] = result
+                        del going[number]
+                        if not stopping:
+                            with suppress(RunFailed):
+                                self.tell(number, Stop())
+                    case Failed() as failure:
+                        failed.append(failure)
+                        del going[number]
+            if len(told) == len(self._pipes):
+                self._on_progress(_together(list(told.values())))
+        for failure in failed:
+            raise failure.error
+        return [ended[number] for number in range(len(self._pipes))]
+
+    def _read_clock(self, number: int) -> float:
+        self.tell(number, ReadClock())
+        read_s: float = self._answer(number, float)
+        return read_s
+
+    def _answer(self, number: int, kind: type[Any]) -> Any:
+        while True:
+            message = self._heard(number)
+            if isinstance(message, Failed):
+                raise message.error
+            if isinstance(message, kind):
+                return message
+
+    def tell(self, number: int, message: object) -> None:
+        """Send a message to one driver. Raises RunFailed if it has died."""
+        with self._alive(number):
+            self._pipes[number].send(message)
+
+    def _heard(self, number: int) -> Any:
+        """Return a driver's next message, after storing the records that it sends before."""
+        with self._alive(number):
+            while isinstance(message := self._received(number), Written):
+                with (self._folders[number] / message.name).open("ab") as file:
+                    file.write(message.lines)
+        return message
+
+    def _received(self, number: int) -> Any:
+        while not self._has_said(number, POLL_S):
+            pass
+        return self._pipes[number].recv()
+
+    def _has_said(self, number: int, timeout_s: float = 0.0) -> bool:
+        """Return whether a driver has sent a message. Raises RunFailed if it never will."""
+        lost = self._drivers[number].is_lost()  # first: what it said before that is here
+        if self._pipes[number].poll(timeout_s):
+            return True
+        if lost:
+            raise _died(self._drivers[number])
+        return False
+
+    @contextmanager
+    def _alive(self, number: int) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, OSError):
+            raise _died(self._drivers[number]) from None
+
+
+def _died(driver: Driver) -> RunFailed:
+    return RunFailed(f"{driver.name} died during the run")
+
+
+def _together(told: Sequence[DriveProgress]) -> DriveProgress:
+    """Add up the progress of all drivers."""
+    service = dict.fromkeys(told[0].service, 0)
+    for progress in told:
+        for client, tokens in progress.service.items():
+            service[client] += tokens
+    return DriveProgress(
+        now_s=max(progress.now_s for progress in told),
+        end_s=told[0].end_s,
+        programs_done=sum(progress.programs_done for progress in told),
+        programs_started=sum(progress.programs_started for progress in told),
+        service=service,
+    )
 
 
 class ShardedDrive:
@@ -34,10 +223,7 @@ class ShardedDrive:
         on_progress: Callable[[DriveProgress], None],
         interrupted: Callable[[], bool],
     ) -> DriveResult:
-        """Drive as ``live.driver.drive`` does.
-
-        Raises RunFailed if a driver dies, or a driver's
-        error.
+        """Drive as ``live.driver.drive`` does. Raises RunFailed if a driver dies, or its error.
 
         Finished requests are written to the drivers' folders at once, and to ``folder`` at the end.
         """

@@ -8,10 +8,8 @@ from typing import Any
 import numpy as np
 
 from fairbench.config import ExperimentSpec
-from fairbench.execute.expected.dry_run import Call
-from fairbench.execute.expected.groups import Asked, Group, calls_of_groups, groups_of
-from fairbench.execute.expected.load import Machine, gpu_s, running_limit
-from fairbench.execute.expected.peak import busiest_minute
+from fairbench.execute.expected.load import Machine, busiest_minute, gpu_s, running_limit
+from fairbench.execute.expected.programs import Asked, Call, Group, calls_of_groups, groups_of
 from fairbench.hardware.catalogue import load_profile
 from fairbench.metrics.fairness import max_min
 from fairbench.sim.engine.contract import contract_of

@@ -17,9 +17,9 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.child import Child, start_child
 from fairbench.execute.executor import Failure, Saving, Task, attempt
 from fairbench.execute.interruption import Interruption
-from fairbench.execute.on_ray.bridge import STOP, Ended, Over, Refused, Work, serve
 from fairbench.execute.on_ray.connection import Connected, Unreachable
-from fairbench.execute.on_ray.luggage import Luggage, write_file
+from fairbench.execute.on_ray.tasks import STOP, Ended, Over, Refused, Work, serve
+from fairbench.execute.sent_files import SentFiles, write_file
 from fairbench.results.directories import made, renamed_to_fresh
 
 AUTO = "auto"
@@ -41,14 +41,14 @@ class RayCluster:
     outlives this process.
     """
 
-    def __init__(self, address: str = AUTO) -> None:
-        """Use the cluster with head ``HOST:PORT``; ``auto`` finds this machine's cluster.
+    def __init__(self, address: str | None = None) -> None:
+        """Use the cluster with head ``HOST:PORT``; by default, this machine's cluster.
 
         Raises UsageError without Ray.
         """
         if find_spec("ray") is None:
             raise UsageError("--executor ray needs the package ray: pip install '.[ray]'")
-        self._address = address
+        self._address = address or AUTO
 
     def run(
         self, tasks: Sequence[Task], interrupted: Interruption
@@ -58,13 +58,13 @@ class RayCluster:
         Raises UsageError if the cluster does not answer or a node is unfit for the tasks, and
         RunFailed once the cluster is lost for good.
         """
-        luggage = pickle.dumps(Luggage.packed(tasks))
+        sent_files = pickle.dumps(SentFiles.packed(tasks))
         left = {index: pickle.dumps(task) for index, task in enumerate(tasks)}
         losses, lost_s = 0, None
         while left and not interrupted():
             child = start_child(serve, self._address)
             try:
-                for index, outcome in _outcomes(child, Work(luggage, left), interrupted):
+                for index, outcome in _outcomes(child, Work(sent_files, left), interrupted):
                     result = attempt(partial(_kept, tasks[index], outcome), interrupted)
                     del left[index]
                     losses = 0

@@ -13,12 +13,11 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.child import Child, start_child
 from fairbench.execute.on_ray.cluster import AUTO
 from fairbench.execute.on_ray.connection import Connected, Unreachable
-from fairbench.execute.on_ray.far import FarPlace, Line, ReplicaLost
-from fairbench.execute.on_ray.keeper import Found
-from fairbench.execute.on_ray.replicas import Bundles, Close, Placed, Placing, serve
+from fairbench.execute.on_ray.remote_places import RemotePlace, ReplicaCalls, ReplicaLost
+from fairbench.execute.on_ray.replicas import Bundles, Close, Found, Placed, Placing, serve
 from fairbench.live.launchers import probe
-from fairbench.live.launchers.base import PATIENCE_S, Wanted
-from fairbench.live.processes.place import Place
+from fairbench.live.launchers.base import Wanted
+from fairbench.live.processes.process import Place
 
 POLL_S = 0.2
 DISMISS_S = 90.0
@@ -33,11 +32,11 @@ class RayLauncher:
     Nothing of it outlives this process. A replica whose node is lost is lost; the others go on.
     """
 
-    def __init__(self, address: str = AUTO) -> None:
+    def __init__(self, address: str | None) -> None:
         """Use the cluster's head, as ``RayCluster`` does. Raises UsageError without Ray."""
         if find_spec("ray") is None:
             raise UsageError("--launcher ray needs the package ray: pip install '.[ray]'")
-        self._address = address
+        self._address = address or AUTO
 
     def check(self, wanted: Wanted) -> None:
         """Reject shared GPUs. The cluster itself is checked later."""
@@ -49,25 +48,14 @@ class RayLauncher:
 
     @contextmanager
     def places(
-        self,
-        wanted: Wanted,
-        *,
-        timeout_s: float = PATIENCE_S,
-        interrupted: Callable[[], bool] = lambda: False,
+        self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
     ) -> Iterator[Sequence[Place]]:
-        """Yield places on nodes with equal software.
-
-        Args:
-            wanted: Servers that the experiment needs.
-            timeout_s: Longest wait for the cluster to give the places, in seconds.
-            interrupted: Function that returns whether the wait is to end.
-        """
         child = start_child(serve, self._address)
         try:
             child.pipe.send(Bundles(wanted.replicas, wanted.gpus, wanted.spread))
             placed = self._placed(child, wanted, timeout_s, interrupted)
-            with Line.to(child.pipe, placed.hosts) as line:
-                yield _fit_places(line, placed, wanted)
+            with ReplicaCalls.to(child.pipe, placed.hosts) as calls:
+                yield _fit_places(calls, placed, wanted)
         finally:
             _dismiss(child)
 
@@ -103,11 +91,11 @@ class RayLauncher:
             raise RunFailed(f"the Ray cluster at {self._address} was lost") from None
 
 
-def _fit_places(line: Line, placed: Placed, wanted: Wanted) -> list[FarPlace]:
+def _fit_places(calls: ReplicaCalls, placed: Placed, wanted: Wanted) -> list[RemotePlace]:
     """Return the places after a check that all nodes have equal software."""
     modules = tuple(probe.engine_modules(wanted))
     asked = [
-        line.call(number, "find", wanted.python, wanted.chosen, modules)
+        calls.call(number, "find", wanted.python, wanted.chosen, modules)
         for number in range(wanted.replicas)
     ]
     places, versions = [], {}
@@ -121,7 +109,7 @@ def _fit_places(line: Line, placed: Placed, wanted: Wanted) -> list[FarPlace]:
                 f"node {host}: Ray has no GPU on this node, and tp = {wanted.gpus} needs one"
             )
         versions[f"node {host}, for {wanted.name}-{number}"] = found.versions
-        places.append(FarPlace(line, number, found.python))
+        places.append(RemotePlace(calls, number, found.python))
     probe.check_alike(versions, wanted)
     return places
 

@@ -1,18 +1,108 @@
-"""The process in which Ray places replicas with their keepers, and passes on calls."""
+"""Replicas on Ray: the process that places them, and the actor that runs each server."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
+from fairbench.errors import UsageError
+from fairbench.errors.printable import printable
 from fairbench.execute.on_ray.connection import connected
-from fairbench.execute.on_ray.keeper import Keeper
+from fairbench.live.launchers import probe
+from fairbench.live.processes import reaper
+from fairbench.live.processes.addresses import free_ports
+from fairbench.live.processes.process import GRACE_S, ServerProcess
+from fairbench.live.processes.server_python import ServerPython
 
 POLL_S = 0.05
 IDLE_POLL_S = 0.5
 CLOSE_S = 30.0
-AT_ONCE = 4  # calls of one keeper: a look must not wait for a stop
+AT_ONCE = 4  # calls of one actor: a look must not wait for a stop
 CPU, GPU = "CPU", "GPU"
+
+# Ray kills the children of an actor that ends, and no grandchildren: so the reaper is one, and has
+# the time to end its server.
+BETWEEN = ("/bin/sh", "-c", '"$@"; exit', "sh")
+
+
+class Looked(NamedTuple):
+    """A server's state: the exit code, None while it runs, and new output."""
+
+    exit_code: int | None
+    said: bytes
+
+
+class Found(NamedTuple):
+    """A node's Python for servers, and the versions that must be equal on all nodes."""
+
+    python: str
+    versions: Mapping[str, str]
+    needs_no_gpu: bool
+
+
+class ReplicaActor:
+    """Starts and ends the server of one replica on its node. The server ends with this process."""
+
+    def __init__(self) -> None:
+        self._folder = Path(mkdtemp(prefix="fairbench-"))
+        self._log = self._folder / "log"
+        self._read = 0
+        self._server: ServerProcess | None = None
+
+    def find(self, wanted: ServerPython, chosen: str | None, modules: Sequence[str]) -> Found:
+        """Find the Python for servers. Raises UsageError unless it contains fairbench.
+
+        Args:
+            wanted: Way to find the Python for servers.
+            chosen: Python that the user named, or None.
+            modules: Modules whose versions are looked up.
+        """
+        python = wanted.find(chosen)
+        command = [python, "-m", probe.__name__, "versions", *modules]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            said = (done.stderr.strip() or "said nothing").splitlines()[-1]
+            raise UsageError(f"{python}: {printable(said)[:200]}")
+        versions = json.loads(done.stdout.splitlines()[-1])
+        return Found(python, versions, wanted.needs_no_gpu(python))
+
+    def free_ports(self, count: int) -> list[int]:
+        """Different ports of the node."""
+        return free_ports(count)
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start the server. Precondition: none runs."""
+        under = (*BETWEEN, sys.executable, "-I", "-S", reaper.__file__, str(GRACE_S))
+        self._server = ServerProcess(
+            [*under, *command], self._log, environment=environment, reaped=True
+        )
+
+    def look(self) -> Looked:
+        """Return the server's state. Precondition: the server was started."""
+        assert self._server is not None
+        exit_code = self._server.exit_code  # first, so that all that it said is there
+        with self._log.open("rb") as log:
+            log.seek(self._read)
+            said = log.read()
+        self._read += len(said)
+        return Looked(exit_code, said)
+
+    def stop(self) -> None:
+        """End it, if there is one."""
+        if self._server is not None:
+            self._server.stop()
+
+    def close(self) -> None:
+        """Leave nothing on the node."""
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class Bundles(NamedTuple):
@@ -42,7 +132,7 @@ class Placed(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a method of one replica's ``Keeper``; its answer has the same ticket."""
+    """A call of a method of one replica's ``ReplicaActor``; its answer has the same ticket."""
 
     ticket: int
     replica: int
@@ -85,7 +175,7 @@ def serve(pipe: Connection, address: str) -> None:
             if _are_placed(ray, pipe, groups, needs):
                 seats = [(group, n) for group in groups for n in range(group.bundle_count)]
                 pipe.send(Placed(tuple(_hosts(ray, seats)), gpus))
-                _Switchboard(ray, pipe, [_keeper(ray, *seat, gpus) for seat in seats]).run()
+                _Switchboard(ray, pipe, [_actor(ray, *seat, gpus) for seat in seats]).run()
         finally:
             for group in groups:
                 ray.util.remove_placement_group(group)
@@ -116,17 +206,17 @@ def _hosts(ray: Any, seats: list[tuple[Any, int]]) -> list[str]:
     return [addresses[table["bundles_to_node_id"][number]] for table, number in tables]
 
 
-def _keeper(ray: Any, group: Any, bundle: int, gpus: int) -> Any:
+def _actor(ray: Any, group: Any, bundle: int, gpus: int) -> Any:
     strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, bundle)
-    actor = ray.remote(Keeper).options(
+    actor = ray.remote(ReplicaActor).options(
         num_cpus=1, num_gpus=gpus, max_concurrency=AT_ONCE, scheduling_strategy=strategy
     )
     return actor.remote()
 
 
 class _Switchboard:
-    def __init__(self, ray: Any, pipe: Connection, keepers: list[Any]) -> None:
-        self._ray, self._pipe, self._keepers = ray, pipe, keepers
+    def __init__(self, ray: Any, pipe: Connection, actors: list[Any]) -> None:
+        self._ray, self._pipe, self._actors = ray, pipe, actors
         self._waiting: dict[Any, int] = {}
 
     def run(self) -> None:
@@ -143,7 +233,7 @@ class _Switchboard:
                     self._pipe.send(self._answer(ref, self._waiting.pop(ref)))
 
     def _ask(self, call: Call) -> None:
-        method = getattr(self._keepers[call.replica], call.method)
+        method = getattr(self._actors[call.replica], call.method)
         self._waiting[method.remote(*call.arguments)] = call.ticket
 
     def _answer(self, ref: Any, ticket: int) -> Answer | Broken:
@@ -156,6 +246,6 @@ class _Switchboard:
             return Broken(ticket, f"{error}".strip().partition("\n")[0], lost=True)
 
     def _close(self) -> None:
-        """Close the remaining keeper actors, so that no server process is left behind."""
-        closing = [keeper.close.remote() for keeper in self._keepers]
+        """Close the remaining actor actors, so that no server process is left behind."""
+        closing = [actor.close.remote() for actor in self._actors]
         self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)

@@ -15,7 +15,7 @@ from fairbench.live.launchers.local import LocalLauncher
 from fairbench.live.model_files import vocab_size_of
 from fairbench.live.plugins.report import fetch_report, require_active
 from fairbench.live.processes.http import get_json
-from fairbench.live.processes.place import Place
+from fairbench.live.processes.process import Place
 from fairbench.live.processes.start import Recipe, Server
 from fairbench.live.sent_names import sent_weights
 

@@ -20,7 +20,7 @@ from fairbench.live.backends.base import LiveOptions, Served, WorkerBackend, wor
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.http import get_json
-from fairbench.live.processes.place import Place
+from fairbench.live.processes.process import Place
 from fairbench.live.processes.start import Recipe, Server
 from fairbench.live.sent_names import sent_weights
 from fairbench.schedulers.params import make_params

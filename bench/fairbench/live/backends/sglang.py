@@ -15,7 +15,7 @@ from fairbench.live.backends.real_servers import RealServerBackend
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.plugins.report import fetch_report
 from fairbench.live.processes.http import get_json
-from fairbench.live.processes.place import Place
+from fairbench.live.processes.process import Place
 from fairbench.live.processes.server_python import ServerPython
 from fairbench.live.processes.start import Recipe
 from fairbench.schedulers.params import make_params, own_settings

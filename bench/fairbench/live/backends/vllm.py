@@ -16,7 +16,7 @@ from fairbench.live.launchers.base import Wanted
 from fairbench.live.plugins.report import PluginReport, require_active
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.http import get_json, get_text
-from fairbench.live.processes.place import Place
+from fairbench.live.processes.process import Place
 from fairbench.live.processes.server_python import ServerPython
 from fairbench.live.processes.start import Recipe
 from fairbench.live.sent_names import sent_weights

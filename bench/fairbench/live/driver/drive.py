@@ -17,13 +17,11 @@ from fairbench.live.driver.api import ServerApi
 from fairbench.live.driver.caller import Caller
 from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.connection import Pool
-from fairbench.live.driver.generate_api import AskGenerate
-from fairbench.live.driver.journal import Journal
-from fairbench.live.driver.openai_api import AskChat, AskCompletions
 from fairbench.live.driver.programs import ProgramRunner
+from fairbench.live.driver.server_apis import AskChat, AskCompletions, AskGenerate
 from fairbench.live.driver.shards import WHOLE, Shard
 from fairbench.live.driver.target import Target
-from fairbench.live.records import RequestRecord
+from fairbench.live.records import Journal, RequestRecord
 from fairbench.live.requirements import allow_many_connections
 from fairbench.workloads.datasets import load_source
 from fairbench.workloads.plan import last_arrival_s, program_stream

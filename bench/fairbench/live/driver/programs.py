@@ -9,11 +9,9 @@ from typing import Any
 
 from fairbench.core import Prompt, Segment
 from fairbench.errors import ProgramFailed
-from fairbench.live.driver.attempt import ProgramCall
-from fairbench.live.driver.caller import Caller
+from fairbench.live.driver.caller import Caller, ProgramCall
 from fairbench.live.driver.clock import RunClock
-from fairbench.live.driver.journal import Journal
-from fairbench.live.records import FINISHED, REFUSED, UNFINISHED, ProgramRecord
+from fairbench.live.records import FINISHED, REFUSED, UNFINISHED, Journal, ProgramRecord
 from fairbench.sim.program_runner import output_segment
 from fairbench.workloads.programs.base import Job
 

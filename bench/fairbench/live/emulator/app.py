@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
@@ -11,16 +11,14 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from fairbench.errors import RunFailed
 from fairbench.live.emulator.calls import BadRequest
-from fairbench.live.emulator.config import EmulatorConfig
-from fairbench.live.emulator.generate_api import EmulatedGenerate
 from fairbench.live.emulator.generation import Generation
-from fairbench.live.emulator.info import model_card, models, server_info
-from fairbench.live.emulator.metrics import registry_of
-from fairbench.live.emulator.openai_api import EmulatedChat, EmulatedCompletions
-from fairbench.live.emulator.worker import EmulatedWorker, build
+from fairbench.live.emulator.pages import model_card, models, registry_of, server_info
+from fairbench.live.emulator.server_apis import EmulatedChat, EmulatedCompletions, EmulatedGenerate
+from fairbench.live.emulator.worker import EmulatedWorker, EmulatorConfig, build
 from fairbench.live.headers import WORKER
 from fairbench.live.http_server import MAX_BODY_BYTES, listening, metrics_page, parsed
 from fairbench.live.json_errors import errors_as_json, no_such_model
@@ -29,7 +27,6 @@ from fairbench.live.request_tag import answer_id
 RETRY_AFTER_S = 60  # a rate limit counts by the minute
 
 EmulatedApi = EmulatedGenerate | EmulatedCompletions | EmulatedChat
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _encode = msgspec.json.Encoder().encode
 
 

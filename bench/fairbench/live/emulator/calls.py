@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 from uuid import uuid4
@@ -10,7 +10,6 @@ from uuid import uuid4
 import msgspec
 import numpy as np
 
-from fairbench.live.emulator.endings import NO_STOPS, Stops
 from fairbench.live.emulator.text import Text
 from fairbench.live.emulator.token_streams import Ids
 from fairbench.live.headers import (
@@ -40,6 +39,18 @@ class StopFields(msgspec.Struct, kw_only=True):
     stop_token_ids: list[int] | None = None
     no_stop_trim: bool | None = None
     stream_interval: Count | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """The texts and tokens that end an output early. ``keep`` leaves the match in the text."""
+
+    texts: Sequence[str] = ()
+    tokens: frozenset[int] = frozenset()
+    keep: bool = False
+
+
+NO_STOPS = Stops()
 
 
 class BadRequest(Exception):
@@ -80,14 +91,13 @@ def make_call(
     headers: Mapping[str, str],
     ids: list[int],
     max_new_tokens: int | None,
+    fields: StopFields,
     *,
     stream: bool,
     rid: str | None = None,
     client: str | None = None,
     include_usage: bool = False,
     model: str = "",
-    stops: Stops = NO_STOPS,
-    stream_interval: int | None = None,
 ) -> EmulatedCall:
     """Build the call from a decoded body and its headers. Raises BadRequest.
 
@@ -95,13 +105,12 @@ def make_call(
         headers: Headers of the request.
         ids: Token ids of the prompt, at least one.
         max_new_tokens: Most output tokens, or None for the default.
+        fields: Fields on the end and the pace of the output.
         stream: Whether the answer is streamed.
         rid: Request id, or None for a new id.
         client: Name of the client, or None for the name in the headers.
         include_usage: Whether a stream ends with the token counts.
         model: Name of the model in the answer.
-        stops: Texts and tokens that end the output early.
-        stream_interval: Tokens of each event of a stream, or None for the server's default.
     """
     if not ids:
         raise BadRequest("the prompt is empty")
@@ -118,8 +127,8 @@ def make_call(
         stream=stream,
         include_usage=include_usage,
         model=model,
-        stops=stops,
-        stream_interval=stream_interval,
+        stops=stops_of(fields),
+        stream_interval=fields.stream_interval,
     )
 
 

@@ -6,23 +6,54 @@ from asyncio import AbstractEventLoop, TimerHandle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from time import monotonic
 
 import numpy as np
 
-from fairbench.core import Request
-from fairbench.live.emulator.calls import BadRequest, EmulatedCall
-from fairbench.live.emulator.endings import NO_STOPS, Ending, ending_of
-from fairbench.live.emulator.generation import Generation
+from fairbench.core import PS_PER_S, Request
+from fairbench.live.emulator.calls import NO_STOPS, BadRequest, EmulatedCall
+from fairbench.live.emulator.generation import Ending, Generation, ending_of
 from fairbench.live.emulator.kv_blocks import PublishingCache
 from fairbench.live.emulator.text import Text
 from fairbench.live.emulator.token_streams import Ids, TokenStreams
-from fairbench.live.emulator.wall_clock import WallClock
 from fairbench.live.request_tag import untagged
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.sim.clock import Clock
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.sequence import REFUSED, Sequence
 
 MAX_STREAM_TOKENS = 2**22  # kept in memory before those are forgotten that nothing needs
+
+
+class WallClock:
+    """A clock that runs ``scale`` seconds per real second.
+
+    Waits end at absolute times, so they do not drift. ``time_s`` must be the time that the event
+    loop's ``call_at`` goes by.
+    """
+
+    def __init__(self, scale: float, time_s: Callable[[], float] = monotonic) -> None:
+        self.clock = Clock()
+        self._time_s = time_s
+        self._start_s = time_s()
+        self.scale = scale
+        self._ps_per_s = scale * PS_PER_S
+
+    def now_s(self) -> float:
+        """Return the time on ``clock`` in seconds, as if it had caught up with real time."""
+        return (self._time_s() - self._start_s) * self.scale
+
+    def catch_up(self) -> None:
+        """Run all events that are due, in order and each at its own time, and advance to now."""
+        clock = self.clock
+        now_ps = max(clock.now_ps, int((self._time_s() - self._start_s) * self._ps_per_s))
+        while (next_ps := clock.next_ps()) is not None and next_ps <= now_ps:
+            clock.step()
+        clock.stop_at(now_ps)
+
+    def real_s(self, time_ps: int) -> float:
+        """Return the wall-clock time that corresponds to a time of ``clock``."""
+        return self._start_s + time_ps / self._ps_per_s
 
 
 class LiveEngine:

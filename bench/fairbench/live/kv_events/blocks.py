@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from fairbench.core import Prompt
@@ -22,18 +23,14 @@ MEDIA = (None, "GPU")
 Key = tuple[int | None, BlockHash]  # a group of layers, and a block of it
 
 
+@dataclass(slots=True, eq=False)
 class _StoredRun:
     """Blocks that were stored together. ``ids`` are all tokens up to the end of the run."""
 
-    __slots__ = ("block_size", "hashes", "ids", "start")
-
-    def __init__(
-        self, ids: array[int], start: int, hashes: Sequence[BlockHash], block_size: int
-    ) -> None:
-        self.ids = ids
-        self.start = start
-        self.hashes = hashes
-        self.block_size = block_size
+    ids: array[int]
+    start: int
+    hashes: Sequence[BlockHash]
+    block_size: int
 
     def end_of(self, index: int) -> int:
         """Return the tokens up to the end of block ``index``; -1 is the start of the run."""

@@ -7,10 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from fairbench.live.processes.place import Place
+from fairbench.live.processes.process import Place
 from fairbench.live.processes.server_python import OWN, ServerPython
-
-PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +39,7 @@ class Launcher(Protocol):
         ...
 
     def places(
-        self,
-        wanted: Wanted,
-        *,
-        timeout_s: float = PATIENCE_S,
-        interrupted: Callable[[], bool] = lambda: False,
+        self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
     ) -> AbstractContextManager[Sequence[Place]]:
         """Yield a place for each replica. Processes that still run there end with the block.
 

@@ -14,11 +14,10 @@ from typing import TypeVar
 from fairbench.errors import RunFailed, UsageError
 from fairbench.errors.printable import printable
 from fairbench.live.launchers import probe
-from fairbench.live.launchers.base import PATIENCE_S, Wanted
+from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes import reaper
 from fairbench.live.processes.gpus import VISIBLE
-from fairbench.live.processes.place import Place, Process
-from fairbench.live.processes.process import GRACE_S, ServerProcess
+from fairbench.live.processes.process import GRACE_S, Place, Process, ServerProcess
 
 HOST = "{host}"
 ANYWHERE = "0.0.0.0"  # a host's own name may mean its loopback to itself
@@ -83,11 +82,9 @@ class ReachedPlace:
 
     @property
     def host(self) -> str:
-        """The host's name as the user gave it."""
         return self.reach.host
 
     def free_ports(self, count: int) -> list[int]:
-        """Return free ports that the host reports."""
         try:
             found = self.reach.ask(list[int], self.python, "ports", str(count))
         except UsageError as error:
@@ -97,15 +94,7 @@ class ReachedPlace:
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> Process:
-        """Start a process under a reaper on the host, which ends it when the pipe closes.
-
-        Killing ``ssh`` would not end the remote process.
-
-        Args:
-            command: Words of the command.
-            log_path: File on this machine that gets the output.
-            environment: Environment variables to set on the host.
-        """
+        # Under a reaper on the host: killing ``ssh`` would not end the remote process.
         there = [self.python, "-m", reaper.__name__, str(GRACE_S), *command]
         return ServerProcess(self.reach.line(there, environment), log_path, reaped=True)
 
@@ -131,19 +120,8 @@ class CommandLauncher:
 
     @contextmanager
     def places(
-        self,
-        wanted: Wanted,
-        *,
-        timeout_s: float = PATIENCE_S,
-        interrupted: Callable[[], bool] = lambda: False,
+        self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
     ) -> Iterator[Sequence[Place]]:
-        """Yield places on hosts that have equal software installed.
-
-        Args:
-            wanted: Servers that the experiment needs.
-            timeout_s: Patience in seconds; not used by this launcher.
-            interrupted: Callable that returns True once the user interrupts.
-        """
         python = wanted.python.named(wanted.chosen)
         used = self._reaches[: wanted.replicas]
         modules = probe.engine_modules(wanted)

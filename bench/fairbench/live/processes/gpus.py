@@ -20,11 +20,6 @@ class Gpus(NamedTuple):
     variables: tuple[str, ...] = (VISIBLE,)
 
 
-def visible_gpus() -> list[str]:
-    """Return the names of the GPUs that this process may use, from its environment."""
-    return found_gpus().names
-
-
 def found_gpus() -> Gpus:
     """Return the GPUs that this process may use (NVIDIA's, else AMD's), and their variables.
 

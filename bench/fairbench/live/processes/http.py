@@ -11,30 +11,22 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 from fairbench.errors import RunFailed
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 10.0  # the longest time without data
+NO_HEADERS: Mapping[str, str] = {}
 
 _direct = build_opener(ProxyHandler({}))
 
 
 def answers(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> bool:
-    """Return whether the server answers with success (2xx).
+    """Return whether the server answers at ``url`` with success (2xx) within ``timeout_s``."""
+    status = status_of(url, method=method, timeout_s=timeout_s)
+    return status is not None and status < 300
 
-    Args:
-        url: URL to ask.
-        method: HTTP method.
-        timeout_s: Longest time without data, in seconds.
-    """
+
+def status_of(url: str, *, method: str = "GET", timeout_s: float = TIMEOUT_S) -> int | None:
+    """Return the HTTP status at ``url``, or None if no HTTP server answers in ``timeout_s``."""
     try:
-        with _direct.open(Request(url, method=method), timeout=timeout_s):
-            return True
-    except (OSError, HTTPException):  # HTTPError, for other answers, is an OSError
-        return False
-
-
-def status_of(url: str, *, timeout_s: float = TIMEOUT_S) -> int | None:
-    """Return the HTTP status of a GET, or None if no HTTP server answers."""
-    try:
-        with _direct.open(Request(url), timeout=timeout_s) as answer:
+        with _direct.open(Request(url, method=method), timeout=timeout_s) as answer:
             return int(answer.status)
     except HTTPError as error:
         with error:
@@ -43,10 +35,12 @@ def status_of(url: str, *, timeout_s: float = TIMEOUT_S) -> int | None:
         return None
 
 
-def get_text(url: str, *, timeout_s: float = TIMEOUT_S) -> str:
-    """Return the text at a URL. Raises RunFailed if there is none."""
+def get_text(
+    url: str, *, headers: Mapping[str, str] = NO_HEADERS, timeout_s: float = TIMEOUT_S
+) -> str:
+    """Return the text at ``url``. Raises RunFailed if there is none within ``timeout_s``."""
     try:
-        with _direct.open(Request(url), timeout=timeout_s) as answer:
+        with _direct.open(Request(url, headers=dict(headers)), timeout=timeout_s) as answer:
             content: bytes = answer.read()
     except (OSError, HTTPException) as error:
         raise RunFailed(f"{url}: {error}") from None
@@ -54,19 +48,12 @@ def get_text(url: str, *, timeout_s: float = TIMEOUT_S) -> str:
 
 
 def get_json(
-    url: str, *, headers: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
+    url: str, *, headers: Mapping[str, str] = NO_HEADERS, timeout_s: float = TIMEOUT_S
 ) -> dict[str, Any]:
-    """Return the JSON object at a URL. Raises RunFailed if there is none.
-
-    Args:
-        url: URL to read.
-        headers: Headers of the request, or None for no headers.
-        timeout_s: Longest time without data, in seconds.
-    """
+    """Return the JSON object at ``url``. Raises RunFailed if there is none within ``timeout_s``."""
     try:
-        with _direct.open(Request(url, headers=dict(headers or {})), timeout=timeout_s) as answer:
-            content = json.load(answer)
-    except (OSError, HTTPException, ValueError) as error:
+        content = json.loads(get_text(url, headers=headers, timeout_s=timeout_s))
+    except ValueError as error:
         raise RunFailed(f"{url}: {error}") from None
     if not isinstance(content, dict):
         raise RunFailed(f"{url}: the answer is not a JSON object")

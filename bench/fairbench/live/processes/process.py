@@ -1,4 +1,4 @@
-"""A server process: started under a reaper, with a log file, and reliably ended."""
+"""A server's process and its place: this machine, or a machine that a launcher reaches."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from fairbench.live.processes import reaper
+from fairbench.live.processes.addresses import LOOPBACK, free_ports
 
 GRACE_S = 10.0  # from SIGTERM to SIGKILL
 REAPER_MARGIN_S = 5.0  # for the reaper itself to end after that
@@ -16,8 +19,84 @@ TAIL_BYTES = 4_000
 TAIL_LINES = 20
 
 
+class Process(Protocol):
+    """A server's process, on any machine."""
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, 128 plus the number of a signal; None while the process runs."""
+        ...
+
+    @property
+    def ending(self) -> str:
+        """A few words on how the process ended. Precondition: the process has ended."""
+        ...
+
+    def log_tail(self) -> str:
+        """Return the last lines that the process wrote."""
+        ...
+
+    def ask_to_stop(self) -> None:
+        """Ask the process to end, without waiting."""
+        ...
+
+    def stop(self) -> None:
+        """End the process. Returns when it is gone, or is not reachable any more."""
+        ...
+
+
+class Place(Protocol):
+    """The location of one replica: a machine and possibly some of its GPUs."""
+
+    @property
+    def host(self) -> str:
+        """The address at which this machine reaches the place."""
+        ...
+
+    @property
+    def listen(self) -> str:
+        """The address on which servers at the place listen."""
+        ...
+
+    @property
+    def python(self) -> str:
+        """The path of the Python that starts servers on the host."""
+        ...
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Environment variables for servers at the place, for example for their GPUs."""
+        ...
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether nothing can be started at the place any more."""
+        ...
+
+    def free_ports(self, count: int) -> list[int]:
+        """Return distinct ports that are free at the place. Raises RunFailed."""
+        ...
+
+    def start(
+        self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
+    ) -> Process:
+        """Run a command at the place; its output is appended to a file on this machine.
+
+        It ends at the latest when this process does, in whatever way.
+
+        Args:
+            command: Words of the command.
+            log_path: File on this machine that gets the output.
+            environment: Environment variables to set for the command.
+        """
+        ...
+
+
 class ServerProcess:
-    """A command that runs until ``stop``, until this process ends, or until it ends itself."""
+    """A command that runs until ``stop``, until this process ends, or until it ends itself.
+
+    ``stop`` sends SIGTERM, and SIGKILL after the grace period.
+    """
 
     def __init__(
         self,
@@ -46,28 +125,20 @@ class ServerProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code: None while the process runs.
-
-        128 plus the signal's number after a signal.
-        """
         return self._reaper.poll()
 
     @property
     def ending(self) -> str:
-        """The exit code, in words."""
         return f"exit code {self.exit_code}"
 
     def log_tail(self) -> str:
-        """Return the last lines that this process has written."""
         return log_end(self._log_path, self._log_start)
 
     def ask_to_stop(self) -> None:
-        """Ask the process to end, without waiting, so that several can end in parallel."""
         assert self._reaper.stdin is not None
         self._reaper.stdin.close()
 
     def stop(self) -> None:
-        """End the process with SIGTERM, and with SIGKILL after the grace period; wait for it."""
         self.ask_to_stop()
         try:
             self._reaper.wait(self._grace_s + REAPER_MARGIN_S)
@@ -83,3 +154,25 @@ def log_end(path: Path, begin: int) -> str:
         log.seek(max(begin, size - TAIL_BYTES))
         text = log.read().decode("utf-8", "replace")
     return "\n".join(text.splitlines()[-TAIL_LINES:])
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPlace:
+    """A place on this machine that only this machine can reach."""
+
+    python: str = sys.executable
+    environment: Mapping[str, str] = field(default_factory=dict)
+    host: str = LOOPBACK
+    listen: str = LOOPBACK
+    is_lost: bool = False
+
+    def free_ports(self, count: int) -> list[int]:
+        return free_ports(count)
+
+    def start(
+        self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
+    ) -> Process:
+        return ServerProcess(command, log_path, environment=environment)
+
+
+HERE = LocalPlace()

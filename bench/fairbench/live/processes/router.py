@@ -12,10 +12,9 @@ from fairbench.config import ExperimentSpec
 from fairbench.config.flags.texts import weight_flags
 from fairbench.config.router_command import PORTS, filled
 from fairbench.config.toml import toml_value
-from fairbench.live.objectives import objective_flags
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
 from fairbench.live.processes.http import status_of
-from fairbench.live.processes.place import HERE, LocalPlace
+from fairbench.live.processes.process import HERE, LocalPlace
 from fairbench.live.processes.start import (
     HEALTH_TIMEOUT_S,
     Recipe,
@@ -23,7 +22,7 @@ from fairbench.live.processes.start import (
     start_all,
     stop_all,
 )
-from fairbench.live.sent_names import sent_weights
+from fairbench.live.sent_names import objective_flags, sent_weights
 from fairbench.schedulers.gateway.params import ADMISSION, admission_params
 from fairbench.schedulers.params import as_settings
 
@@ -54,7 +53,7 @@ def router_recipe(
         for key, value in spec.settings.items():
             if key.startswith(f"{spec.router}."):
                 arguments += ["--set", f"{key}={toml_value(value)}"]
-        arguments += [*_admission_flags(spec), *objective_flags(spec, _time_scale(spec))]
+        arguments += [*_admission_flags(spec), *objective_flags(spec)]
         return [*arguments, *weight_flags(sent_weights(spec))]
 
     return Recipe("router", command, place=place)
@@ -68,10 +67,6 @@ def _admission_flags(spec: ExperimentSpec) -> list[str]:
     settings = as_settings(ADMISSION, replace(params, profile=params.profile or spec.gpu))
     assigned = (f"{key}={toml_value(value)}" for key, value in settings.items())
     return [part for one in assigned for part in ("--set", one)]
-
-
-def _time_scale(spec: ExperimentSpec) -> float:
-    return float(getattr(spec.backend, "time_scale", 1.0))
 
 
 def external_recipe(

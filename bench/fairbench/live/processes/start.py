@@ -11,7 +11,7 @@ from pathlib import Path
 from fairbench.errors import RunFailed
 from fairbench.errors.printable import printable
 from fairbench.live.processes.http import answers
-from fairbench.live.processes.place import HERE, Place
+from fairbench.live.processes.process import HERE, Place
 
 POLL_S = 0.1
 HEALTH_TIMEOUT_S = 5.0

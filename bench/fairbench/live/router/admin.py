@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from fairbench.errors import UsageError
 from fairbench.files.secret import is_key
@@ -16,16 +15,15 @@ from fairbench.live.json_errors import errors_as_json
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.live.router.encodings import check_plain
 from fairbench.live.router.hosts import LOOPBACK_HOSTS, check_host
+from fairbench.live.router.identity import check_bearer
 from fairbench.live.router.membership import Membership
-from fairbench.live.router.problem import Problem, bad_request
+from fairbench.live.router.problem import Problem, bad_request, problems_as_answers
 from fairbench.live.router.worker_keys import WorkerKeys
 
 PATH = "/workers"
 FIELDS = ("url", "key")
 PATIENCE_S = 2.0  # in which a worker that is added may become healthy before the answer
 MOST_BYTES = 2**16
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def admin_app(
@@ -40,11 +38,8 @@ def admin_app(
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        try:
-            _check_caller(request, key)
-            return await handler(request)
-        except Problem as problem:
-            return problem.response()
+        _check_caller(request, key)
+        return await handler(request)
 
     async def show(_: web.Request) -> web.Response:
         return web.json_response({"workers": membership.rows()})
@@ -59,7 +54,8 @@ def admin_app(
         membership.drain(worker)
         return web.json_response(membership.row(worker), status=HTTPStatus.ACCEPTED)
 
-    app = web.Application(client_max_size=MOST_BYTES, middlewares=[errors_as_json, guard])
+    middlewares = [errors_as_json, problems_as_answers, guard]
+    app = web.Application(client_max_size=MOST_BYTES, middlewares=middlewares)
     app.add_routes(
         [
             web.get(PATH, show),
@@ -95,14 +91,8 @@ def worker_in(body: Any, keys: WorkerKeys) -> WorkerAddress:
 def _check_caller(request: web.Request, key: str | None) -> None:
     """Raise Problem for a page of another site, and for a caller without the key."""
     check_host(request, LOOPBACK_HOSTS, addresses=False)
-    if key is None:
-        return
-    shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-    if not hmac.compare_digest(shown, f"Bearer {key}".encode()):
-        raise Problem(
-            HTTPStatus.UNAUTHORIZED,
-            "the admin key is missing or wrong: send Authorization: Bearer KEY",
-        )
+    if key is not None:
+        check_bearer(request, key, "the admin key")
 
 
 async def _body(request: web.Request) -> Any:

@@ -11,6 +11,7 @@ from ssl import SSLContext
 from typing import TYPE_CHECKING
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from fairbench.live import headers
 from fairbench.live.http_server import listening, listening_beside, metrics_page
@@ -23,8 +24,8 @@ from fairbench.live.router.membership import Membership
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.peers import PATH as PEERS_PATH
 from fairbench.live.router.peers import Peering
-from fairbench.live.router.problem import Problem
-from fairbench.live.router.proxy import Handler, Proxy
+from fairbench.live.router.problem import Problem, problems_as_answers
+from fairbench.live.router.proxy import Proxy
 from fairbench.live.router.service import running
 from fairbench.live.router.text_tokens import load_text_tokens
 from fairbench.live.router.traces import Traces
@@ -60,7 +61,8 @@ def router_app(config: RouterConfig, traces: Traces = NO_TRACES) -> web.Applicat
     metrics.describe(config.router, text.method)
     log.info("prompts in text: tokens %s", text.method)
     app = web.Application(
-        client_max_size=config.max_body_bytes, middlewares=[errors_as_json, _only_hosts(config)]
+        client_max_size=config.max_body_bytes,
+        middlewares=[errors_as_json, problems_as_answers, _only_hosts(config)],
     )
 
     async def run(app: web.Application) -> AsyncIterator[None]:
@@ -102,16 +104,13 @@ def _generate(api: Api, metrics: RouterMetrics) -> Handler:
             return await request.app[PROXY].serve(request, api)
         except Problem as problem:
             metrics.refused(problem.status)
-            return problem.response()
+            raise
 
     return handle
 
 
 async def _models(request: web.Request) -> web.StreamResponse:
-    try:
-        return await request.app[PROXY].models(request)
-    except Problem as problem:
-        return problem.response()
+    return await request.app[PROXY].models(request)
 
 
 def _only_hosts(config: RouterConfig) -> Middleware:
@@ -122,10 +121,7 @@ def _only_hosts(config: RouterConfig) -> Middleware:
     @web.middleware
     async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
         if not (is_open or request.path == PEERS_PATH):
-            try:
-                check_host(request, allowed, addresses=True)
-            except Problem as problem:
-                return problem.response()
+            check_host(request, allowed, addresses=True)
         return await handler(request)
 
     return checked
@@ -156,7 +152,8 @@ async def serve_router(
         await server.site.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
-                await _drained(app[PROXY], server.stop)
+                while app[PROXY].under_way and not server.stop.is_set():
+                    await asyncio.sleep(POLL_S)
 
 
 @asynccontextmanager
@@ -169,8 +166,3 @@ async def _administered(app: web.Application, config: RouterConfig) -> AsyncIter
     async with listening_beside(admin, config.admin_port, ADMIN_FLAG) as url:
         log.info("admin endpoint: %s%s", url, PATH)
         yield
-
-
-async def _drained(proxy: Proxy, hurry: asyncio.Event) -> None:
-    while proxy.under_way and not hurry.is_set():
-        await asyncio.sleep(POLL_S)

@@ -122,7 +122,7 @@ class Attempts:
                 failures.append(failure)
                 again = self._may_retry(failures)
                 how = LOST if failure.how is How.DIED else RETRIED if again else ERROR
-                self._metrics.finished(asking.request.client, how, NOTHING)
+                self._metrics.totals.finished(asking.request.client, how, NOTHING)
                 asking.trace.ended(failure.worker, how)
                 if not again:
                     return _given_up(failure)
@@ -134,7 +134,7 @@ class Attempts:
             return await sent(self._dispatcher, asking.request, wish)
         finally:
             held_s = now_s() - begun_s
-            self._metrics.held(asking.request.client, held_s)
+            self._metrics.totals.held(asking.request.client, held_s)
             asking.trace.held_s += held_s
 
     def _may_retry(self, failures: Sequence[WorkerFailed]) -> bool:
@@ -216,7 +216,7 @@ class Attempts:
             return await self._health.check(worker)
         except BaseException:
             outcome = EVICTED if asking.slot.evicted else LEFT
-            self._metrics.finished(asking.request.client, outcome, NOTHING)
+            self._metrics.totals.finished(asking.request.client, outcome, NOTHING)
             asking.trace.ended(worker, outcome)
             raise
 
@@ -233,7 +233,7 @@ class Attempts:
             self._pace.observe(flight.worker, elapsed_s, charge.output_tokens)
         asking.bill.add(charge)
         self._dispatcher.finish(flight, charge.output_tokens)
-        self._metrics.finished(asking.request.client, outcome, charge)
+        self._metrics.totals.finished(asking.request.client, outcome, charge)
         asking.trace.ended(flight.worker, outcome, charge)
 
     def _charge(self, asking: Asking, worker: int, exchange: Exchange, elapsed_s: float) -> Charge:

@@ -12,15 +12,6 @@ import msgspec
 
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
 from fairbench.live.openai_shapes import DEFAULT_NEW_TOKENS
-from fairbench.live.router import fields
-from fairbench.live.router.bodies import (
-    Generate,
-    OpenAI,
-    RoutedChat,
-    RoutedCompletion,
-    Sampling,
-    Shared,
-)
 from fairbench.live.router.constraints import (
     MOST_BIASES,
     MOST_STOP_IDS,
@@ -29,7 +20,17 @@ from fairbench.live.router.constraints import (
     check_stops,
 )
 from fairbench.live.router.fields import (
+    CHAT,
+    COMPLETIONS,
+    GENERATE,
+    SAMPLING,
     Fields,
+    Generate,
+    OpenAI,
+    RoutedChat,
+    RoutedCompletion,
+    Sampling,
+    Shared,
     check_bias,
     check_ids,
     check_template_kwargs,
@@ -77,11 +78,12 @@ class Call:
 
 
 class Api(ABC):
-    """An API path that generates tokens."""
+    """An API path that generates tokens; ``passed`` are the fields of a body that are passed on."""
 
     path: str
+    decoder: msgspec.json.Decoder[Any]
+    passed: frozenset[str]
 
-    @abstractmethod
     def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
         """Parse a body, with its prompt as token ids. Raises Problem if it cannot be routed.
 
@@ -90,6 +92,14 @@ class Api(ABC):
             text: Tokenizer for a prompt that is text.
             limits: Limits on the prompt.
         """
+        limits.check_body(raw)
+        raw, found = _read(raw)
+        body = _decoded(self.decoder, raw)
+        return self._call(passed_on(found, self.passed), body, text, limits)
+
+    @abstractmethod
+    def _call(self, given: Fields, body: Any, text: TextTokens, limits: PromptLimits) -> Call:
+        """Return the call of a body, of which the fields ``given`` are passed on."""
 
     def sign(self, call: Call, routing_key: str) -> None:
         """Put the client into the body field from which the worker reads it."""
@@ -99,16 +109,13 @@ class GenerateApi(Api):
     """SGLang's ``/generate`` with one prompt per request."""
 
     path = "/generate"
-    _decoder = msgspec.json.Decoder(Generate)
+    decoder = msgspec.json.Decoder(Generate)
+    passed = GENERATE
     _sampling = msgspec.json.Decoder(Sampling)
 
-    def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
-        limits.check_body(raw)
-        raw, found = _read(raw)
-        body = _decoded(self._decoder, raw)
+    def _call(self, given: Fields, body: Generate, text: TextTokens, limits: PromptLimits) -> Call:
         if isinstance(body.text, list) or (body.input_ids and isinstance(body.input_ids[0], list)):
             raise _several()
-        given = passed_on(found, fields.GENERATE)
         sampling = self._sampling_of(given, limits)
         if body.input_ids is not None:
             ids = _ids(body.input_ids, limits)
@@ -136,7 +143,7 @@ class GenerateApi(Api):
         where = "sampling_params: "
         raw, found = _read(bytes(given["sampling_params"]), where)
         sampling = _decoded(self._sampling, raw, where)
-        inner = passed_on(found, fields.SAMPLING, where)
+        inner = passed_on(found, SAMPLING, where)
         _check_sampling(inner, sampling, limits, where)
         given["sampling_params"] = msgspec.Raw(msgspec.json.encode(inner))
         return sampling
@@ -150,13 +157,12 @@ class CompletionsApi(Api):
     """``/v1/completions``; a list with a single prompt counts as this prompt."""
 
     path = "/v1/completions"
-    _decoder = msgspec.json.Decoder(RoutedCompletion)
+    decoder = msgspec.json.Decoder(RoutedCompletion)
+    passed = COMPLETIONS
 
-    def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
-        limits.check_body(raw)
-        raw, found = _read(raw)
-        body = _decoded(self._decoder, raw)
-        given = passed_on(found, fields.COMPLETIONS)
+    def _call(
+        self, given: Fields, body: RoutedCompletion, text: TextTokens, limits: PromptLimits
+    ) -> Call:
         _check_single(body.best_of)
         prompt: Any = body.prompt
         listed = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
@@ -179,13 +185,12 @@ class ChatApi(Api):
     """``/v1/chat/completions``. The template is the model's own, so token ids are approximate."""
 
     path = "/v1/chat/completions"
-    _decoder = msgspec.json.Decoder(RoutedChat)
+    decoder = msgspec.json.Decoder(RoutedChat)
+    passed = CHAT
 
-    def read(self, raw: bytes, text: TextTokens, limits: PromptLimits = NO_LIMITS) -> Call:
-        limits.check_body(raw)
-        raw, found = _read(raw)
-        body = _decoded(self._decoder, raw)
-        given = passed_on(found, fields.CHAT)
+    def _call(
+        self, given: Fields, body: RoutedChat, text: TextTokens, limits: PromptLimits
+    ) -> Call:
         check_template_kwargs(body.chat_template_kwargs)
         ids = array("I")
         for message in body.messages:  # each on its own, so that earlier turns stay a prefix

@@ -21,6 +21,10 @@ class Charge(NamedTuple):
     output_tokens: int = 0
     cached_tokens: int = 0
 
+    def plus(self, other: Charge) -> Charge:
+        """Return the sum of both charges."""
+        return Charge(*map(sum, zip(self, other, strict=True)))
+
 
 NOTHING = Charge()
 
@@ -33,7 +37,7 @@ class Bill:
 
     def add(self, charge: Charge) -> None:
         """Add the charge of another worker."""
-        self.total = Charge(*map(sum, zip(self.total, charge, strict=True)))
+        self.total = self.total.plus(charge)
 
 
 class Asked(NamedTuple):

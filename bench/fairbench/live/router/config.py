@@ -12,7 +12,7 @@ from fairbench.config.gateway import SERVED_DETECTOR
 from fairbench.live.headers import BODY_CLIENT
 from fairbench.live.http_server import MAX_BODY_BYTES
 from fairbench.live.processes.addresses import WorkerAddress
-from fairbench.live.router.promises import Promises
+from fairbench.live.router.deadlines import Promises
 from fairbench.live.router.worker_keys import WorkerKeys
 
 

@@ -8,6 +8,7 @@ refused where its cost is unbounded, unless the operator allows it, and bounded 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -43,7 +44,7 @@ _REPEATS = (
     *("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
     *("minContains", "maxContains"),
 )
-_DEFINITIONS = ("#/$defs/", "#/definitions/")
+_DEFINITIONS = ("#/$defs", "#/definitions")
 
 
 def check_constraints(given: Fields, *, patterns: bool, where: str = "") -> None:
@@ -119,13 +120,13 @@ class _Budget:
             raise _refused(f"{where}: {name}")
 
 
+@dataclass(eq=False)
 class _Walk:
     """A single pass over a JSON schema, beginning at its ``root``."""
 
-    def __init__(self, budget: _Budget, root: Any, where: str) -> None:
-        self._budget = budget
-        self._root = root
-        self._where = where
+    budget: _Budget
+    root: Any
+    where: str
 
     def schema(self, node: Any, depth: int, times: int, within: frozenset[str]) -> None:
         """Check a schema, or a list of schemas, that may be repeated ``times`` times.
@@ -137,7 +138,7 @@ class _Walk:
             within: References being followed, which are not followed again.
         """
         if depth > MOST_DEPTH:
-            raise bad_request(f"{self._where}: more than {MOST_DEPTH} levels")
+            raise bad_request(f"{self.where}: more than {MOST_DEPTH} levels")
         self._values(node, deep=False)
         if isinstance(node, list):
             for one in node:
@@ -146,7 +147,7 @@ class _Walk:
             return
         times = self._times(node, times)
         for name, value in node.items():
-            self._budget.check_keyword(name, self._where)
+            self.budget.check_keyword(name, self.where)
             if name == "$ref":
                 self._follow(value, depth, times, within)
             elif name in _PROSE:
@@ -165,29 +166,31 @@ class _Walk:
         numbers = [one for one in given if isinstance(one, int | float)]
         most = max((one for one in numbers if isfinite(one)), default=1)
         if times * most > MOST_REPEATS:
-            raise bad_request(f"{self._where}: more than {MOST_REPEATS} repetitions")
+            raise bad_request(f"{self.where}: more than {MOST_REPEATS} repetitions")
         return int(times * max(most, 1))
 
     def _follow(self, target: Any, depth: int, times: int, within: frozenset[str]) -> None:
+        target = target if isinstance(target, str) else ""
         if target in within:
             return  # a recursion, which grammars have room for
-        name = next((target[len(one) :] for one in _DEFINITIONS if _is_in(one, target)), None)
-        if name is None or "/" in name:
+        start, _, name = target.rpartition("/")
+        if start not in _DEFINITIONS:
             raise bad_request(
-                f"{self._where}: $ref: must be # or a name in #/$defs or #/definitions"
+                f"{self.where}: $ref: must be # or a name in #/$defs or #/definitions"
             )
-        table = self._root.get(target.split("/")[1]) if isinstance(self._root, dict) else None
-        found = table.get(_unescaped(name)) if isinstance(table, dict) else None
+        table = self.root.get(start.removeprefix("#/")) if isinstance(self.root, dict) else None
+        name = name.replace("~1", "/").replace("~0", "~")
+        found = table.get(name) if isinstance(table, dict) else None
         if found is None:
-            raise bad_request(f"{self._where}: $ref: there is no {target[:64]!r}")
+            raise bad_request(f"{self.where}: $ref: there is no {target[:64]!r}")
         self.schema(found, depth + 1, times, within | {target})
 
     def _values(self, value: Any, *, deep: bool = True) -> None:
         """Subtract the size of a value from the budget, with all nested values if ``deep``."""
         texts = len(value) // TEXT_VALUE if isinstance(value, str) else 0
-        self._budget.spend(1 + texts, self._where)
+        self.budget.spend(1 + texts, self.where)
         if isinstance(value, int | float) and abs(value) > LARGEST_NUMBER:
-            raise bad_request(f"{self._where}: a number must fit 64 bits")
+            raise bad_request(f"{self.where}: a number must fit 64 bits")
         if not deep:
             return
         if isinstance(value, dict):
@@ -227,14 +230,6 @@ def _decoded(raw: bytes, where: str) -> Any:
 
 def _raw(value: Any) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(value))
-
-
-def _is_in(start: str, target: Any) -> bool:
-    return isinstance(target, str) and target.startswith(start)
-
-
-def _unescaped(name: str) -> str:
-    return name.replace("~1", "/").replace("~0", "~")
 
 
 def _refused(what: str) -> Problem:

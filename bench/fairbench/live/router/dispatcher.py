@@ -16,10 +16,10 @@ from fairbench.core import Prompt, Request, Segment
 from fairbench.errors import RunFailed
 from fairbench.live.router.assumed_cache import AssumedCaches
 from fairbench.live.router.charges import NOTHING, Charge
+from fairbench.live.router.deadlines import NO_PROMISE, Promise
 from fairbench.live.router.flight import ANYWHERE, Flight, OnSent, Wish, pages_of
 from fairbench.live.router.ingress import Alarm, Ingress
 from fairbench.live.router.problem import Problem
-from fairbench.live.router.promises import NO_PROMISE, Promise
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.admission.reroute import Rerouting
 from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder

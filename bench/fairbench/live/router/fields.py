@@ -1,12 +1,16 @@
-"""Fields: the fields of a body that are passed to a worker. Other fields are dropped."""
+"""Fields of each API's body: the types of those that a router reads, and those passed to a worker.
+
+Other fields are refused or dropped. Counts are checked for values of which a worker would die.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
+from fairbench.live.openai_shapes import Message
 from fairbench.live.router.problem import bad_request
 
 Raw: TypeAlias = msgspec.Raw
@@ -36,29 +40,6 @@ DROPPED = frozenset(
     # The events of a stream tell how much has been produced.
     | {"stream_interval"}
 )
-SAMPLING = frozenset(
-    {"max_new_tokens", "min_new_tokens", "n", "temperature", "top_p", "top_k", "min_p", "stop"}
-    | {"stop_token_ids", "stop_regex", "frequency_penalty", "presence_penalty", "logit_bias"}
-    | {"repetition_penalty", "ignore_eos", "skip_special_tokens", "no_stop_trim", "regex", "ebnf"}
-    | {"spaces_between_special_tokens", "json_schema", "structural_tag", "sampling_seed"}
-)
-GENERATE = frozenset(
-    {"input_ids", "text", "sampling_params", "stream", "return_logprob", "logprob_start_len"}
-    | {"top_logprobs_num", "return_text_in_logprobs", "image_data", "audio_data", "video_data"}
-)
-_OPENAI = frozenset(
-    {"model", "stream", "stream_options", "max_tokens", "min_tokens", "n", "user", "seed"}
-    | {"temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids", "stop_regex"}
-    | {"frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "logprobs"}
-    | {"ignore_eos", "skip_special_tokens", "no_stop_trim", "spaces_between_special_tokens"}
-    | {"response_format", "json_schema", "regex", "ebnf", "structural_tag"}
-)
-COMPLETIONS = _OPENAI | {"prompt", "best_of", "echo", "suffix"}
-CHAT = _OPENAI | {
-    *("messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice"),
-    *("parallel_tool_calls", "reasoning_effort", "separate_reasoning", "stream_reasoning"),
-    *("chat_template_kwargs", "continue_final_message", "add_generation_prompt"),
-}
 # Integers that engines put into tensors or compare with them: OpenAI takes 64.0 for 64.
 INTEGERS = frozenset(
     {"max_tokens", "max_completion_tokens", "min_tokens", "max_new_tokens", "min_new_tokens"}
@@ -70,6 +51,100 @@ _FLOAT_SIGNS, _LONGEST_NUMBER = (b".", b"e", b"E"), 40
 _EXACT_FLOAT = 2**53  # beyond it a float no longer says which integer is meant
 
 _fields = msgspec.json.Decoder(Fields)
+
+
+class Shared(msgspec.Struct, kw_only=True):
+    """Sampling parameters that have the same name in every API."""
+
+    n: Count | None = None
+    temperature: Temperature | None = None
+    top_p: TopP | None = None
+    top_k: Int32 | None = None
+    min_p: Share | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    repetition_penalty: Scale | None = None
+    logit_bias: dict[str, float] | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    stop_regex: str | list[str] | None = None
+    regex: str | None = None
+    ebnf: str | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    no_stop_trim: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+
+
+class Sampling(Shared, kw_only=True):
+    """``sampling_params`` of ``/generate``."""
+
+    max_new_tokens: Count | None = None
+    min_new_tokens: Count | None = None
+    sampling_seed: Int64 | None = None
+
+
+class Generate(msgspec.Struct):
+    """``/generate``."""
+
+    input_ids: list[int | list[int]] | None = None
+    text: str | list[str] | None = None
+    stream: bool | None = None
+    routing_key: str | None = None
+    return_logprob: bool | None = None
+    top_logprobs_num: FewLogprobs | None = None
+    logprob_start_len: LogprobStart | None = None
+
+
+class OpenAI(Shared, kw_only=True):
+    """The fields common to OpenAI's two APIs."""
+
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    max_tokens: Count | None = None
+    min_tokens: Count | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    seed: Int64 | None = None
+
+
+class RoutedCompletion(OpenAI, kw_only=True):
+    """``/v1/completions``."""
+
+    prompt: str | list[int | str | list[int]]
+    best_of: Count | None = None
+    echo: bool | None = None
+    logprobs: FewLogprobs | None = None
+
+
+class RoutedChat(OpenAI, kw_only=True):
+    """``/v1/chat/completions``."""
+
+    messages: list[Message]
+    max_completion_tokens: Count | None = None
+    top_logprobs: FewLogprobs | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+def _named(body: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(body.__struct_fields__)
+
+
+# Fields that are passed on: those that are read here, and others that engines know.
+SAMPLING = _named(Sampling) | {"json_schema", "structural_tag"}
+GENERATE = _named(Generate) - {"routing_key"} | {
+    *("sampling_params", "return_text_in_logprobs", "image_data", "audio_data", "video_data"),
+}
+_OPENAI = _named(OpenAI) - {"safety_identifier", "prompt_cache_key"} | {
+    *("model", "logprobs", "response_format", "json_schema", "structural_tag"),
+}
+COMPLETIONS = _OPENAI | {"prompt", "best_of", "echo", "suffix"}
+CHAT = _OPENAI | {
+    *("messages", "max_completion_tokens", "top_logprobs", "tools", "tool_choice"),
+    *("parallel_tool_calls", "reasoning_effort", "separate_reasoning", "stream_reasoning"),
+    *("chat_template_kwargs", "continue_final_message", "add_generation_prompt"),
+}
 
 
 def read_fields(raw: bytes) -> tuple[bytes, Fields]:

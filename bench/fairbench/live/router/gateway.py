@@ -1,27 +1,37 @@
-"""The gateway before the router, built from its configuration, with the loads for its detector."""
+"""The gateway before the router, with the loads for its detector and the limits of clients."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 from aiohttp import ClientSession
 
-from fairbench.config.gateway import HEADROOM, MOST_REQUESTS, SERVED_OUTPUTS, admission_profile
+from fairbench.config.gateway import (
+    CLIENT_LIMITS,
+    CLIENT_RESERVE,
+    DEFAULT_RESERVE,
+    HEADROOM,
+    MOST_REQUESTS,
+    SERVED_OUTPUTS,
+    admission_profile,
+)
 from fairbench.config.routers import served_routers
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.background import Work
-from fairbench.live.router.client_reserve import default_limits
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
-from fairbench.live.router.ingress import Ringing
 from fairbench.live.router.loads import PolledLoads, poll
-from fairbench.live.router.running_limits import headroom_of, most_running
-from fairbench.live.router.worker_info import ASSUMED_POOL_TOKENS, WorkerInfo
+from fairbench.live.router.worker_info import (
+    ASSUMED_POOL_TOKENS,
+    WorkerInfo,
+    headroom_of,
+    most_running,
+)
 from fairbench.schedulers.gateway.build import build_gateway, with_admission
 from fairbench.schedulers.gateway.params import admission_params
 from fairbench.schedulers.gateway.queue import HoldsRequests
@@ -36,6 +46,38 @@ from fairbench.schedulers.views import FleetView
 Follow: TypeAlias = Callable[[int, WorkerAddress], Work]
 
 log = logging.getLogger(__name__)
+
+
+async def default_limits(
+    session: ClientSession,
+    workers: Sequence[WorkerAddress],
+    info: WorkerInfo,
+    settings: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the limits of each client, computed from the sizes that the workers report.
+
+    A client alone may have all requests that the workers run and all of their pools, less the
+    reserve; several clients share what is there. Empty if ``settings`` limit clients already, or if
+    no worker says how large it is.
+    """
+    if any(name in settings for name in (*CLIENT_LIMITS, CLIENT_RESERVE)):
+        return {}
+    most = await most_running(session, workers)
+    sizes = zip(CLIENT_LIMITS, (info.pool_tokens, most), strict=True)
+    limits: dict[str, Any] = {name: size for name, size in sizes if size}
+    if not limits:
+        log.warning(
+            "no worker reports its size, so one client may use all workers (set limits with "
+            "--gateway and --set)"
+        )
+        return {}
+    told = " and ".join(f"{name.partition('_')[2]} {size}" for name, size in limits.items())
+    log.info(
+        "a client that is alone may use %.0f%% of each worker (%s)",
+        100 / (1 + DEFAULT_RESERVE),
+        told,
+    )
+    return limits | {CLIENT_RESERVE: DEFAULT_RESERVE}
 
 
 async def hold_requests(
@@ -89,7 +131,7 @@ async def hold_requests(
         setup = replace(setup, costs=ProfileCosts(admission_profile(admission)))
         queue = with_admission(queue, admission, router=router, setup=setup)
     if queue is not None:
-        dispatcher.hold(queue, _alarm)
+        dispatcher.hold(queue, asyncio.get_running_loop().call_later)
     return follow
 
 
@@ -118,7 +160,3 @@ def _as_workers_say(most: int | None, info: WorkerInfo, given: Mapping[str, Any]
             f"{Concurrency.name}.by": "larger",
         }
     return found
-
-
-def _alarm(delay_s: float, ring: Callable[[], None]) -> Ringing:
-    return asyncio.get_running_loop().call_later(delay_s, ring)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import blake2b
+from hmac import compare_digest
 from http import HTTPStatus
 from secrets import token_bytes
-from typing import Protocol
+
+from aiohttp import web
 
 from fairbench.live import headers
 from fairbench.live.router.problem import Problem
@@ -14,14 +16,6 @@ from fairbench.live.router.problem import Problem
 MAX_LENGTH = 128
 MAX_BODY_LENGTH = 512  # of what a body says, which may be an e-mail address or a sentence
 HASHED, HASH_BYTES = "user-", 10
-
-
-class Owners(Protocol):
-    """A mapping from keys to clients."""
-
-    def get(self, key: str, /) -> str | None:
-        """Return the key's client, or None for an unknown key."""
-        ...
 
 
 class Keyring:
@@ -32,14 +26,24 @@ class Keyring:
         self._owners = {self._hashed(key): client for key, client in keys.items()}
 
     def get(self, key: str, /) -> str | None:
-        """Return the key's client."""
+        """Return the key's client, or None for an unknown key."""
         return self._owners.get(self._hashed(key))
 
     def _hashed(self, key: str) -> bytes:
         return blake2b(key.encode("utf-8", "surrogatepass"), key=self._secret).digest()
 
 
-def client_of(sent: Mapping[str, str], said: str | None, keys: Owners | None) -> str:
+def check_bearer(request: web.Request, key: str, what: str) -> None:
+    """Raise Problem (401) that names ``what`` unless the request shows the key."""
+    shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+    if not compare_digest(shown, f"Bearer {key}".encode()):
+        raise Problem(
+            HTTPStatus.UNAUTHORIZED,
+            f"{what} is missing or wrong: send Authorization: Bearer KEY",
+        )
+
+
+def client_of(sent: Mapping[str, str], said: str | None, keys: Keyring | None) -> str:
     """Return the client of a request, from its headers and the body field ``said``.
 
     With ``keys``, only the key decides, so that no client can impersonate another. Raises Problem
@@ -81,7 +85,7 @@ def _hashed_name(said: str) -> str:
     return HASHED + blake2b(said.encode("utf-8"), digest_size=HASH_BYTES).hexdigest()
 
 
-def _owner(authorization: str, keys: Owners) -> str:
+def _owner(authorization: str, keys: Keyring) -> str:
     scheme, _, key = authorization.partition(" ")
     client = keys.get(key.strip()) if scheme.lower() == "bearer" else None
     if client is None:

@@ -90,13 +90,21 @@ async def poll(
 
 
 async def _ask(session: ClientSession, worker: WorkerAddress, page: str) -> Told | None:
+    body = await page_of(session, worker, page, TIMEOUT)
+    return None if body is None else told_by(body)
+
+
+async def page_of(
+    session: ClientSession, worker: WorkerAddress, path: str, timeout: ClientTimeout
+) -> bytes | None:
+    """Return a page of ``worker`` at ``path``, or None without one within ``timeout``."""
     try:
         async with session.get(
-            worker.url + page, headers=worker.authorization, timeout=TIMEOUT
+            worker.url + path, headers=worker.authorization, timeout=timeout
         ) as answer:
             body = await answer.read()
-            return told_by(body) if answer.ok else None
-    except (ClientError, OSError, TimeoutError):
+            return body if answer.ok else None
+    except (ClientError, OSError):
         return None
 
 

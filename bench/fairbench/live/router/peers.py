@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from fairbench.live.router.background import Work
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.encodings import check_plain
+from fairbench.live.router.identity import check_bearer
 from fairbench.live.router.peer_messages import Answer, Known, Message, check_message
 from fairbench.live.router.problem import Problem, bad_request
 from fairbench.schedulers.gateway.bands import Gateway
@@ -91,12 +91,9 @@ class Peering:
 
         Answers 401, 409 or 400 to an unauthorised or invalid message.
         """
-        try:
-            self._check_caller(request)
-            check_plain(request)
-            answer = self.take_in(await request.read())
-        except Problem as problem:
-            return problem.response()
+        check_bearer(request, self.key, "the key of the peers")
+        check_plain(request)
+        answer = self.take_in(await request.read())
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     def take_in(self, body: bytes) -> Answer:
@@ -134,14 +131,6 @@ class Peering:
         latest = {name: part.heard_totals() for name, part in self.parts.items()}
         return {name: of.get(origin, NOTHING).version for name, of in latest.items()}
 
-    def _check_caller(self, request: web.Request) -> None:
-        shown = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(shown, f"Bearer {self.key}".encode()):
-            raise Problem(
-                HTTPStatus.UNAUTHORIZED,
-                "the key of the peers is missing or wrong: send Authorization: Bearer KEY",
-            )
-
 
 def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
     """Connect the router to its peers, if it has any. Call this before the first request."""
@@ -170,16 +159,13 @@ def _before_what(config: RouterConfig) -> tuple[object, ...]:
 
 def check_peers(router: type, name: str, gateway: str | None) -> None:
     """Raise UsageError unless the router or the gateway has counters that peers can share."""
-    if not hasattr(router, "export_totals") and not _gateway_shares(gateway):
+    gateway_shares = gateway is not None and shares_counters(policy_class(gateway))
+    if not (gateway_shares or hasattr(router, "export_totals")):
         before = f" or the gateway {gateway}" if gateway else ""
         raise UsageError(
             f"--peer: the router {name}{before} has no counters that peers can share; "
             "choose the router d2lpm, or the gateway vtc"
         )
-
-
-def _gateway_shares(gateway: str | None) -> bool:
-    return gateway is not None and shares_counters(policy_class(gateway))
 
 
 async def tell(session: ClientSession, peering: Peering, url: str, every_s: float) -> None:
@@ -226,13 +212,7 @@ async def _told(
 
 
 def telling(config: RouterConfig, peering: Peering | None, session: ClientSession) -> list[Work]:
-    """Return the tasks that send totals to each peer.
-
-    Args:
-        config: Configuration of the router, with its peers.
-        peering: Totals that this router shares, or None for no sharing.
-        session: HTTP session for peers.
-    """
+    """Return the tasks that ``tell`` each peer of ``config`` the totals of ``peering``, if any."""
     if peering is None:
         return []
     every_s = served_routers(config.settings).every_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from fairbench.live import headers
 from fairbench.live.json_errors import error_answer, error_body
@@ -42,6 +43,15 @@ class Problem(Exception):
         """
         body = error_body(self.status, str(self))
         return b"data: %b\n\n%b" % (body, b"data: [DONE]\n\n" if done else b"")
+
+
+@web.middleware
+async def problems_as_answers(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer with the error response of a Problem that the handler raises."""
+    try:
+        return await handler(request)
+    except Problem as problem:
+        return problem.response()
 
 
 def bad_request(message: str) -> Problem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -32,8 +32,6 @@ from fairbench.live.router.prompt_limits import PromptLimits
 from fairbench.live.router.text_tokens import TextTokens
 from fairbench.live.router.traces import Trace, Traces
 from fairbench.live.router.worker_info import WorkerFacts
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 MOST_PASSED = 1024  # characters of the routers that a request has passed, the last ones
 BODY_S = 120.0  # in which a body has to be complete

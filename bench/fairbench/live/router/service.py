@@ -43,6 +43,7 @@ from fairbench.schedulers.base import Router, Setup
 # the router hears of that too late all the same (attempts.py).
 KEEP_ALIVE_S = 4.0
 CONNECT_TIMEOUT_S = 10.0
+GIVE_BACK_S = 30.0  # between two times that free memory goes back to the system
 FIRST_CHECK_S = 2.0  # in which a worker has to be healthy to take part from the start
 
 
@@ -182,13 +183,10 @@ def _subscriber(worker: int, address: WorkerAddress, dispatcher: Dispatcher) -> 
     )
 
 
-EVERY_S = 30.0
-
-
-async def give_back_freed_memory(every_s: float = EVERY_S) -> None:
+async def give_back_freed_memory() -> None:
     """Return free memory to the system repeatedly until cancelled; does nothing without glibc."""
     while give_back():
-        await asyncio.sleep(every_s)
+        await asyncio.sleep(GIVE_BACK_S)
 
 
 def give_back() -> bool:

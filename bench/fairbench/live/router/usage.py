@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from fairbench.live.openai_shapes import ReportedUsage
+from fairbench.live.openai_shapes import Choice, ReportedUsage
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.sse import EventSplitter, data_of
 from fairbench.live.router.text_tokens import TOKEN_BYTES
@@ -31,22 +31,10 @@ class _MetaInfo(msgspec.Struct):
     finish_reason: Any = None
 
 
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-
-
-class _Choice(msgspec.Struct):
-    text: str | None = None
-    delta: _Delta | None = None
-    message: _Delta | None = None
-    finish_reason: Any = None
-
-
 class _Answer(msgspec.Struct):
     usage: ReportedUsage | None = None
     meta_info: _MetaInfo | None = None
-    choices: list[_Choice] | None = None
+    choices: list[Choice] | None = None
     error: Any = None
 
 
@@ -189,7 +177,7 @@ def _tokens(text_bytes: int) -> int:
     return -(-text_bytes // TOKEN_BYTES)
 
 
-def _text_bytes(choice: _Choice) -> int:
+def _text_bytes(choice: Choice) -> int:
     texts = [choice.text]
     for part in (choice.delta, choice.message):
         if part is not None:

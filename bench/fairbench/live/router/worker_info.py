@@ -6,20 +6,25 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 from typing import Any, NamedTuple
 
 import msgspec
-from aiohttp import ClientError, ClientSession, ClientTimeout
+from aiohttp import ClientSession, ClientTimeout
 
 from fairbench.live.model_files import vocab_size_of
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.config import RouterConfig
+from fairbench.live.router.loads import LOADS, METRICS, page_of
 from fairbench.live.router.prompt_limits import UNKNOWN_POOL_TOKENS, PromptLimits
-from fairbench.live.vllm_metrics import info_in
+from fairbench.live.vllm_metrics import MOST_RUNNING, info_in
 
 # Assumed for workers that do not report it: about what an 8B model leaves of 80 GB.
 ASSUMED_POOL_TOKENS = 400_000
-ASK_TIMEOUT = ClientTimeout(total=5.0)
+ASK_TIMEOUT = ClientTimeout(total=5.0)  # vLLM looks at its whole machine for its page
+# SGLang's and the emulator's own page, and vLLM's in its development mode, which says it only so.
+SERVER_INFO = "/server_info?config_format=json"
+HEADROOM = 0.05  # of what an engine runs at once, to wait in its own queue
 
 log = logging.getLogger(__name__)
 
@@ -172,9 +177,67 @@ async def _ask_vllm(session: ClientSession, worker: WorkerAddress) -> dict[str, 
 
 async def _page(session: ClientSession, worker: WorkerAddress, path: str) -> bytes:
     """Return a page of the worker, or an empty text if there is none."""
-    url = f"{worker.url}{path}"
+    return await page_of(session, worker, path, ASK_TIMEOUT) or b""
+
+
+async def most_running(session: ClientSession, workers: Sequence[WorkerAddress]) -> int | None:
+    """Return how many requests every worker can run at once; None if no worker reports it."""
+    pages = (SERVER_INFO, LOADS, METRICS)
+    told = await asyncio.gather(*(_most(session, one, page) for one in workers for page in pages))
+    return min((most for most in told if most), default=None)
+
+
+def headroom_of(most: int) -> int:
+    """Return how many requests ``auto`` sends beyond an engine's ``most``: at least one.
+
+    They replace answers that finish before the router hears of it and can send the next request.
+    The gateway can no longer reorder requests that wait there, so there are few of them.
+    """
+    return max(1, ceil(HEADROOM * most))
+
+
+async def _most(session: ClientSession, worker: WorkerAddress, path: str) -> int | None:
+    body = await page_of(session, worker, path, ASK_TIMEOUT)
+    return None if body is None else most_told_by(body)
+
+
+def most_told_by(body: bytes) -> int | None:
+    """Parse the limit from a page of SGLang, the emulator or vLLM; None if there is none.
+
+    The numbers of several ranks are added.
+    """
     try:
-        async with session.get(url, headers=worker.authorization, timeout=ASK_TIMEOUT) as answer:
-            return await answer.read() if answer.ok else b""
-    except (ClientError, OSError):
-        return b""
+        page: Any = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return _whole(_of_metrics(body))
+    if not isinstance(page, dict):
+        return None
+    ranks = page.get("loads")
+    each = [
+        _whole(one.get(MOST_RUNNING) or _of_vllm(one))
+        for one in (ranks if isinstance(ranks, list) else [page])
+        if isinstance(one, dict)
+    ]
+    told = [most for most in each if most is not None]
+    return sum(told) if told and len(told) == len(each) else None
+
+
+def _of_vllm(page: Mapping[str, Any]) -> object:
+    """Return ``--max-num-seqs``, or the limit of scheduled requests if that is lower."""
+    config: Any = page
+    for name in ("vllm_config", "scheduler_config"):
+        config = config.get(name) if isinstance(config, dict) else None
+    if not isinstance(config, dict):
+        return None
+    return config.get("max_num_active_seqs") or config.get("max_num_seqs")
+
+
+def _of_metrics(body: bytes) -> object:
+    try:
+        return info_in(body.decode("utf-8", "replace")).get(MOST_RUNNING)
+    except (ValueError, KeyError):
+        return None
+
+
+def _whole(most: object) -> int | None:
+    return most if type(most) is int and most > 0 else None

@@ -1,4 +1,4 @@
-"""The luggage of tasks: the user's files and the software versions, sent to each node."""
+"""Files that travel: the user's files and the software versions, sent to each node."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fairbench.workloads.traces.source import find
 
 
 @dataclass(frozen=True, slots=True)
-class Luggage:
+class SentFiles:
     """The content that is sent to each node once.
 
     ``files`` are the files that tasks read, by names relative to the working directory of
@@ -37,13 +37,13 @@ class Luggage:
     code: Mapping[str, Sequence[tuple[str, bytes]]]
 
     @classmethod
-    def packed(cls, tasks: Iterable[Task]) -> Luggage:
+    def packed(cls, tasks: Iterable[Task]) -> SentFiles:
         """Pack everything that the tasks need. Raises UsageError for a file that cannot be sent."""
         readers = [task for task in tasks if isinstance(task, Reading | Saving)]
         return cls.with_files(name for task in readers for name in task.reads)
 
     @classmethod
-    def with_files(cls, names: Iterable[str]) -> Luggage:
+    def with_files(cls, names: Iterable[str]) -> SentFiles:
         """Pack the files with these names. Raises UsageError as ``packed`` does."""
         files: dict[str, bytes] = {}
         fixed: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Servers on other nodes, as their launcher sees them: places and processes."""
+"""Places and server processes on other nodes, as their launcher sees them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from threading import Event, Lock, Thread
 from typing import Any, Self
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.on_ray.keeper import Looked
-from fairbench.execute.on_ray.replicas import Answer, Broken, Call
-from fairbench.live.processes.place import Process
-from fairbench.live.processes.process import GRACE_S, REAPER_MARGIN_S, log_end
+from fairbench.execute.on_ray.replicas import Answer, Broken, Call, Looked
+from fairbench.live.processes.process import GRACE_S, REAPER_MARGIN_S, Process, log_end
 
 LOOK_S = 0.2
 ASK_S = 60.0
@@ -28,8 +26,8 @@ class ReplicaLost(Exception):
     """A replica that will not answer any more."""
 
 
-class Line:
-    """Calls keepers, and watches their servers. Safe to use from any thread."""
+class ReplicaCalls:
+    """Calls to the actors of replicas, and a watch on their servers. Safe in any thread."""
 
     def __init__(self, pipe: Connection, hosts: Sequence[str]) -> None:
         self.hosts = hosts
@@ -37,28 +35,29 @@ class Line:
         self._pipe, self._lock = pipe, Lock()
         self._tickets = count()
         self._open: dict[int, tuple[int, Future[Any]]] = {}
-        self._watched: list[FarProcess] = []
+        self._watched: list[RemoteProcess] = []
         self._over = Event()
 
     @classmethod
     @contextmanager
     def to(cls, pipe: Connection, hosts: Sequence[str]) -> Iterator[Self]:
-        """Open inside."""
-        line = cls(pipe, hosts)
+        """Yield the calls; they end with the block."""
+        calls = cls(pipe, hosts)
         threads = [
-            Thread(target=work, name="replicas", daemon=True) for work in (line._hear, line._watch)
+            Thread(target=work, name="replicas", daemon=True)
+            for work in (calls._hear, calls._watch)
         ]
         for thread in threads:
             thread.start()
         try:
-            yield line
+            yield calls
         finally:
-            line._over.set()
+            calls._over.set()
             for thread in threads:
                 thread.join()
 
     def call(self, replica: int, method: str, *arguments: Any) -> Future[Any]:
-        """Call one keeper. The future raises UsageError or ReplicaLost."""
+        """Call one actor. The future raises UsageError or ReplicaLost."""
         future: Future[Any] = Future()
         with self._lock:
             ticket = next(self._tickets)
@@ -72,7 +71,7 @@ class Line:
                 self._lose_all()
         return future
 
-    def watch(self, process: FarProcess) -> None:
+    def watch(self, process: RemoteProcess) -> None:
         """Check the process periodically from now on."""
         self._watched.append(process)
 
@@ -109,33 +108,29 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class FarPlace:
-    """The place of one replica: the node of its keeper."""
+class RemotePlace:
+    """The place of one replica: the node of its actor."""
 
-    line: Line
+    calls: ReplicaCalls
     number: int
     python: str
-    environment: Mapping[str, str] = field(default_factory=dict)  # Ray has told the keeper
+    environment: Mapping[str, str] = field(default_factory=dict)  # Ray has told the actor
 
     @property
     def host(self) -> str:
-        """The node's address."""
-        return self.line.hosts[self.number]
+        return self.calls.hosts[self.number]
 
     @property
     def listen(self) -> str:
-        """The address on which servers listen, equal to the host's."""
         return self.host
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the keeper is gone, for example together with its node."""
-        return self.number in self.line.lost
+        return self.number in self.calls.lost
 
     def free_ports(self, count: int) -> list[int]:
-        """Return free ports that the node reports."""
         try:
-            found: list[int] = self.line.call(self.number, "free_ports", count).result(ASK_S)
+            found: list[int] = self.calls.call(self.number, "free_ports", count).result(ASK_S)
         except (ReplicaLost, TimeoutError):
             raise RunFailed(f"node {self.host} was lost before its server was started") from None
         return found
@@ -143,22 +138,15 @@ class FarPlace:
     def start(
         self, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
     ) -> Process:
-        """Start a process through the node's keeper.
-
-        Args:
-            command: Words of the command.
-            log_path: File for the output of the process.
-            environment: Environment variables of the process.
-        """
-        return FarProcess(self, command, log_path, environment)
+        return RemoteProcess(self, command, log_path, environment)
 
 
-class FarProcess:
-    """A server that a keeper started. Its log is copied here as it is written."""
+class RemoteProcess:
+    """A server that a actor started. Its log is copied here as it is written."""
 
     def __init__(
         self,
-        place: FarPlace,
+        place: RemotePlace,
         command: Sequence[str],
         log_path: Path,
         environment: Mapping[str, str],
@@ -174,20 +162,19 @@ class FarProcess:
         except (ReplicaLost, UsageError, TimeoutError):
             self.exit_code = LOST
         else:
-            place.line.watch(self)
+            place.calls.watch(self)
 
     def _call(self, method: str, *arguments: Any) -> Future[Any]:
-        return self._place.line.call(self._place.number, method, *arguments)
+        return self._place.calls.call(self._place.number, method, *arguments)
 
     @property
     def ending(self) -> str:
-        """The exit code, or a note that the node is gone."""
         if self._place.is_lost:
             return f"its node, {self._place.host}"
         return f"exit code {self.exit_code}"
 
     def look(self) -> None:
-        """Read the keeper's last state, and ask for the next. Call this from one thread."""
+        """Read the actor's last state, and ask for the next. Call this from one thread."""
         if self.exit_code is not None:
             return
         if self._looking is None:
@@ -204,16 +191,13 @@ class FarProcess:
         self.exit_code = exit_code
 
     def log_tail(self) -> str:
-        """Return the last log lines that were received here."""
         return log_end(self._log_path, self._log_start)
 
     def ask_to_stop(self) -> None:
-        """Ask the keeper to end the process."""
         if self.exit_code is None:
             self._call("stop")
 
     def stop(self) -> None:
-        """Ask the keeper to end the process and wait for the end, unless the process is lost."""
         if self.exit_code is not None:
             return
         with suppress(ReplicaLost, UsageError, TimeoutError):

@@ -1,6 +1,6 @@
 """The process of a driver on another machine: connects back, and sends its records.
 
-    python -m fairbench.execute.drivers.calling HOST PORT NUMBER
+    python -m fairbench.execute.drivers.remote_process HOST PORT NUMBER
 
 with the key in the environment, where no list of processes shows it.
 """
@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fairbench.errors import FairbenchError
-from fairbench.execute.drivers.child import Begin, Failed, serve
-from fairbench.execute.drivers.team import Written
-from fairbench.execute.on_ray.luggage import Luggage
+from fairbench.execute.drivers.process import Begin, Failed, serve
+from fairbench.execute.drivers.sharded import Written
+from fairbench.execute.sent_files import SentFiles
 from fairbench.live.records import PROGRAMS_FILE, REQUESTS_FILE
 
 KEY = "FAIRBENCH_DRIVER_KEY"
@@ -68,16 +68,16 @@ def main(host: str, port: str, number: str) -> None:
         TemporaryDirectory(prefix="fairbench-") as temporary,
     ):
         pipe.send(int(number))
-        luggage: Luggage = pipe.recv()
+        sent_files: SentFiles = pipe.recv()
         inside, records = Path(temporary, "in"), Path(temporary, "records")
         inside.mkdir()
         records.mkdir()
         try:
-            luggage.check(platform.node())
+            sent_files.check(platform.node())
         except FairbenchError as error:
             pipe.send(Failed(error))
             return
-        with luggage.unpacked(inside):
+        with sent_files.unpacked(inside):
             serve(Telling(pipe, records))
 
 

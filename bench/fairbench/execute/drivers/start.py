@@ -1,4 +1,4 @@
-"""Drivers on other machines, at the places of a launcher, which connect back."""
+"""Starting drivers: as processes of this machine, or at the places of a launcher."""
 
 from __future__ import annotations
 
@@ -15,14 +15,37 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.drivers import calling
-from fairbench.execute.drivers.team import Driver
-from fairbench.execute.on_ray.luggage import Luggage
-from fairbench.live.processes.place import Place, Process
+from fairbench.execute.child import Child, start_child
+from fairbench.execute.drivers import remote_process
+from fairbench.execute.drivers.process import serve
+from fairbench.execute.drivers.sharded import Driver
+from fairbench.execute.sent_files import SentFiles
+from fairbench.live.processes.process import Place, Process
 
 POLL_S = 0.2
 ANSWER_S = 10  # for a caller to show the key, whole seconds
 START_S = 120.0  # a first import on a busy machine
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCrew:
+    """A number of drivers on this machine."""
+
+    drivers: int
+    serve: Callable[[Connection], None] = serve
+
+    @contextmanager
+    def started(self, folder: Path, interrupted: Callable[[], bool]) -> Iterator[list[Driver]]:
+        """Start the drivers; they end when their pipes close."""
+        children: list[Child] = []
+        try:
+            children.extend(start_child(self.serve) for _ in range(self.drivers))
+            yield [Driver(f"driver-{n}", child.pipe) for n, child in enumerate(children)]
+        finally:
+            for child in children:
+                child.pipe.close()
+            for child in children:
+                child.process.join()
 
 
 def address_facing(host: str) -> str:
@@ -45,7 +68,7 @@ def address_facing(host: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class CrewFar:
+class RemoteCrew:
     """Drivers at the given places, which connect back to ``address`` on this machine.
 
     A driver authenticates with a key that is new for each start, because messages are unpickled.
@@ -53,7 +76,7 @@ class CrewFar:
 
     places: Sequence[Place]
     address: str
-    luggage: Luggage
+    sent_files: SentFiles
     patience_s: float = START_S
 
     @contextmanager
@@ -67,7 +90,7 @@ class CrewFar:
                 place.start(
                     self._command(place, number, listening.getsockname()[1]),
                     folder / f"driver-{number}.log",
-                    {calling.KEY: key.hex()},
+                    {remote_process.KEY: key.hex()},
                 )
                 for number, place in enumerate(self.places)
             ]
@@ -81,11 +104,11 @@ class CrewFar:
             ]
             for driver in drivers:
                 with suppress(OSError):  # it has died, as whoever hears it next is told
-                    driver.pipe.send(self.luggage)
+                    driver.pipe.send(self.sent_files)
             yield drivers
 
     def _command(self, place: Place, number: int, port: int) -> list[str]:
-        return [place.python, "-m", calling.__name__, self.address, f"{port}", f"{number}"]
+        return [place.python, "-m", remote_process.__name__, self.address, f"{port}", f"{number}"]
 
     def _name(self, number: int) -> str:
         return f"driver-{number} at {self.places[number].host}"

@@ -1,4 +1,4 @@
-"""A streamed response: its events are split from the bytes and timed as they arrive."""
+"""The client of server-sent events: splits and times the events of a streamed response."""
 
 from __future__ import annotations
 

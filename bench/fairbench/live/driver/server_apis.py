@@ -1,4 +1,4 @@
-"""The two APIs of OpenAI that many servers support: text in, text out."""
+"""The server APIs of a driver: SGLang's, with token ids, and the two of OpenAI, with text."""
 
 from __future__ import annotations
 
@@ -19,8 +19,85 @@ from fairbench.live.driver.api import (
     rendered,
     with_extra,
 )
-from fairbench.live.driver.fragments import words_of
-from fairbench.live.openai_shapes import ReportedUsage
+from fairbench.live.driver.fragments import TokenFragments, fragment_of, words_of
+from fairbench.live.openai_shapes import Choice, ReportedUsage
+
+
+class AskGenerate:
+    """Prompts of exact token ids, which are taken from ``vocab``."""
+
+    path = "/generate"
+
+    def __init__(self, vocab: range, extra: Mapping[str, Any] | None = None) -> None:
+        self._fragments = TokenFragments(vocab)
+        self._extra = extra or {}
+
+    def body(self, question: Question) -> bytes:
+        sampling = {"max_new_tokens": question.max_tokens, "temperature": TEMPERATURE}
+        if question.min_tokens is not None:
+            sampling["min_new_tokens"] = question.min_tokens
+        ids = b",".join(rendered(question.prompt, question.outputs, self._fragments.of))
+        content = {
+            "input_ids": msgspec.Raw(b"[" + ids + b"]"),
+            "sampling_params": sampling,
+            "stream": True,
+            "routing_key": question.client,
+        }
+        return msgspec.json.encode(with_extra(content, self._extra))
+
+    def answer(self) -> Answer:
+        return GenerateAnswer()
+
+
+class _Meta(msgspec.Struct):
+    id: Any = None
+    prompt_tokens: int | None = None
+    completion_tokens: int = 0
+    cached_tokens: int | None = None
+    queue_time: float | None = None
+    num_retractions: int = 0
+    finish_reason: Any = None
+
+
+class _GenerateEvent(msgspec.Struct):
+    output_ids: list[int] = []
+    meta_info: _Meta | None = None
+    error: Any = None
+
+
+_decode_generate = msgspec.json.Decoder(_GenerateEvent).decode
+
+
+class GenerateAnswer(Answer):
+    """An answer whose events repeat the output so far, or add to it if streaming is incremental."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ids: list[int] = []
+
+    def _read(self, payload: bytes) -> int:
+        event = _decode_generate(payload)
+        if event.error is not None:
+            raise BadEvent(error_text(event.error))
+        meta = event.meta_info
+        if meta is None:
+            raise BadEvent("an event without meta_info")
+        check_reason(meta.finish_reason)
+        self.answer_id = self.answer_id or str(meta.id or "")
+        if self.queue_s is None:  # later it grows with every retraction
+            self.queue_s = meta.queue_time
+        self.input_tokens, self.cached_tokens = meta.prompt_tokens, meta.cached_tokens
+        new = meta.completion_tokens - self.output_tokens
+        self.output_tokens, self.retractions = meta.completion_tokens, meta.num_retractions
+        self.finished = meta.finish_reason is not None
+        if len(event.output_ids) == meta.completion_tokens:
+            self._ids = event.output_ids
+        else:
+            self._ids += event.output_ids
+        return max(0, new)
+
+    def rendered(self) -> bytes:
+        return fragment_of(self._ids)
 
 
 class _AskOpenAI:
@@ -83,21 +160,9 @@ def _text(segments: Iterable[Segment], outputs: Mapping[str, bytes]) -> str:
     return b"".join(rendered(segments, outputs, words_of)).decode()
 
 
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: Any = None  # its name since vLLM 0.19.1, and in Ollama
-
-
-class _Choice(msgspec.Struct):
-    text: str | None = None
-    delta: _Delta | None = None
-    finish_reason: Any = None
-
-
 class _Event(msgspec.Struct):
     id: Any = None
-    choices: list[_Choice] | None = None
+    choices: list[Choice] | None = None
     usage: ReportedUsage | None = None
     error: Any = None
 
@@ -126,7 +191,7 @@ class OpenAIAnswer(Answer):
             self._take_usage(event.usage)
         return new
 
-    def _take_choice(self, choice: _Choice) -> int:
+    def _take_choice(self, choice: Choice) -> int:
         text, delta = choice.text, choice.delta
         if delta is not None:
             thought = delta.reasoning_content or delta.reasoning

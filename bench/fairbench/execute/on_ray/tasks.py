@@ -1,25 +1,98 @@
-"""The process that runs tasks with Ray."""
+"""Tasks on Ray: the process that hands them out, and the code that runs on nodes."""
 
 from __future__ import annotations
 
+import asyncio
+import pickle
+import platform
+import signal
 from collections.abc import Mapping
+from dataclasses import replace
 from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from fairbench.errors import RunFailed
-from fairbench.execute.executor import Failure
+from fairbench.execute.executor import Failure, Saving, attempt
+from fairbench.execute.interruption import Interruption
 from fairbench.execute.on_ray.connection import connected, give_up
-from fairbench.execute.on_ray.node import Desk
+from fairbench.execute.sent_files import SentFiles
 
 POLL_S = 0.2
 STOP = "stop"
 MOST_LOST = 5  # nodes that one task may lose: it may be what breaks them
 
 
-class Work(NamedTuple):
-    """The work for Ray: the shared objects (``luggage``) and the numbered tasks, all pickled."""
+class Outcome(NamedTuple):
+    """A task's return value or ``Failure``, and the files that it saved, by relative path."""
 
-    luggage: bytes
+    result: Any
+    files: Mapping[str, bytes]
+
+
+class Desk:
+    """An actor that knows which tasks have started, and tells them when to stop."""
+
+    def __init__(self) -> None:
+        self._begun: set[int] = set()
+        self._stop = asyncio.Event()
+
+    async def begin(self, index: int) -> bool:
+        """Return whether a task may still start, and record that it does."""
+        if not self._stop.is_set():
+            self._begun.add(index)
+        return index in self._begun
+
+    async def lost(self, index: int) -> None:
+        """Record that a task did not start, because its node is gone."""
+        self._begun.discard(index)
+
+    async def stopped(self) -> None:
+        """Wait until all tasks should stop."""
+        await self._stop.wait()
+
+    async def stop(self) -> set[int]:
+        """Tell all tasks to stop; return the tasks that have started."""
+        self._stop.set()
+        return self._begun
+
+
+def work(sent_files: bytes, pickled: bytes, index: int, desk: Any) -> bytes:
+    """Do one task; return its pickled ``Outcome``, or nothing if it may not start.
+
+    ``desk`` is Ray's handle of a ``Desk``. Raises UsageError if no task may run on this node.
+    """
+    unpacked: SentFiles = pickle.loads(sent_files)
+    unpacked.check(platform.node())
+    task = pickle.loads(pickled)
+    # No `ray.get`: whoever waits in it lends its processor to another task.
+    if not desk.begin.remote(index).future().result():
+        return b""
+    interrupted = Interruption()
+    stopped = desk.stopped.remote()
+    stopped.future().add_done_callback(lambda _: _note(interrupted))
+    with TemporaryDirectory(prefix="fairbench-") as temporary:
+        inside, saved = Path(temporary, "in"), Path(temporary, "out")
+        inside.mkdir()
+        saved.mkdir()
+        if isinstance(task, Saving):
+            task = replace(task, folder=saved)
+        with unpacked.unpacked(inside):
+            result = attempt(task, interrupted)
+        paths = [path for path in saved.rglob("*") if path.is_file()]
+        files = {path.relative_to(saved).as_posix(): path.read_bytes() for path in paths}
+    return pickle.dumps(Outcome(result, files))
+
+
+def _note(interrupted: Interruption) -> None:
+    interrupted.signum = interrupted.signum or signal.SIGTERM
+
+
+class Work(NamedTuple):
+    """The work for Ray: the shared objects (``sent_files``) and the numbered tasks, all pickled."""
+
+    sent_files: bytes
     tasks: Mapping[int, bytes]
 
 
@@ -63,7 +136,7 @@ class _Bridge:
         self._desk = actor.remote()
         # Ray itself would do a task again also if the task had broken its process.
         self._work_on = ray.remote(_work_function()).options(num_cpus=1, max_retries=0)
-        self._luggage = ray.put(work.luggage)
+        self._sent_files = ray.put(work.sent_files)
         self._lost = dict.fromkeys(work.tasks, 0)
         self._stopped = False
         self._running: dict[Any, int] = {}
@@ -80,7 +153,7 @@ class _Bridge:
                 self._stop()
 
     def _begin(self, index: int) -> None:
-        ref = self._work_on.remote(self._luggage, self._work.tasks[index], index, self._desk)
+        ref = self._work_on.remote(self._sent_files, self._work.tasks[index], index, self._desk)
         self._running[ref] = index
 
     def _stop(self) -> None:
@@ -127,15 +200,15 @@ class _Bridge:
 def _work_function() -> Any:
     """Return a function that Ray sends by value, so that it can report a missing package."""
 
-    def work(luggage: bytes, task: bytes, index: int, desk: Any) -> bytes:
+    def work(sent_files: bytes, task: bytes, index: int, desk: Any) -> bytes:
         import importlib
         import platform
 
         try:
-            node = importlib.import_module("fairbench.execute.on_ray.node")
+            node = importlib.import_module("fairbench.execute.on_ray.tasks")
         except ImportError as error:
             raise RuntimeError(f"node {platform.node()} lacks fairbench: {error}") from None
-        outcome: bytes = node.work(luggage, task, index, desk)
+        outcome: bytes = node.work(sent_files, task, index, desk)
         return outcome
 
     return work
