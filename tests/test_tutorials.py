@@ -1,4 +1,4 @@
-"""The tutorials' commands run as printed, and their output has the numbers that the pages show."""
+"""Commands of the README and the tutorials run as printed, with the numbers that pages show."""
 
 import os
 import re
@@ -19,17 +19,41 @@ NUMBER = re.compile(r"\d[\d.,]*\d|\d")
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_tutorial_is_short(page):
-    assert len(page.read_text(encoding="utf-8").split()) <= 610
+    assert len(page.read_text(encoding="utf-8").split()) <= 690
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_tutorial_runs_as_printed(page, tmp_path):
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    run_blocks(page.read_text(encoding="utf-8"), tmp_path)
+
+
+@pytest.mark.slow
+def test_the_jobs_of_the_readme_run_as_printed(tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "baseline").symlink_to(ROOT / "results" / "baseline")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    jobs = text.partition("## Three jobs")[2].partition("\n## ")[0]
+    assert len(BLOCK.findall(jobs)) == 3
+    run_blocks(jobs, tmp_path)
+
+
+def test_the_workflow_of_a_gate_has_the_tutorials_scheduler_and_baseline():
+    page = (ROOT / "docs" / "start" / "ci.md").read_text(encoding="utf-8")
+    workflow = (ROOT / "examples" / "fairbench-gate.yml").read_text(encoding="utf-8")
+    scheduler = re.search(r"^export FAIRBENCH_SCHEDULERS=(\S+)", page, re.MULTILINE)
+    folder = re.search(r"^fairbench baseline check (\S+)$", page, re.MULTILINE)
+    assert f"FAIRBENCH_SCHEDULERS: {scheduler[1]}\n" in workflow
+    assert f"fairbench baseline check {folder[1]} " in workflow
+
+
+def run_blocks(text, folder):
+    """Run the commands of a text in a new folder that has only the examples."""
+    (folder / "examples").symlink_to(ROOT / "examples")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
     settings, output = "", ""
-    for code, language, block in BLOCK.findall(page.read_text(encoding="utf-8")):
+    for code, language, block in BLOCK.findall(text):
         if language == "text":
             missing = [number for number in NUMBER.findall(block) if number not in output]
             assert missing == [], output
@@ -37,7 +61,7 @@ def test_a_tutorial_runs_as_printed(page, tmp_path):
         settings += "".join(re.findall(r"^export .+\n", block, re.MULTILINE))
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", settings + block],
-            cwd=tmp_path,
+            cwd=folder,
             env=environment,
             capture_output=True,
             text=True,

@@ -1,7 +1,10 @@
 """The workflows in examples/ and the composite action: their commands can be typed."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,13 +63,31 @@ def test_every_input_of_the_action_reaches_its_script():
     content = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
     used = re.findall(r"inputs\.([a-z-]+)", str(content["runs"]["steps"][-1]["env"]))
     assert set(used) == set(content["inputs"])
-    gate = yaml.safe_load((ROOT / "examples" / "fairbench-gate.yml").read_text(encoding="utf-8"))
-    assert set(gate["jobs"]["gate"]["steps"][-1]["with"]) <= set(content["inputs"])
+    page = (ROOT / "docs" / "guide" / "gate.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert set(yaml.safe_load(example)[0]["with"]) <= set(content["inputs"])
+
+
+def test_a_comment_says_why_a_check_could_not_run(tmp_path):
+    (check,) = (s for s in steps(EXAMPLES / "workflows" / "pull-request.yml") if "id" in s)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", check["run"]],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    said = (tmp_path / "comment.md").read_text(encoding="utf-8")
+    assert "must be a baseline" in said
+    assert said in done.stderr
 
 
 def test_the_examples_do_what_their_names_say():
     found = {path.name: [parsed(line) for line in commands(path)] for path in FILES}
-    (check,) = found["pull-request.yml"]
+    (check,), (gate,) = found["pull-request.yml"], found["fairbench-gate.yml"]
+    assert gate[1]["output"].value == "github"
     assert check[1]["output"].value == "markdown"
     sweep, board, nightly, csv = found["nightly.yml"]
     assert (sweep[0], board[0], nightly[0], csv[0]) == (
