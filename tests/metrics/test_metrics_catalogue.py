@@ -12,7 +12,7 @@ from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError
 from fairbench.gate.clause import parse_clause
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, fitting, metric_of
-from fairbench.metrics.entries import memory, sessions, sides
+from fairbench.metrics.entries.some_runs import MEMORY, SESSIONS, SIDES
 from fairbench.metrics.metric import Better, Display, Form, Metric, Needs, Of, Shown
 from fairbench.metrics.notes import forget_needing
 from fairbench.report import comparison_table, interval_lines, table
@@ -145,14 +145,14 @@ def test_every_number_of_a_summary_has_an_entry():
     live = {key for key in of_run if key.startswith("lateness_")} | {"held"}
     live |= {key for key in of_run if key.startswith("tree_")}  # only where clients have tenants
     live |= {key for key in of_run if key.startswith("victim_session_")}  # of recorded sessions
-    live |= {metric.key for metric in sides.METRICS}  # of disaggregated runs
+    live |= {metric.key for metric in SIDES}  # of disaggregated runs
     missing = {key for key in of_run - summary.keys() - live if not CATALOGUE[key].of_comparison}
     assert missing == set()
     of_client = {key for key, one in CATALOGUE.items() if one.of is not Of.RUN}
     missing = of_client - summary["clients"][0].keys()
     # Some are there only where weights differ from 1, clients have tenants, or somebody pads, in
     # runs that record memory, and in those of recorded sessions.
-    missing -= {one.key for one in (*memory.METRICS, *sessions.METRICS)}
+    missing -= {one.key for one in (*MEMORY, *SESSIONS)}
     missing = {key for key in missing if not CATALOGUE[key].of_comparison}
     assert missing == {"weight", "tree_share", "useful_service_tok_s"}
 

@@ -7,7 +7,7 @@ from metrics_helpers import NAN, facts, log, programs, requests
 from fairbench.metrics.contention import waiting_share, with_admissions
 from fairbench.metrics.due import shortfall
 from fairbench.metrics.fairness import shares
-from fairbench.metrics.reasons import NOT_CONTENDED, QUEUE_ESTIMATED
+from fairbench.metrics.metric import NOT_CONTENDED, QUEUE_ESTIMATED
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.unhindered import unhindered

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from fairbench.api.notebook import html_table
 from fairbench.config import ExperimentSpec
-from fairbench.metrics.arrow import to_arrow
+from fairbench.metrics.tables import to_arrow
 from fairbench.results.comparison import experiment_of
 from fairbench.results.grid import Experiment, experiment_tables
 from fairbench.results.run_result import RunResult

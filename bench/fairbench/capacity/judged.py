@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fairbench.capacity.slo import Slo
-from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.results.intervals import t_interval
 from fairbench.results.values import Value, value_of
 

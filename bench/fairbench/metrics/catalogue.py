@@ -8,17 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 
-from fairbench.metrics.entries import (
-    comparison,
-    fairness,
-    goodput,
-    latency,
-    memory,
-    service,
-    sessions,
-    sides,
-    totals,
-)
+from fairbench.metrics.entries import fairness, latency, some_runs
 from fairbench.metrics.metric import DIGITS, Column, Display, Metric, Needs, Shown
 from fairbench.metrics.tail import P99
 
@@ -44,9 +34,7 @@ CHOOSABLE = frozenset(
 CLIENTS = "clients."  # inside ``clients`` keys are clients.NAME.KEY, as in ``notes``
 
 CATALOGUE: dict[str, Metric] = {
-    metric.key: metric
-    for part in (totals, latency, service, fairness, goodput, memory, sessions, sides, comparison)
-    for metric in part.METRICS
+    metric.key: metric for part in (latency, fairness, some_runs) for metric in part.METRICS
 }
 
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from fairbench.metrics.arrays import in_order, spread
 from fairbench.metrics.latency import Sample
-from fairbench.metrics.ragged import in_order, spread
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,

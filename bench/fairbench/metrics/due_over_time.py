@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fairbench.metrics.arrays import Piecewise, portions, spread
 from fairbench.metrics.due import Calls, Unmade, asked_of
-from fairbench.metrics.piecewise import Piecewise
-from fairbench.metrics.ragged import portions, spread
 from fairbench.metrics.records import REFUSED, Facts, Flags, Floats, Ints, Programs, Requests
 from fairbench.metrics.unhindered import Unhindered, unhindered
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from fairbench.metrics.contention import contended
 from fairbench.metrics.due import shortfall
-from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.metrics.records import (
     FINISHED,
     UNFINISHED,

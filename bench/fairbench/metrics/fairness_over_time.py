@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fairbench.metrics.arrays import lengths_by
 from fairbench.metrics.contention import SHORT_ABOVE, call_times
 from fairbench.metrics.due_over_time import Shortfalls, shortfalls
-from fairbench.metrics.piecewise import lengths_by
 from fairbench.metrics.records import (
     REFUSED,
     Facts,

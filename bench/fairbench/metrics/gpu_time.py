@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fairbench.metrics.ragged import in_order
+from fairbench.metrics.arrays import in_order
 from fairbench.metrics.records import Facts, FitLimits, Floats, Service
 from fairbench.metrics.tables import Tables
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fairbench.metrics.arrays import part_bounds
 from fairbench.metrics.records import Service
-from fairbench.metrics.service_parts import part_bounds
 
 COLUMN_BYTES = 8  # of a row
 

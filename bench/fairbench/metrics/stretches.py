@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from fairbench.metrics.ragged import spread
+from fairbench.metrics.arrays import spread
 from fairbench.metrics.records import Floats, Ints, Service
 
 

@@ -2,14 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairbench.metrics.arrow import named
-from fairbench.metrics.memory_table import Memory
-from fairbench.metrics.records import REFUSED, STATUS_NAMES, Programs, Requests, Service, Table
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbench.metrics.records import (
+    REFUSED,
+    STATUS_NAMES,
+    Floats,
+    Ints,
+    Programs,
+    Requests,
+    Service,
+    Table,
+)
 from fairbench.metrics.service_log import FiledService, ServiceLog
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def to_arrow(values: NDArray[Any]) -> pa.Array:
+    """Return numbers as an Arrow array without nulls; contiguous arrays are not copied."""
+    import pyarrow as pa
+
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers)
+
+
+def to_numpy(numbers: pa.Array) -> NDArray[np.int64]:
+    """Return 64-bit integers without nulls as numpy, without a copy."""
+    values = np.frombuffer(numbers.buffers()[1], np.int64)
+    return values[numbers.offset : numbers.offset + len(numbers)]
+
+
+def named(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
+    """Return indices into ``names`` as a column of names."""
+    import pyarrow as pa
+
+    texts = [name.encode() for name in names]
+    ends = np.array([0, *accumulate(map(len, texts))], np.int32)
+    dictionary = pa.StringArray.from_buffers(
+        len(names), pa.py_buffer(ends), pa.py_buffer(b"".join(texts))
+    )
+    return pa.DictionaryArray.from_arrays(to_arrow(codes.astype(np.int32)), dictionary)
+
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory(Table):
+    """A row per change: ``client`` holds ``change`` more tokens, shared with others.
+
+    ``holders`` is the number of clients that hold each of the tokens. A token counts 1 /
+    ``holders`` for the client. ``by`` is the client for whose requests the tokens were evicted,
+    -1 for none.
+    """
+
+    at_s: Floats
+    worker: Ints
+    client: Ints
+    holders: Ints
+    change: Ints
+    by: Ints
 
 
 class SavedColumns(NamedTuple):

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.chosen_percentiles import chosen_percentiles
-from fairbench.metrics.hidden_backlog import hides_backlog
+from fairbench.metrics.contention import hides_backlog
 from fairbench.metrics.metric import Column, Display
 from fairbench.metrics.tail import shown_tail
 from fairbench.report.heading import basis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairbench.metrics.reasons import NOT_CONTENDED, TOO_FEW_REQUESTS
+from fairbench.metrics.metric import NOT_CONTENDED, TOO_FEW_REQUESTS
 from fairbench.report.crowd import is_crowd, many_keys
 from fairbench.results.store import Summary
 

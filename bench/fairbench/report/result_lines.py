@@ -7,10 +7,9 @@ from math import ceil
 
 from fairbench.metrics.catalogue import CATALOGUE, REQUEST_LATENCIES, columns_of
 from fairbench.metrics.chosen_percentiles import chosen_percentiles
+from fairbench.metrics.contention import hides_backlog
 from fairbench.metrics.gpu_time import WARN_ABOVE
-from fairbench.metrics.hidden_backlog import hides_backlog
-from fairbench.metrics.metric import Display
-from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.metrics.metric import NOT_CONTENDED, Display
 from fairbench.metrics.tail import ENOUGH, P95, P99, TAILS, is_carried
 from fairbench.report.client_table import FEW, is_weighted
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written

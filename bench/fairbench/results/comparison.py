@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairbench.files.toml_text import read_toml
-from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.results.comparison_summary import compared_summary
 from fairbench.results.grid import Experiment, key_of, labels, place_of
 from fairbench.results.intervals import combine

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbench.metrics.fairness import max_min
-from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.results.sharing import LIVE, PERCENTS, Bound, Incentive, incentive, worst
 from fairbench.results.store import Summary
 from fairbench.results.sweep_store import AloneRows

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from fairbench.errors import DataError
-from fairbench.metrics.memory_table import NOBODY, Memory
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,
@@ -19,7 +18,7 @@ from fairbench.metrics.records import (
     Service,
     Table,
 )
-from fairbench.metrics.tables import Tables
+from fairbench.metrics.tables import NOBODY, Memory, Tables
 from fairbench.results.store import StoredRun
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from fairbench.errors.printable import printable
-from fairbench.metrics.floods import Flood
-from fairbench.metrics.harm import Harm
+from fairbench.metrics.floods import Flood, Harm
 from fairbench.metrics.records import Window
 from fairbench.metrics.traffic import traffic_of
 from fairbench.report.numbers import number, whole_percent

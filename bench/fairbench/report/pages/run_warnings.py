@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairbench.metrics.hidden_backlog import hides_backlog
+from fairbench.metrics.contention import hides_backlog
 from fairbench.metrics.tail import ENOUGH, is_carried, shown_tail
 from fairbench.report.numbers import latency, number, percent, whole
 from fairbench.report.result_lines import hidden_backlog, is_extrapolated

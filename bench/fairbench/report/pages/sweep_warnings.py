@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fairbench.metrics.hidden_backlog import hides_backlog
+from fairbench.metrics.contention import hides_backlog
 from fairbench.metrics.tail import ENOUGH, is_carried, shown_tail
 from fairbench.report.comparison_table import LIMITED
 from fairbench.report.pages.run_warnings import is_above_bound, window_is_short

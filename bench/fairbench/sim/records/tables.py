@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.memory_table import Memory
+from fairbench.metrics.arrays import is_long
 from fairbench.metrics.records import Ints, Programs, Requests, Service
 from fairbench.metrics.service_log import ServiceLog
-from fairbench.metrics.service_parts import is_long
-from fairbench.metrics.tables import Tables
+from fairbench.metrics.tables import Memory, Tables
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.records.filed import filed_service
 from fairbench.sim.records.seconds import seconds

@@ -1,10 +1,69 @@
-"""Sums of piecewise linear functions of time, evaluated at ascending times."""
+"""Arithmetic of arrays: parts of long tables, rows of unequal length, piecewise linear sums."""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TypeAlias
 
-from fairbench.metrics.records import Floats, Ints
+import numpy as np
+from numpy.typing import NDArray
+
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+
+PART_ROWS = 2**20
+
+
+def is_long(rows: int) -> bool:
+    """Return whether a log with this number of rows is divided."""
+    return rows > PART_ROWS
+
+
+def part_bounds(start_s: Floats) -> list[int]:
+    """Return the first row of each part, followed by the number of rows.
+
+    ``start_s`` are the rows' starts, ascending. A part has at most ``PART_ROWS`` rows. Rows that
+    begin at one instant, such as those of a stretch, stay in one part, which may exceed the limit
+    only for that reason.
+    """
+    bounds, count = [0], len(start_s)
+    while count - bounds[-1] > PART_ROWS:
+        instant = start_s[bounds[-1] + PART_ROWS]
+        cut = int(np.searchsorted(start_s, instant, "left"))
+        if cut == bounds[-1]:
+            cut = int(np.searchsorted(start_s, instant, "right"))
+        bounds.append(cut)
+    return bounds if bounds[-1] == count else [*bounds, count]
+
+
+def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
+    """Expand each row to ``count`` numbers from ``first``; return the row and number of each."""
+    row = np.repeat(np.arange(len(first)), count)
+    number: Ints = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
+    return row, number
+
+
+def portions(length: Ints, most: int) -> Iterator[slice]:
+    """Yield neighbouring rows with at most ``most`` numbers in total, or a single longer row."""
+    upto = np.cumsum(length)
+    bounds = [0]
+    while bounds[-1] < len(length):
+        first = bounds[-1]
+        before = upto[first - 1] if first else 0
+        bounds.append(max(first + 1, int(np.searchsorted(upto, before + most, "right"))))
+    return (slice(*pair) for pair in pairwise(bounds))
+
+
+def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
+    """Return the rows sorted by client, in stable order, and the bounds of each client's rows.
+
+    The last bound is the number of rows.
+    """
+    # numpy sorts two-byte integers by radix, ten times as fast.
+    order = np.argsort(client.astype(np.uint16) if clients <= 2**16 else client, kind="stable")
+    bounds = np.searchsorted(client[order], np.arange(clients + 1))
+    return order, bounds
 
 
 class Piecewise:
