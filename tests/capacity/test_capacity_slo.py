@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairbench.capacity.judged import judge
+from fairbench.capacity.answer import judge
 from fairbench.capacity.slo import parse_slo, parse_slos
 from fairbench.errors import UsageError
 from fairbench.metrics.metric import NOT_CONTENDED

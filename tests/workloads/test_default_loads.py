@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fairbench
-from fairbench.report.pages.run_warnings import run_warnings
+from fairbench.report.pages.warnings import run_warnings
 from fairbench.workloads.program_params import make_params
 from fairbench.workloads.programs import program_class
 from fairbench.workloads.spec import load_workload

@@ -15,7 +15,7 @@ from fairbench.errors import DataError, UsageError
 from fairbench.report.table import summary_text
 from fairbench.results.intervals import combine
 from fairbench.sim.run import simulate
-from fairbench.workloads.client_targets import class_of_client, client_targets
+from fairbench.workloads.clients import class_of_client, client_targets
 from fairbench.workloads.spec import load_workload
 
 DOC = (Path(__file__).parents[2] / "docs" / "guide" / "goodput.md").read_text(encoding="utf-8")

@@ -20,8 +20,7 @@ from fairbench.execute.comparison import carry_out, go_on, read_alone
 from fairbench.execute.comparison_plan import check_usage, plan_comparison
 from fairbench.execute.context import run_context
 from fairbench.execute.interruption import Interrupted
-from fairbench.figures.compared.latex import latex_table
-from fairbench.figures.compared.plot import cells_of, drawn
+from fairbench.figures.compared.plot import cells_of, drawn, latex_table
 from fairbench.report.contrast_table import contrast_text, shown_metrics
 from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import ComparedRun

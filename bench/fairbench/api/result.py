@@ -15,7 +15,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.metrics.tables import to_arrow
 from fairbench.results.comparison import experiment_of
 from fairbench.results.grid import Experiment, experiment_tables
-from fairbench.results.run_result import RunResult
+from fairbench.results.run_tables import RunResult
 from fairbench.results.store import StoredRun
 
 if TYPE_CHECKING:

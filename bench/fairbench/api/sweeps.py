@@ -20,8 +20,7 @@ from fairbench.execute.interruption import Interrupted
 from fairbench.execute.live_options import LiveFlags
 from fairbench.execute.live_points import options_of_points
 from fairbench.execute.sweeps import run_sweep
-from fairbench.figures.compared.latex import latex_table
-from fairbench.figures.compared.plot import drawn
+from fairbench.figures.compared.plot import drawn, latex_table
 from fairbench.files.parquet import read_parquet
 from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import SchedulerResults, compare_sweep

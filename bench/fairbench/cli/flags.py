@@ -186,7 +186,7 @@ def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
         raise UsageError(
             "--api-key-file and --header Authorization both set the key: give only one of them"
         )
-    from fairbench.files.secret import read_key
+    from fairbench.files.reader import read_key
 
     return {**headers, "Authorization": f"Bearer {read_key(file, str(file))}"}
 

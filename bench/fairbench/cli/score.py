@@ -170,7 +170,7 @@ def score(
         requests = scored.requests
         summary = {"records": [str(path) for path in files], **summary}
         if report is not None:
-            from fairbench.score.page import score_page
+            from fairbench.score.summary import score_page
 
             write_report(score_page(scored, summary, [path.name for path in files]), report)
     add_bench_line(output_file, summary, lambda: requests, details=output_details)
@@ -190,8 +190,7 @@ def _summary(
     percentiles: tuple[int, ...],
 ) -> dict[str, Any]:
     from fairbench.live.service_rows import service_of
-    from fairbench.score.summary import scored_summary
-    from fairbench.score.window import scored_window
+    from fairbench.score.summary import scored_summary, scored_window
 
     return scored_summary(
         scored,

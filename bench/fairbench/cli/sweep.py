@@ -172,8 +172,7 @@ def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
 
 def _print(outcome: SweepOutcome, *, as_json: bool) -> None:
     """Print the comparison; failed runs and warnings go to stderr."""
-    from fairbench.cli.output import print_json
-    from fairbench.cli.sweep_output import print_comparison
+    from fairbench.cli.output import print_comparison, print_json
 
     path = outcome.store.path
     if as_json:

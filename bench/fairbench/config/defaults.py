@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from fairbench.config.backend import AS_SERVED, EXTERNAL
-from fairbench.config.disaggregation import disaggregation_parts
-from fairbench.config.eviction import eviction_parts
+from fairbench.config.cluster import disaggregation_parts, eviction_parts, routers_parts
 from fairbench.config.gateway import gateway_parts
 from fairbench.config.preset import without_preset
-from fairbench.config.routers import routers_parts
 from fairbench.config.setting_names import flat_settings
 from fairbench.config.settings import machine_of, resolve_settings
 from fairbench.config.weights import resolve_weights

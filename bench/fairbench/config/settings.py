@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 from fairbench.config.setting_names import current_keys
 from fairbench.errors import UsageError, about, unknown_name
-from fairbench.hardware.cluster_params import ClusterParams
-from fairbench.hardware.disaggregation import DISAGGREGATION, DisaggregationParams
+from fairbench.hardware.cluster_params import DISAGGREGATION, ClusterParams, DisaggregationParams
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
-from fairbench.hardware.timing_error import TimingParams
+from fairbench.hardware.timing import TimingParams
 from fairbench.named import named
 from fairbench.schedulers.eviction.registry import eviction_params
 from fairbench.schedulers.gateway.registry import gateway_params

@@ -16,8 +16,7 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import Conflict
 from fairbench.metrics.chosen_percentiles import ALLOWED, parse_percentiles, written_percentiles
 from fairbench.tenants import tenants_of, with_tenants
-from fairbench.workloads.client_targets import client_targets
-from fairbench.workloads.clients import plan_clients
+from fairbench.workloads.clients import client_targets, plan_clients
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.shape import MAX_NAME, Weight

@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from fairbench.config.disaggregation import check_sides
+from fairbench.config.cluster import check_sides
 from fairbench.config.flags.flag import check_names, placed
 from fairbench.config.flags.grid import SWEEP
 from fairbench.config.secret_args import storable

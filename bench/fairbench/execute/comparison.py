@@ -14,8 +14,8 @@ from fairbench.execute.context import RunContext
 from fairbench.execute.live_options import LiveFlags
 from fairbench.execute.live_points import options_of_points
 from fairbench.execute.sweeps import SweepOutcome, run_sweep
+from fairbench.results.comparison import runs_below
 from fairbench.results.contrast import Side, sides_of
-from fairbench.results.reading import runs_below
 from fairbench.results.sweep_store import SweepStore
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fairbench.config import ExperimentSpec
 from fairbench.schedulers.costs import cost_names
-from fairbench.workloads.hub import HUB_PREFIX
+from fairbench.workloads.datasets import HUB_PREFIX
 
 
 def files_of(spec: ExperimentSpec) -> tuple[str, ...]:

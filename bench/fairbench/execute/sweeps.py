@@ -13,7 +13,7 @@ from fairbench.execute.live_points import live_points_left
 from fairbench.execute.outcomes import FailedPoint
 from fairbench.execute.sweep_jobs import jobs_left, run_jobs
 from fairbench.results.comparison import SchedulerResults, compare_sweep
-from fairbench.results.run_folder import run_folder
+from fairbench.results.directories import run_folder
 from fairbench.results.store import write_json
 from fairbench.results.sweep_metrics import write_metrics
 from fairbench.results.sweep_store import SweepStore

@@ -9,9 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.gate.changes import Change
 from fairbench.gate.judge import Verdict
-from fairbench.gate.outcome import Outcome, counted
+from fairbench.gate.outcome import Change, Outcome, counted
 from fairbench.metrics.catalogue import CLIENTS
 from fairbench.report.table import MAX_WIDTH, printed
 

@@ -17,7 +17,7 @@ from fairbench.live.driver.drive import DriveResult
 from fairbench.live.driver.shards import merge, told
 from fairbench.live.records import FINISHED, LiveRecords, read_records, tables_of
 from fairbench.live.summary import summary_of
-from fairbench.results.run_result import RunResult
+from fairbench.results.run_tables import RunResult
 
 SERVED_FILE = "served.json"
 

@@ -12,8 +12,7 @@ from rich.text import Text
 from fairbench.report.client_table import client_tables
 from fairbench.report.crowd import crowd_lines, is_crowd, ratio_lines, worst_clients
 from fairbench.report.heading import cluster_line, details_line, trace_lines
-from fairbench.report.note_lines import notes_of
-from fairbench.report.result_lines import results_of
+from fairbench.report.result_lines import notes_of, results_of
 from fairbench.results.store import Summary
 
 MAX_WIDTH = 100

@@ -14,8 +14,7 @@ from enum import StrEnum
 from math import fsum, inf, log, sqrt
 
 from fairbench.metrics.metric import Better
-from fairbench.results.intervals import LEVEL, deviation, t_interval
-from fairbench.results.student_t import quantile, two_sided_p
+from fairbench.results.intervals import LEVEL, deviation, quantile, t_interval, two_sided_p
 from fairbench.results.values import Value
 
 ROUNDING = 1e-12  # processors add up in different orders; no decision changes so little

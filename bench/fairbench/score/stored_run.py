@@ -62,7 +62,7 @@ def score_run(
 def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, str]:
     """Return the theorem's bound for the run, or None with the reason."""
     from fairbench.config.resolve import read_spec
-    from fairbench.results.facts import cluster_bound
+    from fairbench.results.run_facts import cluster_bound
     from fairbench.results.store import EXPERIMENT
     from fairbench.schedulers.registry import build_local, build_router
 

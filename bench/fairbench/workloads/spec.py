@@ -19,7 +19,7 @@ from fairbench.workloads.presence import Presence
 from fairbench.workloads.program_params import make_params
 from fairbench.workloads.programs import program_class
 from fairbench.workloads.shape import Arrivals, Machine, Misbehaving, Other, Scenario, ServiceClass
-from fairbench.workloads.sizes import Sizes
+from fairbench.workloads.table import Sizes
 
 _MISBEHAVING = "misbehaving."
 

@@ -115,3 +115,36 @@ def _bound_of_difference(own: Sequence[Value], base: Sequence[Value]) -> str | N
     above = any(one.bound == ">" for one in own) or any(one.bound == "<" for one in base)
     below = any(one.bound == "<" for one in own) or any(one.bound == ">" for one in base)
     return None if above and below else ">" if above else "<" if below else ""
+
+
+Sample = Sequence[Value]
+"""A row's values, in the order of the seeds, which all rows share."""
+
+
+class Ranks(NamedTuple):
+    """A row's rank, from 1, and the ranks that it may have within the noise."""
+
+    rank: int
+    first: int
+    last: int
+
+
+def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
+    """Return the possible ranks of each row, for rows ordered best first.
+
+    ``first`` comes after all significantly better rows, ``last`` before all significantly worse
+    rows.
+    """
+    ahead, behind = [0] * len(samples), [0] * len(samples)
+    for one in range(len(samples)):
+        for other in range(one + 1, len(samples)):
+            sign = difference(samples[one], samples[other]).decisive
+            if sign:
+                first = one if (sign < 0) is (better is Better.MORE) else other
+                behind[first] += 1
+                ahead[one + other - first] += 1
+    count = len(samples)
+    return [
+        Ranks(row + 1, 1 + better_rows, count - worse_rows)
+        for row, (better_rows, worse_rows) in enumerate(zip(ahead, behind, strict=True))
+    ]

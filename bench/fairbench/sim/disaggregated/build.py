@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from fairbench.config import ExperimentSpec
-from fairbench.hardware.disaggregation import DISAGGREGATION, DisaggregationParams
+from fairbench.hardware.cluster_params import DISAGGREGATION, DisaggregationParams
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.schedulers.params import make_params
 from fairbench.sim.disaggregated.decode import DecodeWorker, SGLangDecode

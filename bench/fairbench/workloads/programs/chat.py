@@ -9,9 +9,16 @@ from typing import Annotated, NamedTuple, Self
 from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Prompt, Segment, new_tuple
-from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import Program, content_key, growing_demand
-from fairbench.workloads.programs.limits import MeanGap, MeanTokens, OutputTokens, Sigma
+from fairbench.workloads.programs.base import (
+    Item,
+    MeanGap,
+    MeanTokens,
+    OutputTokens,
+    Program,
+    Sigma,
+    content_key,
+    growing_demand,
+)
 from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, sample_length
 
 

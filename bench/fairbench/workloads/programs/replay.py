@@ -9,8 +9,7 @@ from typing import Any, Self
 
 from fairbench.core import LLM, Demand, prompt_tokens
 from fairbench.errors import UsageError
-from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import Program
+from fairbench.workloads.programs.base import Item, Program
 from fairbench.workloads.recorded_calls import Call, Recorded, all_calls
 
 

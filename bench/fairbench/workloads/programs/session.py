@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 
 from fairbench.core import Prompt, Segment, prompt_tokens
 from fairbench.errors import UsageError
-from fairbench.workloads.items import Item
+from fairbench.workloads.programs.base import Item
 from fairbench.workloads.programs.replay import Calls
 from fairbench.workloads.recorded_calls import Branch, Call, Recorded, all_calls
 from fairbench.workloads.traces.read import TraceParams, read_trace

@@ -9,9 +9,7 @@ from typing import Annotated, Self
 from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Segment
-from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import Program, content_key
-from fairbench.workloads.programs.limits import OutputTokens
+from fairbench.workloads.programs.base import Item, OutputTokens, Program, content_key
 
 InputTokens = Annotated[int, Ge(1), Le(10**7)]
 

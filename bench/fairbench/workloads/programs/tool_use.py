@@ -14,9 +14,15 @@ from typing import Annotated, NamedTuple, Self
 from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
-from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import Program, prompt_of
-from fairbench.workloads.programs.limits import MeanTokens, OutputTokens, PartTokens, Sigma
+from fairbench.workloads.programs.base import (
+    Item,
+    MeanTokens,
+    OutputTokens,
+    PartTokens,
+    Program,
+    Sigma,
+    prompt_of,
+)
 from fairbench.workloads.sampling import check_mean, sample_input, sample_length
 
 GOLDEN = 0.6180339887498949  # steps of it spread over (0, 1) evenly, whatever their number

@@ -7,10 +7,9 @@ from typing import Any
 
 from fairbench.errors import DataError
 from fairbench.errors.validation import shortened
-from fairbench.files.cells import is_blank, is_missing
 from fairbench.files.column_names import Column
 from fairbench.files.json_text import INTEGERS
-from fairbench.files.times import is_number, nanoseconds
+from fairbench.files.times import is_blank, is_missing, is_number, nanoseconds
 from fairbench.workloads.traces.format import Record
 from fairbench.workloads.traces.missing import OWN
 from fairbench.workloads.traces.rows import MAX_NAME

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fairbench.report.numbers import UNDEFINED, index, number
 from fairbench.report.table import MAX_WIDTH, printed
-from fairbench.validate.pair import Pair
+from fairbench.validate.live_run import Pair
 from fairbench_studies.validation.serving.compare import (
     LONG_TTFT_S,
     P50_TARGET_PCT,

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fairbench.report.numbers import UNDEFINED, index, number
 from fairbench.report.table import MAX_WIDTH, printed
-from fairbench.validate.pair import Pair
+from fairbench.validate.live_run import Pair
 from fairbench_studies.validation.slora.compare import RunComparison, mean_size
 from fairbench_studies.validation.slora.order import RUN_NOISE_PCT, ScenarioOrder
 from fairbench_studies.validation.slora.targets import (

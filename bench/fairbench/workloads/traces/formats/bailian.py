@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairbench.errors import DataError
-from fairbench.files.cells import is_missing
 from fairbench.files.json_text import Place
+from fairbench.files.times import is_missing
 from fairbench.workloads.traces.format import Asked, PlacedRow, Record
 from fairbench.workloads.traces.formats.plain import Plain
 from fairbench.workloads.traces.missing import OWN

@@ -1,4 +1,4 @@
-"""Disaggregation of an experiment: how many replicas compute prompts, and how many generate."""
+"""Settings of a simulated cluster: disaggregation, eviction, and several routers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 from fairbench.config.backend import BackendConfig
 from fairbench.config.spec import MAX_REPLICAS
 from fairbench.errors import UsageError
-from fairbench.hardware.disaggregation import DISAGGREGATION
+from fairbench.hardware.cluster_params import DISAGGREGATION
 from fairbench.hardware.engines import DEFAULT_ENGINE
+from fairbench.schedulers.eviction.registry import eviction_class
+from fairbench.schedulers.params import make_params, own_settings
+from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
 
 SIDES = ("prefill", "decode")
 ENGINES = (DEFAULT_ENGINE, "vllm")  # that have workers of both kinds
@@ -84,3 +87,73 @@ def check_reserve(engine: str | None, settings: Mapping[str, Any]) -> None:
 def disaggregation_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the part whose parameters a disaggregated cluster has; empty for any other."""
     return (DISAGGREGATION,) if draft.get("prefill") is not None else ()
+
+
+EVICTION, MEMORY_RECORDS = "eviction", "memory_records"
+
+
+def with_eviction(
+    draft: Mapping[str, Any], backend: BackendConfig | None, engine: str | None
+) -> dict[str, Any]:
+    """Return the draft without memory records if they are not requested.
+
+    Raises UsageError for an unknown policy, and for an engine or a backend that evicts by itself.
+    """
+    made = dict(draft)
+    if made.get(MEMORY_RECORDS) is False:
+        del made[MEMORY_RECORDS]
+    for key in (EVICTION, MEMORY_RECORDS):
+        if key not in made:
+            continue
+        if backend is not None:
+            raise UsageError(
+                f"{key} = {made[key]!r}: backend {backend.kind} has its own eviction policy; "
+                f"leave {key} out"
+            )
+        if engine is not None and engine != DEFAULT_ENGINE:
+            raise UsageError(f"{key} = {made[key]!r}: only engine {DEFAULT_ENGINE} supports {key}")
+    if EVICTION in made:
+        if not isinstance(made[EVICTION], str):
+            raise UsageError(f"{EVICTION} = {made[EVICTION]!r}: must be a text")
+        eviction_class(made[EVICTION])
+    return made
+
+
+def eviction_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the eviction policy as a part with parameters, if the draft names one."""
+    policy = draft.get(EVICTION)
+    return (policy,) if isinstance(policy, str) else ()
+
+
+SERVED = ("every_s", "ahead_tok_s", "forget_s")  # of the parameters, before real servers
+
+
+def with_routers(draft: Mapping[str, Any], backend: BackendConfig | None) -> dict[str, Any]:
+    """Return the draft, without the key if there is a single router.
+
+    Raises UsageError for a number of routers before real or emulated servers.
+    """
+    number = draft.get(ROUTERS)
+    if number == 1 and not isinstance(number, bool):
+        return {key: value for key, value in draft.items() if key != ROUTERS}
+    if number is not None and backend is not None:
+        raise UsageError(
+            f"routers = {number!r}: must be 1, because only simulated runs support several routers"
+        )
+    return dict(draft)
+
+
+def routers_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the part whose parameters apply to several routers; empty for one router."""
+    return () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
+
+
+def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
+    """Return the parameters of a real router with peers. Raises UsageError for wrong values."""
+    for name in own_settings(ROUTERS, settings):
+        if name not in SERVED:
+            raise UsageError(
+                f"{ROUTERS}.{name}: only simulated routers support this setting; `serve "
+                f"--peer` supports {', '.join(SERVED)}"
+            )
+    return make_params(ROUTERS, RoutersParams, settings)
