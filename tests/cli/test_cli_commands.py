@@ -30,6 +30,7 @@ def test_the_list_says_of_a_command_what_its_own_help_begins_with(name):
 HEAVY = (
     "fairbench.config.spec",
     "fairbench.sim",
+    "fairbench.report.run_table",
     "fairbench.report.table",
     "fairbench.results.store",
 )

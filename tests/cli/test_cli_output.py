@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fairbench.cli.output import print_summary
 from fairbench.config.resolve import resolve
 from fairbench.report.progress import TerminalProgress, progress_line, shown_progress
-from fairbench.report.table import summary_text
+from fairbench.report.run_table import summary_text
 from fairbench.sim.run import Progress, simulate
 
 

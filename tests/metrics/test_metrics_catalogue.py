@@ -15,7 +15,7 @@ from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, fitting,
 from fairbench.metrics.entries.some_runs import MEMORY, SESSIONS, SIDES
 from fairbench.metrics.metric import Better, Display, Form, Metric, Needs, Of, Shown
 from fairbench.metrics.notes import forget_needing
-from fairbench.report import comparison_table, interval_lines, table
+from fairbench.report import comparison_table, interval_lines, run_table
 from fairbench.report.pages.run_page import client_grid
 from fairbench.results.comparison import compare
 from fairbench.results.intervals import combine
@@ -77,7 +77,7 @@ def test_an_entry_with_its_function_puts_a_metric_into_the_summary(toy):
     summary = chat()
     of_clients = [client[toy] for client in summary["clients"]]
     assert summary[toy] == max(of_clients) > 0
-    text = table.summary_text(summary, path=Path("x"))
+    text = run_table.summary_text(summary, path=Path("x"))
     assert f"\nlongest input  {summary[toy]:,.0f} tokens\n" in text
     assert "longest" in text.split("behaviour")[0]  # the first of the two lines of the heading
     grid = client_grid(summary)

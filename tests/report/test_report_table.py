@@ -13,7 +13,8 @@ from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.report.client_table import described
 from fairbench.report.numbers import index, more_than, number, percent
 from fairbench.report.pages.run_page import client_grid
-from fairbench.report.table import MAX_WIDTH, summary_text
+from fairbench.report.run_table import summary_text
+from fairbench.report.table import MAX_WIDTH
 from fairbench.results.intervals import combine
 
 CLIENT = {

@@ -13,7 +13,7 @@ from fairbench.metrics.catalogue import metric_of
 from fairbench.metrics.metric import Form
 from fairbench.report.heading import basis, trace_lines
 from fairbench.report.numbers import UNDEFINED, WRITERS, index, number
-from fairbench.report.table import MAX_WIDTH, printed
+from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench.results.intervals import METHOD
 
 MET, MISSED, DOUBTFUL = "green", "red", "yellow"
@@ -70,7 +70,7 @@ def _choices(answer: Row) -> Table:
     rows = answer["choices"]
     priced = any(row["cost"] is not None for row in rows)
     loads = len({row["load"] for row in rows}) > 1
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = plain_table()
     if loads:
         table.add_column("load", justify="right")
     table.add_column("scheduler")
@@ -140,10 +140,7 @@ def _sharing_title(answer: Row, row: Row) -> str:
 
 
 def _sharing(rows: Sequence[Row]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("client")
-    for name in ("P50", "P95", "P99"):
-        table.add_column(name, justify="right")
+    table = plain_table("client", "P50", "P95", "P99")
     worst = sorted(rows, key=lambda row: -(row["p99"] or 0.0))
     shown = rows if len(rows) <= WORST_SHOWN else worst[:WORST_SHOWN]
     for row in shown:

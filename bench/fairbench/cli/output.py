@@ -28,7 +28,7 @@ def print_summary(
 
     ``explain`` adds sentences about its numbers.
     """
-    from fairbench.report.table import summary_text
+    from fairbench.report.run_table import summary_text
 
     colour, width = look()
     text = summary_text(summary, path=path, complete=complete, colour=colour, width=width)

@@ -216,7 +216,7 @@ def _repeatedly(
     """Run several seeds and print their combined summary; exit if they are incomplete."""
     from fairbench.cli.output import print_json
     from fairbench.execute.repeats import repeat
-    from fairbench.metrics.tail import shown_tail
+    from fairbench.metrics.shown_percentiles import shown_tail
     from fairbench.report.interval_lines import repeat_lines
 
     repeats = repeat(spec, num_runs, result_dir, options, context)

@@ -15,7 +15,7 @@ from fairbench.cli.report_file import check_report, write_report
 from fairbench.config.flags.run import RUN
 from fairbench.config.flags.texts import goodput_flag, parse_weights, split_commas
 from fairbench.errors import UsageError
-from fairbench.metrics.chosen_percentiles import parse_percentiles
+from fairbench.metrics.shown_percentiles import parse_percentiles
 from fairbench.score.layout import LAYOUTS
 from fairbench.score.stored_run import score_run
 
@@ -206,7 +206,7 @@ def _summary(
 
 def _print_table(summary: dict[str, Any], files: list[Path]) -> None:
     from fairbench.cli.output import look
-    from fairbench.report.table import scored_text
+    from fairbench.report.run_table import scored_text
 
     colour, width = look()
     paths = ", ".join(map(str, files))

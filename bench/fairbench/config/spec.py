@@ -14,7 +14,7 @@ from fairbench.config.setting_names import flat_settings, stored_tables
 from fairbench.config.toml import dumps
 from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import Conflict
-from fairbench.metrics.chosen_percentiles import ALLOWED, parse_percentiles, written_percentiles
+from fairbench.metrics.shown_percentiles import ALLOWED, parse_percentiles, written_percentiles
 from fairbench.tenants import tenants_of, with_tenants
 from fairbench.workloads.clients import client_targets, plan_clients
 from fairbench.workloads.model import WorkloadSpec

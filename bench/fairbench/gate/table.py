@@ -12,7 +12,7 @@ from rich.text import Text
 from fairbench.gate.judge import Verdict
 from fairbench.gate.outcome import Change, Outcome, counted
 from fairbench.metrics.catalogue import CLIENTS
-from fairbench.report.table import MAX_WIDTH, printed
+from fairbench.report.table import MAX_WIDTH, plain_table, printed
 
 STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.CANNOT_TELL: "yellow"}
 HEADINGS = ("baseline", "current", "change")
@@ -33,7 +33,7 @@ def _render(outcome: Outcome) -> RenderableType:
 
 
 def _verdicts(outcome: Outcome) -> Table:
-    table = _table("", *HEADINGS, "")
+    table = plain_table("", *HEADINGS, "", gap=1)
     for point, rows in groupby(outcome.rows, lambda row: row.point):
         table.add_row(Text(point, style="bold"))
         for row in rows:
@@ -51,17 +51,10 @@ def changes_table(found: Sequence[Change]) -> RenderableType:
     """
     of_cluster = [change for change in found if not change.metric.startswith(CLIENTS)]
     shown = of_cluster or found
-    table = _table("", *HEADINGS)
+    table = plain_table("", *HEADINGS, gap=1)
     for change in shown:
         texts = (change.metric, change.before.text, change.after.text, change.difference)
         table.add_row(*map(Text, texts))
     if rest := len(found) - len(shown):
         return Group(table, Text(f"and {counted(rest, 'value')} of single clients"))
-    return table
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading else "left", overflow="fold")
     return table

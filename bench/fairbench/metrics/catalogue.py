@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 
 from fairbench.metrics.entries import fairness, latency, some_runs
 from fairbench.metrics.metric import DIGITS, Column, Display, Metric, Needs, Shown
-from fairbench.metrics.tail import P99
+from fairbench.metrics.shown_percentiles import P99
 
 # Prefixes of keys that are undefined in many runs.
 SOMETIMES = ("weight", "goodput", "demoted", "gpu", "tree", "useful", "residency", "min_share_")

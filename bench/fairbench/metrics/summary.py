@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS
-from fairbench.metrics.chosen_percentiles import KEY, written_percentiles
 from fairbench.metrics.client_samples import samples
 from fairbench.metrics.client_summary import (
     ClientSummary,
@@ -27,6 +26,7 @@ from fairbench.metrics.latency import Ranked
 from fairbench.metrics.notes import Notes
 from fairbench.metrics.records import Facts, Programs, Requests, Window
 from fairbench.metrics.service_log import ServiceLog
+from fairbench.metrics.shown_percentiles import KEY, written_percentiles
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.tenants import TenantShares, tenant_shares
 from fairbench.metrics.totals import (

@@ -6,11 +6,17 @@ from collections.abc import Iterator
 from math import ceil
 
 from fairbench.metrics.catalogue import CATALOGUE, REQUEST_LATENCIES, columns_of
-from fairbench.metrics.chosen_percentiles import chosen_percentiles
 from fairbench.metrics.contention import hides_backlog
 from fairbench.metrics.gpu_time import WARN_ABOVE
 from fairbench.metrics.metric import NOT_CONTENDED, TOO_FEW_REQUESTS, Display
-from fairbench.metrics.tail import ENOUGH, P95, P99, TAILS, is_carried
+from fairbench.metrics.shown_percentiles import (
+    ENOUGH,
+    P95,
+    P99,
+    TAILS,
+    chosen_percentiles,
+    is_carried,
+)
 from fairbench.report.client_table import FEW, is_weighted
 from fairbench.report.crowd import is_crowd, many_keys
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written

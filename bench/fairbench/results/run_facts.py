@@ -11,7 +11,6 @@ from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, NoBound, ServiceBound, ServiceWeights
 from fairbench.hardware.catalogue import is_known, load_profile
 from fairbench.hardware.costs import ProfileCosts
-from fairbench.metrics.chosen_percentiles import chosen_percentiles, parse_percentiles
 from fairbench.metrics.memory import memory_summary
 from fairbench.metrics.records import (
     PLAIN,
@@ -23,6 +22,7 @@ from fairbench.metrics.records import (
     Window,
 )
 from fairbench.metrics.sessions import session_summary
+from fairbench.metrics.shown_percentiles import chosen_percentiles, parse_percentiles
 from fairbench.metrics.sides import sides_summary
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables

@@ -14,7 +14,7 @@ from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import UsageError
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Display
-from fairbench.metrics.tail import shown_client_tail, shown_tail
+from fairbench.metrics.shown_percentiles import shown_client_tail, shown_tail
 from fairbench.report.numbers import UNDEFINED, number
 from fairbench.results.store import EXPERIMENT, StoredRun, Summary
 

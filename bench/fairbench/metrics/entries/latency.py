@@ -25,7 +25,7 @@ from fairbench.metrics.metric import (
     Metric,
     Shown,
 )
-from fairbench.metrics.tail import P95, P99, TAILS
+from fairbench.metrics.shown_percentiles import P95, P99, TAILS
 
 TOTALS = (
     Metric("duration", "duration", unit="s", presence=ALWAYS),

@@ -21,7 +21,7 @@ from fairbench.metrics.metric import (
     Needs,
     Shown,
 )
-from fairbench.metrics.tail import TAILS
+from fairbench.metrics.shown_percentiles import TAILS
 
 NOTHING_ASKED = "no request arrived in the window"
 CACHED = frozenset({Needs.CACHED})

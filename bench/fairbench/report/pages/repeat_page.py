@@ -8,11 +8,10 @@ from pathlib import Path
 from fairbench.errors import DataError
 from fairbench.errors.printable import printable
 from fairbench.metrics.catalogue import columns_of
-from fairbench.metrics.chosen_percentiles import chosen_percentiles
 from fairbench.metrics.floods import Flood, Harm
 from fairbench.metrics.metric import Column, Display
 from fairbench.metrics.records import Window
-from fairbench.metrics.tail import shown_client_tail, shown_tail
+from fairbench.metrics.shown_percentiles import chosen_percentiles, shown_client_tail, shown_tail
 from fairbench.metrics.traffic import traffic_of
 from fairbench.report.client_table import described
 from fairbench.report.comparison_table import bounded, ends_of

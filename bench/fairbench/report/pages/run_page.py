@@ -10,7 +10,7 @@ from fairbench.files.reader import decoded, read_whole
 from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.records import Window
-from fairbench.metrics.tail import shown_tail
+from fairbench.metrics.shown_percentiles import shown_tail
 from fairbench.metrics.traffic import traffic_of
 from fairbench.report.client_table import client_columns, client_value
 from fairbench.report.crowd import crowd_lines, is_crowd, worst_clients

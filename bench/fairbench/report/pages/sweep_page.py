@@ -10,7 +10,7 @@ from fairbench.config.sweep import to_toml
 from fairbench.errors import DataError
 from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.metric import Column, Display
-from fairbench.metrics.tail import shown_client_tail
+from fairbench.metrics.shown_percentiles import shown_client_tail
 from fairbench.report.client_table import described
 from fairbench.report.comparison_table import (
     CERTAIN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fairbench.metrics.contention import hides_backlog
-from fairbench.metrics.tail import ENOUGH, is_carried, shown_tail
+from fairbench.metrics.shown_percentiles import ENOUGH, is_carried, shown_tail
 from fairbench.report.comparison_table import LIMITED
 from fairbench.report.numbers import latency, number, percent, whole
 from fairbench.report.result_lines import NO_ORDER, hidden_backlog, is_extrapolated

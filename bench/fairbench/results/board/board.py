@@ -14,7 +14,7 @@ from typing import Any
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.metrics.catalogue import CATALOGUE, key_of
 from fairbench.metrics.metric import Better
-from fairbench.metrics.tail import shown_tail
+from fairbench.metrics.shown_percentiles import shown_tail
 from fairbench.results.board.fold import Fold, Ranks, Score, fold_of, folded, rank_ranges, score
 from fairbench.results.board.stored import Line, Missing
 from fairbench.results.contrast import seed_text

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from fairbench.metrics.metric import Better, Form, Metric
 from fairbench.results.intervals import MeanInterval, t_interval
-from fairbench.results.paired import Decision, difference
+from fairbench.results.paired import Decision, bound_of_difference, difference
 from fairbench.results.values import Value
 
 BOTH_BOUNDS = "at least so much at some places, at most so much at others"
@@ -87,7 +87,7 @@ def score(own: Sequence[Value], base: Sequence[Value], fold: Fold, metric: Metri
     if fold is Fold.RATIO:
         if found.mean is None or found.undefined:
             return Score(None, against=against, reason="the baseline has no value")
-        bound = _bound_of_difference(own, base)
+        bound = bound_of_difference(base, own)
         if bound is None:
             return Score(None, against=against, reason="only bounds are known of both")
         return _score(MeanInterval(found.mean, found.low, found.high), exp, bound, against)
@@ -108,13 +108,6 @@ def _score(
     low = None if interval.low is None or bound == "<" else back(interval.low)
     high = None if interval.high is None or bound == ">" else back(interval.high)
     return Score(back(interval.mean), low, high, bound, against)
-
-
-def _bound_of_difference(own: Sequence[Value], base: Sequence[Value]) -> str | None:
-    """Return ``>`` if a lower bound occurs, ``<`` if an upper bound occurs; None for both."""
-    above = any(one.bound == ">" for one in own) or any(one.bound == "<" for one in base)
-    below = any(one.bound == "<" for one in own) or any(one.bound == ">" for one in base)
-    return None if above and below else ">" if above else "<" if below else ""
 
 
 Sample = Sequence[Value]
