@@ -275,7 +275,7 @@ READERS = {
     "live/processes/http.py": "json.load, open: the answer of a server",
     "live/processes/process.py": "open: the end of a log",
     "live/processes/gpus.py": "read_text: what the kernel says of GPUs",
-    "metrics/service_log.py": "np.memmap: columns that this run has just written",
+    "metrics/tables.py": "np.memmap: columns that this run has just written",
     "report/pages/html.py": "read_text: the bundled style",
     "results/grid.py": "tomllib.loads: what was just written",
     "results/manifest.py": "read_bytes: our own code, and its digest",

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbench.config import identity
-from fairbench.config.sweep import make_sweep
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import DataError, UsageError
 from fairbench.metrics.metric import Better
 from fairbench.report.board_table import board_markdown, board_text

@@ -6,7 +6,7 @@ import pytest
 from sim_helpers import small_spec
 
 from fairbench.metrics import arrays
-from fairbench.metrics.service_log import FiledService
+from fairbench.metrics.tables import FiledService
 from fairbench.results.store import save_run
 from fairbench.sim.records import columns, filed
 from fairbench.sim.records.tables import tables_of

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from fairbench.api.notebook import html_table
 from fairbench.config.flags.grid import SWEEP, SweepFlags
-from fairbench.config.sweep import said_by, sweep_of
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import points, said_by, sweep_of
 from fairbench.execute.context import run_context
 from fairbench.execute.interruption import Interrupted
 from fairbench.execute.live_options import LiveFlags

@@ -12,7 +12,7 @@ from typer import Option
 from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS, Declared, flags_of
 from fairbench.errors import UsageError
 from fairbench.execute.executors import EXECUTORS
-from fairbench.workloads.traces.names import AUTO
+from fairbench.workloads.traces.rows import AUTO
 
 if TYPE_CHECKING:
     from fairbench.config.flags.trace import LogFlags

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterable
 from types import FrameType
 
-from fairbench.errors.printable import printable, printable_lines
+from fairbench.errors import printable, printable_lines
 
 
 def main() -> None:

@@ -108,8 +108,7 @@ def sweep(
     flags, or from both: flags override the values of the file.
     """
     from fairbench.config import identity
-    from fairbench.config.sweep import parse_axis, said_by, sweep_of
-    from fairbench.config.sweep_points import points
+    from fairbench.config.sweep import parse_axis, points, said_by, sweep_of
     from fairbench.execute.context import run_context
     from fairbench.execute.live_options import LiveFlags
     from fairbench.execute.live_points import options_of_points

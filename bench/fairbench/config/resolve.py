@@ -34,8 +34,7 @@ from fairbench.config.defaults import (
 from fairbench.config.gateway import GATEWAY_KEYS, admission_parts, check_gateway, gateway_of
 from fairbench.config.preset import at_rate_of, check_preset, preset_of
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
-from fairbench.config.setting_names import current_keys, flat_settings
-from fairbench.config.settings import resolve_settings
+from fairbench.config.settings import current_keys, flat_settings, resolve_settings
 from fairbench.config.spec import ExperimentSpec
 from fairbench.config.weights import moved_weights, resolve_weights, table_of
 from fairbench.errors import DataError, UsageError, about, unknown_name

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from fairbench.config.backend import NO_PROFILE, Backend
 from fairbench.config.secret_args import storable
-from fairbench.config.setting_names import flat_settings, stored_tables
+from fairbench.config.settings import flat_settings, stored_tables
 from fairbench.config.toml import dumps
 from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import Conflict

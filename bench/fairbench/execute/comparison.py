@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairbench.config.sweep import overridden
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import overridden, points
 from fairbench.errors import DataError, RunFailed, unknown_name
 from fairbench.execute.comparison_plan import Plan, ToRun, called
 from fairbench.execute.context import RunContext

@@ -13,7 +13,7 @@ from typing import Any
 from fairbench.config import ExperimentSpec
 from fairbench.config.flags.experiment import COMPARE
 from fairbench.config.flags.flag import check_names
-from fairbench.config.setting_names import flat_settings
+from fairbench.config.settings import flat_settings
 from fairbench.config.sweep import Sweep, make_sweep
 from fairbench.errors import UsageError
 from fairbench.execute.requests import experiment

@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 from fairbench.core import ServiceBound, ServiceWeights
 from fairbench.metrics.arrays import in_order, spread
 from fairbench.metrics.records import Facts, Flags, Floats, Ints, Requests, Service
-from fairbench.metrics.service_log import ServiceLog
 from fairbench.metrics.stretches import Stretches, step_times
+from fairbench.metrics.tables import ServiceLog
 
 Side: TypeAlias = Literal["left", "right"]
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from fairbench.core import ServiceWeights
 from fairbench.metrics.arrays import in_order
+from fairbench.metrics.contention import Unhindered, unhindered
 from fairbench.metrics.records import FINISHED, Facts, Floats, Ints, Programs, Requests
-from fairbench.metrics.unhindered import Unhindered, unhindered
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,7 +29,7 @@ from fairbench.metrics.metric import NO_SERVICE, NOT_ALL_ACTIVE, QUEUE_ESTIMATED
 from fairbench.metrics.notes import Notes
 from fairbench.metrics.records import Facts, Floats, Programs, Requests, Window
 from fairbench.metrics.service import View, booked_in
-from fairbench.metrics.service_log import ServiceLog
+from fairbench.metrics.tables import ServiceLog
 from fairbench.metrics.totals import ratio
 from fairbench.metrics.waiting import unqueued_share
 

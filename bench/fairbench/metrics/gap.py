@@ -15,7 +15,7 @@ from fairbench.metrics.gap_bookings import END, BookingsByCell, Cells, Places, d
 from fairbench.metrics.gap_pairs import AT_ONCE, Differences, Joint, Pairs, bounded
 from fairbench.metrics.records import Facts, Floats, Ints, Requests
 from fairbench.metrics.service import View
-from fairbench.metrics.service_log import ServiceLog
+from fairbench.metrics.tables import ServiceLog
 from fairbench.metrics.waiting import Backlog
 
 ROUNDING = 1e-9  # of a gap: what sums in another order may differ by is far less

@@ -12,8 +12,8 @@ import numpy as np
 from fairbench.metrics.arrays import in_order, portions, spread
 from fairbench.metrics.records import Facts, Flags, Floats, Ints, Service
 from fairbench.metrics.service import View, amounts, cumulative
-from fairbench.metrics.service_log import ServiceLog
 from fairbench.metrics.stretches import Stretches, step_times, steps_by
+from fairbench.metrics.tables import ServiceLog
 from fairbench.metrics.waiting import Backlog
 
 LEAST_CELLS = 16

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS
-from fairbench.metrics.client_samples import samples
 from fairbench.metrics.client_summary import (
     ClientSummary,
     Victims,
@@ -19,16 +18,14 @@ from fairbench.metrics.client_summary import (
     client_summaries,
 )
 from fairbench.metrics.contention import with_admissions
-from fairbench.metrics.fairness import shares
+from fairbench.metrics.fairness import TenantShares, shares, tenant_shares
 from fairbench.metrics.fairness_summary import Fairness, OverTime, fairness, over_time
 from fairbench.metrics.goodput import Goodput, goodput
-from fairbench.metrics.latency import Ranked
+from fairbench.metrics.latency import Ranked, samples
 from fairbench.metrics.notes import Notes
 from fairbench.metrics.records import Facts, Programs, Requests, Window
-from fairbench.metrics.service_log import ServiceLog
 from fairbench.metrics.shown_percentiles import KEY, written_percentiles
-from fairbench.metrics.tables import Tables
-from fairbench.metrics.tenants import TenantShares, tenant_shares
+from fairbench.metrics.tables import ServiceLog, Tables
 from fairbench.metrics.totals import (
     Totals,
     request_latency_ms,

@@ -18,7 +18,7 @@ from fairbench.metrics.records import (
     Requests,
     Window,
 )
-from fairbench.metrics.service_log import ServiceLog
+from fairbench.metrics.tables import ServiceLog
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainin
 from rich.progress import Progress as Bar
 from rich.text import Text
 
-from fairbench.errors.printable import printable
+from fairbench.errors import printable
 from fairbench.execute.context import Silent
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from math import ceil
 
 from fairbench.metrics.catalogue import CATALOGUE, REQUEST_LATENCIES, columns_of
 from fairbench.metrics.contention import hides_backlog
-from fairbench.metrics.gpu_time import WARN_ABOVE
 from fairbench.metrics.metric import NOT_CONTENDED, TOO_FEW_REQUESTS, Display
 from fairbench.metrics.shown_percentiles import (
     ENOUGH,
@@ -17,6 +16,7 @@ from fairbench.metrics.shown_percentiles import (
     chosen_percentiles,
     is_carried,
 )
+from fairbench.metrics.stretches import WARN_ABOVE
 from fairbench.report.client_table import FEW, is_weighted
 from fairbench.report.crowd import is_crowd, many_keys
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written

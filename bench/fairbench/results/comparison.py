@@ -1,4 +1,8 @@
-"""Comparison of the runs of a sweep: their groups, and metrics that need several schedulers."""
+"""Comparison of the runs of a sweep: their groups, and metrics that need several schedulers.
+
+A *place* is an experiment without its scheduler. Runs at one place with one seed are compared with
+each other. A *cell* is a scheduler at one place, over all seeds.
+"""
 
 from __future__ import annotations
 
@@ -203,8 +207,10 @@ class Incentive(NamedTuple):
 def incentive(
     shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool
 ) -> Incentive:
-    """Return one client's ratio at a percentile.
+    """Return one client's latency on the shared cluster over its latency alone on a part.
 
+    At most 1 means no reason to leave the shared cluster. If one of the two latencies is a bound,
+    so is the ratio.
     ``shared`` is the client's row of a summary, ``censored`` if the percentile is a lower bound
     there. ``alone`` is its row of the simulation of clients alone.
     """

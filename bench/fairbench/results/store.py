@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairbench.config import ExperimentSpec, to_toml
-from fairbench.errors import DataError, RunFailed, UsageError
-from fairbench.errors.printable import printable, printable_lines
+from fairbench.errors import DataError, RunFailed, UsageError, printable, printable_lines
 from fairbench.files.json_text import json_file
 from fairbench.files.reader import MissingFile
 from fairbench.metrics.tables import FiledColumns, to_arrow

@@ -14,7 +14,7 @@ from fairbench.workloads.disguise import Disguise
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.presence import Presence
-from fairbench.workloads.program_params import Value, make_params
+from fairbench.workloads.programs import Value, make_params
 from fairbench.workloads.shape import Misbehaving, Other, Scenario
 from fairbench.workloads.table import Group, multiples
 from fairbench.workloads.traffic.closed import ClosedArrivals

@@ -10,8 +10,7 @@ from pydantic import model_validator
 from fairbench.errors import UsageError, unknown_name
 from fairbench.targets import parse_targets
 from fairbench.tenants import with_tenants
-from fairbench.workloads.program_params import make_params
-from fairbench.workloads.programs import program_class
+from fairbench.workloads.programs import make_params, program_class
 from fairbench.workloads.shape import CALM, Arrivals, Misbehaving, Scenario, Workload
 from fairbench.workloads.table import Group, Sizes, multiples
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import NamedTuple
 
-from fairbench.errors import UsageError
-from fairbench.errors.printable import printable
+from fairbench.errors import UsageError, printable
 from fairbench.live.launchers import probe
 from fairbench.live.processes import reaper
 from fairbench.live.processes.addresses import free_ports

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 import numpy as np
 
-from fairbench.metrics.client_samples import samples
-from fairbench.metrics.latency import Sample, pooled
+from fairbench.metrics.latency import Sample, pooled, samples
 from fairbench.metrics.records import Floats, Window
 from fairbench.results.comparison import ComparedRun
 from fairbench.results.run_facts import stored_facts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fairbench.metrics.contention import lone_tpot_ratio
-from fairbench.metrics.gpu_time import gpu_time, gpu_time_of_clients, outside_fit_ratio
 from fairbench.metrics.metric import (
     ALWAYS,
     BOTH,
@@ -26,6 +25,7 @@ from fairbench.metrics.metric import (
     Needs,
     Shown,
 )
+from fairbench.metrics.stretches import gpu_time, gpu_time_of_clients, outside_fit_ratio
 
 SERVICE = (
     Metric("service_rate_tok_s", "service", unit="tok/s", better=MORE, of=BOTH,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fairbench.errors.printable import printable
+from fairbench.errors import printable
 from fairbench.metrics.records import Floats
 from fairbench.metrics.traffic import Traffic
 from fairbench.report.numbers import percent, seconds, whole

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from fairbench.errors import DataError
-from fairbench.errors.printable import printable
+from fairbench.errors import DataError, printable
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.floods import Flood, Harm
 from fairbench.metrics.metric import Column, Display

@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 
-from fairbench.errors.printable import printable
+from fairbench.errors import printable
 from fairbench.metrics.floods import Harm
 from fairbench.metrics.records import Flags, Floats
 from fairbench.metrics.traffic import Traffic

@@ -10,8 +10,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairbench.errors import DataError
-from fairbench.errors.printable import printable
+from fairbench.errors import DataError, printable
 from fairbench.files.csv_text import csv_reader
 from fairbench.metrics.catalogue import metric_of
 from fairbench.results.comparison import compare

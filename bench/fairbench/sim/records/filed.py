@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbench.core import PS_PER_S
-from fairbench.metrics.service_log import FiledService
+from fairbench.metrics.tables import FiledService
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.records.seconds import seconds
 from fairbench.sim.records.spool import FileBlocks

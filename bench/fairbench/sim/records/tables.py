@@ -8,8 +8,7 @@ import numpy as np
 
 from fairbench.metrics.arrays import is_long
 from fairbench.metrics.records import Ints, Programs, Requests, Service
-from fairbench.metrics.service_log import ServiceLog
-from fairbench.metrics.tables import Memory, Tables
+from fairbench.metrics.tables import Memory, ServiceLog, Tables
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.records.filed import filed_service
 from fairbench.sim.records.seconds import seconds
