@@ -140,13 +140,7 @@ class LineProgress(Silent):
         return super().tasks(costs)
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """Print which task ended and the time elapsed so far.
-
-        Args:
-            name: Name of the task.
-            number: Number of tasks that have ended.
-            count: Number of all tasks.
-        """
+        """Print which task ended and the time elapsed so far."""
         elapsed_s = monotonic() - self._begun_s
         _tell(f"fairbench: {number} of {count} after {elapsed_s:,.0f} s: {printable(name)}")
 

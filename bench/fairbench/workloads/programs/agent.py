@@ -89,13 +89,6 @@ class Agent(Program):
         """Build a program.
 
         An item of a real dataset provides instruction, observations and outputs.
-
-        Args:
-            params: Parameters of the program kind.
-            rng: Random stream of the program.
-            program_id: Number of the program in the run.
-            client: Name of the program's client.
-            item: Item of a real dataset, or None for sampled lengths.
         """
         if item is None:
             instruction = sample_input(rng, params.instruction_tokens, params.instruction_sigma)

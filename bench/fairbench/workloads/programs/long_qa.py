@@ -83,15 +83,7 @@ class LongQA(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides the document, questions and answers.
-
-        Args:
-            params: Parameters of the program kind.
-            rng: Random stream of the program.
-            program_id: Number of the program in the run.
-            client: Name of the program's client.
-            item: Item of a real dataset, or None for sampled lengths.
-        """
+        """Build a program; a real item provides the document, questions and answers."""
         if item is None:
             document = sample_input(rng, params.document_tokens, params.document_sigma)
             lengths = [_sample_lengths(rng, params) for _ in range(params.questions)]

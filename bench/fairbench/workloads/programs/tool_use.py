@@ -83,15 +83,7 @@ class ToolUse(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides a tool's description and a question about it.
-
-        Args:
-            params: Parameters of the program kind.
-            rng: Random stream of the program.
-            program_id: Number of the program in the run.
-            client: Name of the program's client.
-            item: Item of a real dataset, or None for sampled lengths.
-        """
+        """Build a program; a real item provides a tool's description and a question about it."""
         if item is None:
             rank = cls.pick(params, rng, 0)
             name, length = f"tool-use/tool-{rank}", _tools(params).lengths[rank]
