@@ -1,15 +1,68 @@
-"""Formats of the gate's outcome: Markdown, JUnit XML, and annotations of GitHub."""
+"""Forms of the outcome of a gate: a table, Markdown, JUnit XML, annotations of GitHub."""
 
 from __future__ import annotations
 
 import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from xml.etree import ElementTree as ET
 
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
 from fairbench.gate.judge import Verdict
-from fairbench.gate.outcome import Outcome, Row, counted
+from fairbench.gate.outcome import Change, Outcome, Row, counted
+from fairbench.metrics.catalogue import CLIENTS
 from fairbench.report.pages.markdown import escaped, table
+from fairbench.report.table import MAX_WIDTH, plain_table, printed
+
+STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.CANNOT_TELL: "yellow"}
+HEADINGS = ("baseline", "current", "change")
+
+
+def outcome_text(outcome: Outcome, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
+    """Return the outcome as lines of text, with or without ANSI colours."""
+    return printed(_render(outcome), colour=colour, width=width)
+
+
+def _render(outcome: Outcome) -> RenderableType:
+    blocks: list[RenderableType] = [Text(outcome.basis, style="bold")]
+    blocks += [Text(cause, style="yellow") for cause in outcome.causes]
+    blocks += [Text(), _verdicts(outcome)]
+    for point, found in outcome.changes.items():
+        blocks += [Text(), Text(f"changed, {point}", style="bold"), changes_table(found)]
+    return Group(*blocks, Text(), Text(outcome.summary()))
+
+
+def _verdicts(outcome: Outcome) -> Table:
+    table = plain_table("", *HEADINGS, "", gap=1)
+    for point, rows in groupby(outcome.rows, lambda row: row.point):
+        table.add_row(Text(point, style="bold"))
+        for row in rows:
+            texts = (f"  {row.clause}", row.before, row.after, row.change)
+            table.add_row(*map(Text, texts), Text(row.verdict, style=STYLES[row.verdict]))
+            if row.reason:
+                table.add_row(Text(f"    {row.reason}", style="dim"))
+    return table
+
+
+def changes_table(found: Sequence[Change]) -> RenderableType:
+    """Return a table of the changes at one point, with every digit.
+
+    If cluster-wide metrics changed, changes of single clients are only counted.
+    """
+    of_cluster = [change for change in found if not change.metric.startswith(CLIENTS)]
+    shown = of_cluster or found
+    table = plain_table("", *HEADINGS, gap=1)
+    for change in shown:
+        texts = (change.metric, change.before.text, change.after.text, change.difference)
+        table.add_row(*map(Text, texts))
+    if rest := len(found) - len(shown):
+        return Group(table, Text(f"and {counted(rest, 'value')} of single clients"))
+    return table
+
 
 MARKS = {Verdict.PASS: "✅ pass", Verdict.FAIL: "❌ fail", Verdict.CANNOT_TELL: "❔ cannot tell"}
 WORST_FIRST = (Verdict.FAIL, Verdict.CANNOT_TELL, Verdict.PASS)
