@@ -11,10 +11,16 @@ from docs_keys import undocumented
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError
 from fairbench.gate.clause import parse_clause
-from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, fitting, metric_of
+from fairbench.metrics.catalogue import (
+    CATALOGUE,
+    CLIENTS,
+    columns_of,
+    fitting,
+    forget_needing,
+    metric_of,
+)
 from fairbench.metrics.entries.some_runs import MEMORY, SESSIONS, SIDES
 from fairbench.metrics.metric import Better, Display, Form, Metric, Needs, Of, Shown
-from fairbench.metrics.notes import forget_needing
 from fairbench.report import comparison_table, interval_lines, run_table
 from fairbench.report.pages.run_page import client_grid
 from fairbench.results.comparison import compare

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from metrics_helpers import NAN, facts, log, programs, requests
 
-from fairbench.metrics.sides import sides_summary
 from fairbench.metrics.tables import Tables
+from fairbench.metrics.totals import sides_summary
 from fairbench.metrics.waiting import Backlog, waits
 
 # Reserved before the prompt, as SGLang does, and 2 s after it, as vLLM may; worker 1 decodes.

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fairbench.metrics.catalogue import Notes
 from fairbench.metrics.contention import contended
 from fairbench.metrics.due import shortfall
 from fairbench.metrics.metric import NOT_CONTENDED
-from fairbench.metrics.notes import Notes
 from fairbench.metrics.records import (
     FINISHED,
     UNFINISHED,

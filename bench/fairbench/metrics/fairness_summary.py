@@ -13,7 +13,7 @@ from fairbench.metrics.bounds import (
     largest_remaining_output,
     theorem_bound,
 )
-from fairbench.metrics.catalogue import CLIENTS
+from fairbench.metrics.catalogue import CLIENTS, Notes
 from fairbench.metrics.contention import with_admissions
 from fairbench.metrics.fairness import Shares, all_active_window, jain
 from fairbench.metrics.fairness_over_time import (
@@ -26,7 +26,6 @@ from fairbench.metrics.fairness_over_time import (
 )
 from fairbench.metrics.gap import max_service_gap
 from fairbench.metrics.metric import NO_SERVICE, NOT_ALL_ACTIVE, QUEUE_ESTIMATED, TOO_FEW_REQUESTS
-from fairbench.metrics.notes import Notes
 from fairbench.metrics.records import Facts, Floats, Programs, Requests, Window
 from fairbench.metrics.service import View, booked_in
 from fairbench.metrics.tables import ServiceLog

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from fairbench.metrics.arrays import in_order
-from fairbench.metrics.catalogue import CLIENTS
+from fairbench.metrics.catalogue import CLIENTS, Notes
 from fairbench.metrics.fairness import entitlement_ratios, jain, max_min
-from fairbench.metrics.notes import Notes
 from fairbench.metrics.records import FINISHED, Facts, Flags, Floats, Ints, Programs, Requests
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import ratio

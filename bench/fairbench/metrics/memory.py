@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from fairbench.metrics.catalogue import Notes
 from fairbench.metrics.metric import NOT_ALONE_IN_MEMORY
-from fairbench.metrics.notes import Notes
 from fairbench.metrics.records import Facts, Floats, Requests, Window
 from fairbench.metrics.tables import NOBODY, Memory, Tables
 from fairbench.metrics.totals import cache_hit_rate, ratio

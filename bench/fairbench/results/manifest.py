@@ -27,7 +27,7 @@ from fairbench.results.store import SCHEMA_VERSION
 from fairbench.schedulers.costs import cost_files
 from fairbench.schedulers.user_files import user_files
 from fairbench.workloads.model import WorkloadSpec
-from fairbench.workloads.programs.user_files import program_files
+from fairbench.workloads.programs import program_files
 
 LIBRARIES = ("numpy", "pyarrow", "pydantic", "sortedcontainers")
 

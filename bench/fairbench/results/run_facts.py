@@ -23,9 +23,9 @@ from fairbench.metrics.records import (
 )
 from fairbench.metrics.sessions import session_summary
 from fairbench.metrics.shown_percentiles import chosen_percentiles, parse_percentiles
-from fairbench.metrics.sides import sides_summary
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
+from fairbench.metrics.totals import sides_summary
 from fairbench.results.store import StoredRun
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.targets import written_targets

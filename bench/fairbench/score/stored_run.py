@@ -75,9 +75,8 @@ def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, 
 
 def _keep_what_was_measured(scored: dict[str, Any], stored: Mapping[str, Any]) -> None:
     """Keep the stored values that the tables lack: token gaps, failures and queueing."""
-    from fairbench.metrics.catalogue import needing
+    from fairbench.metrics.catalogue import forget, needing
     from fairbench.metrics.metric import Needs
-    from fairbench.metrics.notes import forget
 
     scored["failed"], scored["refused"] = stored["failed"], stored["refused"]
     for key in [key for key in scored if key.endswith("_itl_ms")]:

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fairbench.errors import UsageError, unknown_name
+from fairbench.metrics.catalogue import forget_needing
 from fairbench.metrics.metric import Needs
-from fairbench.metrics.notes import forget_needing
 from fairbench.metrics.records import Client, Facts, Programs, Requests, Service, Window
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import distribution

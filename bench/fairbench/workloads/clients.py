@@ -13,10 +13,9 @@ from fairbench.tenants import owner_of
 from fairbench.workloads.disguise import Disguise
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
-from fairbench.workloads.presence import Presence
 from fairbench.workloads.programs import Value, make_params
 from fairbench.workloads.shape import Misbehaving, Other, Scenario
-from fairbench.workloads.table import Group, multiples
+from fairbench.workloads.table import Group, Presence, multiples
 from fairbench.workloads.traffic.closed import ClosedArrivals
 from fairbench.workloads.traffic.source import Load
 

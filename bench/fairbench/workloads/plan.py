@@ -13,10 +13,10 @@ from fairbench.streams import stream
 from fairbench.targets import NO_TARGETS, Targets
 from fairbench.tenants import named_below
 from fairbench.workloads.disguise import Disguise, latest
-from fairbench.workloads.presence import Presence
 from fairbench.workloads.programs import program_class
 from fairbench.workloads.programs.base import Item, Job, Program
 from fairbench.workloads.sampling import sample_gap
+from fairbench.workloads.table import Presence
 from fairbench.workloads.traffic.closed import ClosedArrivals
 from fairbench.workloads.traffic.source import Arrival, ArrivalSource
 

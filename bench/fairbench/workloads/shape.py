@@ -12,9 +12,16 @@ from fairbench.core import HEAVIEST, LIGHTEST
 from fairbench.errors import UsageError, unknown_name
 from fairbench.tenants import SEPARATOR
 from fairbench.workloads.inherit import whole_client, whole_workload
-from fairbench.workloads.presence import Presence
 from fairbench.workloads.programs import Value
-from fairbench.workloads.table import MAX_CLIENTS, FileTable, Group, NotNegative, Positive, Sizes
+from fairbench.workloads.table import (
+    MAX_CLIENTS,
+    FileTable,
+    Group,
+    NotNegative,
+    Positive,
+    Presence,
+    Sizes,
+)
 from fairbench.workloads.traffic import DEFAULT, traffic_kind
 from fairbench.workloads.traffic.source import TrafficKind
 
