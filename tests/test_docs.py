@@ -14,12 +14,12 @@ from fairbench.cli.app import app
 from fairbench.cli.commands import load
 from fairbench.config.resolve import resolve
 from fairbench.metrics.catalogue import CATALOGUE
-from fairbench.report.flag_table import flag_table
 from fairbench.schedulers.gateway.orders import ORDERS
 from fairbench.schedulers.gateway.registry import DETECTORS, POLICIES
 from fairbench.schedulers.registry import LOCALS, PAIRS, ROUTERS
 from fairbench.sim.run import simulate
 from fairbench.workloads.spec import workload_names
+from fairbench_studies.pages.flag_table import flag_table
 from fairbench_studies.pages.metric_table import metric_table
 
 ROOT = Path(__file__).resolve().parents[1]

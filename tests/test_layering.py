@@ -271,11 +271,10 @@ READERS = {
     "live/processes/http.py": "json.loads, open: the answer of a server",
     "live/processes/process.py": "open: the end of a log",
     "live/processes/gpus.py": "read_text: what the kernel says of GPUs",
-    "metrics/service_log.py": "np.memmap: columns that this run has just written",
+    "metrics/tables.py": "np.memmap: columns that this run has just written",
     "report/pages/html.py": "read_text: the bundled style",
     "results/grid.py": "tomllib.loads: what was just written",
-    "results/environment.py": "read_bytes: our own code",
-    "results/manifest.py": "read_bytes: the digest of code that was run",
+    "results/manifest.py": "read_bytes: our own code, and its digest",
     "sim/records/spool.py": "mmap.mmap, open, pa.ipc.open_stream: logs, mapped, never read whole",
     "workloads/schemas.py": "literal_eval: a field of a record, of limited length",
 }

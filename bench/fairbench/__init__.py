@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairbench.api.comparison import Comparison, compare
-    from fairbench.api.result import Result
-    from fairbench.api.runs import load, run
+    from fairbench.api.result import Result, load, run
     from fairbench.api.sweeps import SweepResult, load_sweep, sweep
     from fairbench.errors import DataError, FairbenchError, RunFailed, UsageError
     from fairbench.execute.interruption import Interrupted
@@ -48,9 +47,9 @@ _HOMES = {
     "SweepResult": "api.sweeps",
     "UsageError": "errors",
     "compare": "api.comparison",
-    "load": "api.runs",
+    "load": "api.result",
     "load_sweep": "api.sweeps",
-    "run": "api.runs",
+    "run": "api.result",
     "sweep": "api.sweeps",
 }
 

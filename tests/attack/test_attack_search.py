@@ -10,13 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.attack.behaviour import Behaviour
-from fairbench.attack.budget import gpu_s_per_hour, programs_multiple, tokens_per_hour
 from fairbench.attack.figure import draw
 from fairbench.attack.known import KNOWN, known_workload
 from fairbench.attack.measure import Harm, Seen, combined, harm, pair, replayed
 from fairbench.attack.objective import value_of
 from fairbench.attack.search import Search, worst_of
-from fairbench.attack.simulate import replay
+from fairbench.attack.simulate import gpu_s_per_hour, programs_multiple, replay, tokens_per_hour
 from fairbench.attack.store import Plan, SearchStore, Spent, Trial
 from fairbench.attack.table import attack_text, processors_text
 from fairbench.attack.workload import ATTACK, Stakes, attack_workload
@@ -30,7 +29,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.metrics.records import Padding
 from fairbench.metrics.useful_service import group_service
-from fairbench.results.run_folder import run_folder
+from fairbench.results.directories import run_folder
 from fairbench.schedulers.request_work import RequestWork
 from fairbench.sim.tables_only import simulate_tables
 from fairbench.workloads.spec import load_workload

@@ -100,9 +100,10 @@ class VLLM:
     """vLLM's scheduler, or the plugin's, which derives from it."""
 
     def __init__(self, local):
-        from fairbench.hardware.vllm_limits import VLLMLimits
         from vllm_plugin_streams import fair_engine
         from vllm_seam import RealEngine, admitted
+
+        from fairbench.hardware.vllm_params import VLLMLimits
 
         self._admitted = admitted
         limits = VLLMLimits(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairbench.capacity.remarks import remarks_of
+from fairbench.capacity.table import remarks_of
 
 TTFT, SHARE = "ttft_p99<2s", "min_share>80%"
 

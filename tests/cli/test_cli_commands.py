@@ -10,8 +10,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.cli.commands import COMMANDS, load
-from fairbench.cli.panels import FIRST, PANELLED, panel_of
+from fairbench.cli.commands import COMMANDS, FIRST, PANELLED, load, panel_of
 from fairbench.config.flags.flag import COMMON, OTHER, PANELS
 
 COMMAND = [sys.executable, "-c", "from fairbench.cli.main import main; main()"]
@@ -31,6 +30,7 @@ def test_the_list_says_of_a_command_what_its_own_help_begins_with(name):
 HEAVY = (
     "fairbench.config.spec",
     "fairbench.sim",
+    "fairbench.report.run_table",
     "fairbench.report.table",
     "fairbench.results.store",
 )

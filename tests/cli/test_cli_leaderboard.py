@@ -7,8 +7,7 @@ from gate_helpers import store
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.config.sweep import make_sweep
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import make_sweep, points
 from fairbench.results.sweep_store import SweepStore
 
 RATE, P95 = "service_rate_tok_s", "victim_p95_s"

@@ -12,8 +12,8 @@ import pytest
 from fairbench.errors import DataError
 from fairbench.files.reader import MAX_RATIO, lines
 from fairbench.files.toml_text import read_toml
+from fairbench.report.bench_line import append_line
 from fairbench.results.directories import naming
-from fairbench.results.line_file import append_line
 
 GIB = 2**30
 LIMITED = """
@@ -119,7 +119,7 @@ def test_a_line_that_does_not_fit_on_the_disk_is_not_added(tmp_path):
     append_line(path, {"a": 1})
     before = path.read_text()
     code = (
-        "import sys; from fairbench.results.line_file import append_line; from pathlib import Path;"
+        "import sys; from fairbench.report.bench_line import append_line; from pathlib import Path;"
     )
     code += "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100));"
     code += "append_line(Path(sys.argv[1]), {'long': 'x' * 1000})"

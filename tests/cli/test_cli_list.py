@@ -8,7 +8,7 @@ from fairbench.cli.list import _part
 from fairbench.config.preset import preset_names
 from fairbench.config.toml import parse_assignment
 from fairbench.hardware.catalogue import profile_ids
-from fairbench.hardware.disaggregation import DISAGGREGATION
+from fairbench.hardware.cluster_params import DISAGGREGATION
 from fairbench.hardware.engines import ENGINES
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.schedulers.gateway.registry import DETECTORS, POLICIES

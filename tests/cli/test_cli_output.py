@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from fairbench.cli.output import print_summary
 from fairbench.config.resolve import resolve
-from fairbench.report.progress import TerminalProgress, shown_progress
-from fairbench.report.progress_line import progress_line
-from fairbench.report.table import summary_text
+from fairbench.report.progress import TerminalProgress, progress_line, shown_progress
+from fairbench.report.run_table import summary_text
 from fairbench.sim.run import Progress, simulate
 
 

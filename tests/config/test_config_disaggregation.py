@@ -5,8 +5,7 @@ from config_helpers import message, reread
 
 from fairbench.config import identity, to_toml
 from fairbench.config.resolve import resolve
-from fairbench.config.sweep import sweep_of
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import points, sweep_of
 from fairbench.errors import UsageError
 from fairbench.execute.comparison_plan import plan_comparison
 from fairbench.execute.requests import experiment

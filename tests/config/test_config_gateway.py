@@ -5,7 +5,7 @@ from config_helpers import message, reread, sweep
 
 from fairbench.config import identity, to_toml
 from fairbench.config.resolve import resolve
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import points
 from fairbench.results.grid import experiment_tables, labels, place_of, point_names
 from fairbench.results.store import run_name
 

@@ -7,8 +7,7 @@ import pytest
 from fairbench.config.preset import preset_names, read_preset
 from fairbench.config.resolve import read_spec, resolve
 from fairbench.config.spec import identity, to_toml
-from fairbench.config.sweep import make_sweep
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import DataError, UsageError
 
 PAPER = {"preset": "dlpm-paper", "workload": "judge"}

@@ -8,10 +8,8 @@ import pytest
 
 from fairbench.config import identity, to_toml
 from fairbench.config.resolve import read_spec, resolve
-from fairbench.config.setting_names import STORED_AS, current_keys, flat_settings, stored_tables
-from fairbench.config.settings import parts
-from fairbench.config.sweep import make_sweep, overridden
-from fairbench.config.sweep_points import points
+from fairbench.config.settings import STORED_AS, current_keys, flat_settings, parts, stored_tables
+from fairbench.config.sweep import make_sweep, overridden, points
 from fairbench.sim.run import simulate
 from fairbench.workloads.spec import load_workload
 

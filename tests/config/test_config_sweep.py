@@ -11,12 +11,12 @@ from fairbench.config.sweep import (
     make_sweep,
     overridden,
     parse_axis,
+    points,
     quickened,
     read_sweep,
     sweep_names,
     to_toml,
 )
-from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, UsageError
 
 

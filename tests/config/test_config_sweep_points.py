@@ -10,10 +10,10 @@ from fairbench.config import identity
 from fairbench.config.resolve import resolve
 from fairbench.config.sweep import (
     overridden,
+    points,
     quickened,
     read_sweep,
 )
-from fairbench.config.sweep_points import points
 from fairbench.errors import DataError, UsageError
 
 

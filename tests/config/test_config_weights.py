@@ -8,8 +8,7 @@ import pytest
 
 from fairbench.config import identity, to_toml
 from fairbench.config.resolve import resolve
-from fairbench.config.sweep import make_sweep, sweep_of
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import make_sweep, points, sweep_of
 from fairbench.errors import DataError, UsageError
 from fairbench.workloads.plan import tenant_paths_of
 from fairbench.workloads.spec import load_workload

@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.metrics.floods import floods
-from fairbench.metrics.harm import harm_of
+from fairbench.metrics.floods import floods, harm_of
 from fairbench.metrics.traffic import Traffic, best_stretch
 
 FLOODER, START_S, END_S, SPAN_S = 17, 120, 360, 480

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.errors.printable import printable, printable_lines
+from fairbench.errors import printable, printable_lines
 from fairbench.results.store import read_json
 
 HOSTILE = [

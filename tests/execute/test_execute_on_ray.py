@@ -16,8 +16,7 @@ import pytest
 from ray_cluster import cluster_of
 from same_sweep import results
 
-from fairbench.config.sweep import make_sweep
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute import sent_files
 from fairbench.execute.context import RunContext

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from fairbench.config.resolve import resolve
-from fairbench.config.sweep import make_sweep, sweep_of
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import make_sweep, points, sweep_of
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.context import RunContext, Silent, run_context
 from fairbench.execute.executor import attempt

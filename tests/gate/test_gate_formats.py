@@ -7,14 +7,10 @@ import pytest
 from gate_helpers import summary
 
 from fairbench.errors import UsageError
-from fairbench.gate.changes import changes
-from fairbench.gate.github import as_commands
+from fairbench.gate.formats import as_commands, as_junit, outcome_markdown, outcome_text
 from fairbench.gate.judge import Verdict
-from fairbench.gate.junit import as_junit
-from fairbench.gate.markdown import outcome_markdown
-from fairbench.gate.outcome import judge
+from fairbench.gate.outcome import changes, judge
 from fairbench.gate.points import PairedPoint
-from fairbench.gate.table import outcome_text
 
 CLAUSES = ["jain_index:-0.02", "victim_p99_s:+10%", "refused:+0"]
 

@@ -7,8 +7,14 @@ import pytest
 
 from fairbench.errors import DataError
 from fairbench.gate.clause import parse_clause
-from fairbench.gate.judge import Verdict, judge_exact, judge_paired, judge_repeated
-from fairbench.gate.rank_sum import can_reject, p_larger
+from fairbench.gate.judge import (
+    Verdict,
+    can_reject,
+    judge_exact,
+    judge_paired,
+    judge_repeated,
+    p_larger,
+)
 from fairbench.results.values import Value
 
 PASS, FAIL, CANNOT_TELL = Verdict

@@ -8,13 +8,10 @@ import pytest
 from gate_helpers import measured, store
 
 from fairbench.errors import DataError, UsageError
-from fairbench.gate.github import as_commands
+from fairbench.gate.formats import as_commands, as_junit, outcome_markdown, outcome_text
 from fairbench.gate.judge import Verdict
-from fairbench.gate.junit import as_junit
-from fairbench.gate.markdown import outcome_markdown
 from fairbench.gate.outcome import judge
 from fairbench.gate.points import read_pairs
-from fairbench.gate.table import outcome_text
 from fairbench.report.pages.markdown import escaped
 
 

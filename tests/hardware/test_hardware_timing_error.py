@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairbench.config.resolve import resolve
 from fairbench.hardware.catalogue import resolve_profile
-from fairbench.hardware.timing_error import perturbed
+from fairbench.hardware.timing import perturbed
 from fairbench.sim.run import simulate
 
 PROFILE = resolve_profile("a100", "llama-3.1-8b")

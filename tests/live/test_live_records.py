@@ -24,7 +24,7 @@ from fairbench.live.records import (
 )
 from fairbench.live.service_rows import DECODE_STEPS
 from fairbench.live.summary import CACHED_AT_END, NO_ADMISSION, NO_CACHED, summary_of
-from fairbench.metrics.reasons import QUEUE_ESTIMATED
+from fairbench.metrics.metric import QUEUE_ESTIMATED
 from fairbench.sim.run import simulate
 
 CLIENTS = ("client-0", "client-1")

@@ -16,7 +16,7 @@ from fairbench.cli.app import app
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.live.backends.emulator import EmulatorBackend
 from fairbench.live.processes.start import start_all, stop_all
-from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.sim.run import simulate
 
 EMULATED = ["run", "--backend", "emulator", "--dp", "2", "--workload", "chat", "--scenario", "none"]

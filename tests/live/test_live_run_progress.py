@@ -2,7 +2,7 @@
 
 from fairbench.live.driver.drive import DriveProgress
 from fairbench.live.run import ServersProgress
-from fairbench.report.progress_line import progress_line
+from fairbench.report.progress import progress_line
 
 
 def driven(service, end_s=100.0):

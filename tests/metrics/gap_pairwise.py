@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.backlog import Backlog
 from fairbench.metrics.gap import Gap
 from fairbench.metrics.records import Facts, Floats, Requests, Service
 from fairbench.metrics.service import View, cumulative
 from fairbench.metrics.stretches import step_ends
-from fairbench.metrics.waiting import Intervals
+from fairbench.metrics.waiting import Backlog, Intervals
 
 
 class _Pair(NamedTuple):

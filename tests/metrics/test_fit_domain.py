@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fairbench.metrics.gpu_time import outside_fit_ratio
 from fairbench.metrics.records import Client, Facts, FitLimits, Programs, Requests, Service, Window
+from fairbench.metrics.stretches import outside_fit_ratio
 from fairbench.metrics.tables import Tables
 
 # worker, client, start, end, steps, batch, context at the first step

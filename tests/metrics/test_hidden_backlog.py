@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fairbench.config.resolve import resolve
-from fairbench.metrics.hidden_backlog import hides_backlog, lone_tpot_ratio
+from fairbench.metrics.contention import hides_backlog, lone_tpot_ratio
 from fairbench.metrics.records import (
     FINISHED,
     UNFINISHED,

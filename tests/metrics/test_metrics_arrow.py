@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.metrics.arrow import named, to_arrow, to_numpy
+from fairbench.metrics.tables import named, to_arrow, to_numpy
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.float64])

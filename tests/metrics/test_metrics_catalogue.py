@@ -11,11 +11,17 @@ from docs_keys import undocumented
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError
 from fairbench.gate.clause import parse_clause
-from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, fitting, metric_of
-from fairbench.metrics.entries import memory, sessions, sides
+from fairbench.metrics.catalogue import (
+    CATALOGUE,
+    CLIENTS,
+    columns_of,
+    fitting,
+    forget_needing,
+    metric_of,
+)
+from fairbench.metrics.entries.some_runs import MEMORY, SESSIONS, SIDES
 from fairbench.metrics.metric import Better, Display, Form, Metric, Needs, Of, Shown
-from fairbench.metrics.notes import forget_needing
-from fairbench.report import comparison_table, interval_lines, table
+from fairbench.report import comparison_table, interval_lines, run_table
 from fairbench.report.pages.run_page import client_grid
 from fairbench.results.comparison import compare
 from fairbench.results.intervals import combine
@@ -77,7 +83,7 @@ def test_an_entry_with_its_function_puts_a_metric_into_the_summary(toy):
     summary = chat()
     of_clients = [client[toy] for client in summary["clients"]]
     assert summary[toy] == max(of_clients) > 0
-    text = table.summary_text(summary, path=Path("x"))
+    text = run_table.summary_text(summary, path=Path("x"))
     assert f"\nlongest input  {summary[toy]:,.0f} tokens\n" in text
     assert "longest" in text.split("behaviour")[0]  # the first of the two lines of the heading
     grid = client_grid(summary)
@@ -145,14 +151,14 @@ def test_every_number_of_a_summary_has_an_entry():
     live = {key for key in of_run if key.startswith("lateness_")} | {"held"}
     live |= {key for key in of_run if key.startswith("tree_")}  # only where clients have tenants
     live |= {key for key in of_run if key.startswith("victim_session_")}  # of recorded sessions
-    live |= {metric.key for metric in sides.METRICS}  # of disaggregated runs
+    live |= {metric.key for metric in SIDES}  # of disaggregated runs
     missing = {key for key in of_run - summary.keys() - live if not CATALOGUE[key].of_comparison}
     assert missing == set()
     of_client = {key for key, one in CATALOGUE.items() if one.of is not Of.RUN}
     missing = of_client - summary["clients"][0].keys()
     # Some are there only where weights differ from 1, clients have tenants, or somebody pads, in
     # runs that record memory, and in those of recorded sessions.
-    missing -= {one.key for one in (*memory.METRICS, *sessions.METRICS)}
+    missing -= {one.key for one in (*MEMORY, *SESSIONS)}
     missing = {key for key in missing if not CATALOGUE[key].of_comparison}
     assert missing == {"weight", "tree_share", "useful_service_tok_s"}
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics_helpers import NAN, facts, log, programs, requests
 
+from fairbench.metrics.contention import unqueued
 from fairbench.metrics.due import shortfall
 from fairbench.metrics.due_over_time import shortfalls
 from fairbench.metrics.fairness import max_min, shares
@@ -18,7 +19,6 @@ from fairbench.metrics.fairness_over_time import (
 )
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from fairbench.metrics.service import View, window_service
-from fairbench.metrics.unhindered import unqueued
 
 HORIZON_S = 100.0
 

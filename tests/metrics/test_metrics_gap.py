@@ -10,9 +10,8 @@ from metrics_helpers import NAN, facts, log, requests
 
 from fairbench.core import ServiceBound
 from fairbench.metrics import gap as search
-from fairbench.metrics import gap_bookings, gap_cells, gap_inside, gap_pairs
-from fairbench.metrics.gap import Gap, max_service_gap
-from fairbench.metrics.gap_inside import Inside
+from fairbench.metrics import gap_bookings, gap_pairs
+from fairbench.metrics.gap import Gap, Inside, max_service_gap
 from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Requests, Service, Window
 from fairbench.metrics.waiting import merged, unqueued_share, waits
 
@@ -255,7 +254,7 @@ def runs(draw):
 def test_the_gap_equals_that_of_an_oracle(run, few):
     workers, queue, entries = run
     with pytest.MonkeyPatch.context() as patch:
-        for module in (gap_cells, gap_pairs):
+        for module in (gap_bookings, gap_pairs):
             patch.setattr(module, "FEW", few)
         gap = max_service_gap(requests(*queue), log(*entries), facts(clients=3, workers=workers))
     expected = oracle(queue, entries, clients=3, workers=workers)
@@ -336,11 +335,11 @@ def schedules(draw):
 @given(schedules(), st.sampled_from([1, 20, 2**20]), st.sampled_from([1, 20, 2**20]), st.booleans())
 def test_the_gap_is_the_largest_of_all_pairs(schedule, at_once, few, every_pair):
     with pytest.MonkeyPatch.context() as patch:
-        for module in (gap_cells, gap_pairs):
+        for module in (gap_bookings, gap_pairs):
             patch.setattr(module, "FEW", 16 if every_pair else 0)
         patch.setattr(gap_bookings, "AT_ONCE", at_once)
         patch.setattr(gap_pairs, "AT_ONCE", few)
-        patch.setattr(gap_inside, "AT_ONCE", few)
+        patch.setattr(search, "AT_ONCE", few)
         patch.setattr(search, "LOOKS_AT_ONCE", few)
         patch.setattr(search, "WAITING", few)
         gap = max_service_gap(*schedule)

@@ -2,10 +2,9 @@
 
 from metrics_helpers import NAN, facts, requests
 
-from fairbench.metrics.backlog import Backlog
 from fairbench.metrics.contention import waiting_share
 from fairbench.metrics.records import REFUSED, UNFINISHED, Requests, Window
-from fairbench.metrics.waiting import unqueued_share
+from fairbench.metrics.waiting import Backlog, unqueued_share
 
 
 def held(routed_s, *rows):

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.metrics.instants import places
+from fairbench.metrics.bounds import places
 
 NUMBERS = st.lists(st.integers(-3, 9), max_size=12)
 

@@ -7,8 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics_helpers import NAN, facts, programs, requests
 
-from fairbench.metrics.client_samples import samples
-from fairbench.metrics.latency import Percentile, Ranked, Sample, mean_percentile, percentile
+from fairbench.metrics.latency import (
+    Percentile,
+    Ranked,
+    Sample,
+    mean_percentile,
+    percentile,
+    samples,
+)
 from fairbench.metrics.records import REFUSED, UNFINISHED, Window
 
 

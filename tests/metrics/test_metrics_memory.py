@@ -6,8 +6,8 @@ from sim_helpers import small_spec
 
 import fairbench
 from fairbench.metrics.memory import evicted_tokens, held_token_s
-from fairbench.metrics.memory_table import Memory
 from fairbench.metrics.records import Window
+from fairbench.metrics.tables import Memory
 from fairbench.report.optional_lines import memory_lines
 from fairbench.results.store import save_run
 from fairbench.score.stored_run import score_run

@@ -7,9 +7,9 @@ from metrics_helpers import NAN, facts, log, programs, requests
 
 from fairbench.errors import UsageError
 from fairbench.metrics.catalogue import chosen_metrics, columns_of, metric_of
-from fairbench.metrics.chosen_percentiles import parse_percentiles, written_percentiles
 from fairbench.metrics.metric import Display
 from fairbench.metrics.records import UNFINISHED
+from fairbench.metrics.shown_percentiles import parse_percentiles, written_percentiles
 from fairbench.metrics.summary import summarize
 
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from metrics_helpers import NAN, facts, log, programs, requests
 
-from fairbench.metrics.backlog import Backlog
-from fairbench.metrics.sides import sides_summary
 from fairbench.metrics.tables import Tables
-from fairbench.metrics.waiting import waits
+from fairbench.metrics.totals import sides_summary
+from fairbench.metrics.waiting import Backlog, waits
 
 # Reserved before the prompt, as SGLang does, and 2 s after it, as vLLM may; worker 1 decodes.
 TIMES = {"arrival_s": 0.0, "admitted_s": 3.0, "first_token_s": 9.0, "finish_s": 20.0}

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.metrics.fairness import Shares, entitlement_ratios, max_min
-from fairbench.metrics.notes import Notes
+from fairbench.metrics.catalogue import Notes
+from fairbench.metrics.fairness import Shares, entitlement_ratios, max_min, tenant_shares
 from fairbench.metrics.records import Client, Facts, Window
 from fairbench.metrics.service import Booked
-from fairbench.metrics.tenants import tenant_shares
 from fairbench.report.optional_lines import tenant_lines
 
 

@@ -6,7 +6,7 @@ from math import isnan
 from metrics_helpers import facts, log, programs, requests
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.notes import Notes
+from fairbench.metrics.catalogue import Notes
 from fairbench.metrics.records import PLAIN, UNFINISHED, Padding, Window
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.useful_service import group_service, useful, useful_service

@@ -20,9 +20,9 @@ from fairbench.report.crowd import (
     worst_clients,
 )
 from fairbench.report.interval_lines import repeat_lines
-from fairbench.report.pages.crowd_figures import _lorenz, _ratios
+from fairbench.report.pages.run_figures import _lorenz, _ratios
 from fairbench.report.pages.run_page import client_grid
-from fairbench.report.table import summary_text
+from fairbench.report.run_table import summary_text
 from fairbench.results.intervals import combine
 
 

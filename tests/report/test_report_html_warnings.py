@@ -2,8 +2,7 @@
 
 import pytest
 
-from fairbench.report.pages.run_warnings import run_warnings
-from fairbench.report.pages.sweep_warnings import counted_warnings
+from fairbench.report.pages.warnings import counted_warnings, run_warnings
 
 FINE = {
     "complete": True,

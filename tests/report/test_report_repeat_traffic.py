@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from fairbench.metrics.floods import Flood
-from fairbench.metrics.harm import Harm, Victim
+from fairbench.metrics.floods import Flood, Harm, Victim
 from fairbench.metrics.traffic import Traffic
-from fairbench.report.pages.repeat_traffic import repeat_headlines, repeat_lines
+from fairbench.report.pages.repeat_page import repeat_headlines, repeat_lines
 from fairbench.report.traffic_lines import Judged
 
 NONE = np.array([])

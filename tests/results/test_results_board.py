@@ -9,16 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbench.config import identity
-from fairbench.config.sweep import make_sweep
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import DataError, UsageError
 from fairbench.metrics.metric import Better
 from fairbench.report.board_table import board_markdown, board_text
 from fairbench.results.board.board import board_json, chosen, make_board
-from fairbench.results.board.fold import NO_RATIO, Fold, folded
-from fairbench.results.board.lines import Line, lines_csv, read_lines
-from fairbench.results.board.ranks import rank_ranges
-from fairbench.results.board.stored import read_stored
+from fairbench.results.board.fold import NO_RATIO, Fold, folded, rank_ranges
+from fairbench.results.board.stored import Line, lines_csv, read_lines, read_stored
 from fairbench.results.paired import Decision, difference
 from fairbench.results.sweep_store import SweepStore
 from fairbench.results.values import Value

@@ -9,9 +9,8 @@ from comparison_helpers import alone_row, client, stored, summary
 from fairbench.config import identity, to_toml
 from fairbench.config.resolve import resolve
 from fairbench.metrics.fairness import max_min
-from fairbench.metrics.reasons import NOT_CONTENDED
-from fairbench.results.comparison import alone_key, compare
-from fairbench.results.comparison_summary import compared_summary
+from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.results.comparison import alone_key, compare, compared_summary
 
 
 def test_entitlement_is_to_a_fair_share_of_the_best_total():

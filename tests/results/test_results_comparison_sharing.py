@@ -7,7 +7,7 @@ from comparison_helpers import alone_row, client
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.results.sharing import Bound, Incentive, incentive, worst
+from fairbench.results.comparison import Bound, Incentive, incentive, worst
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from fairbench.errors import DataError
 from fairbench.execute.context import run_context
 from fairbench.execute.one_run import run_and_save
 from fairbench.live.backends.base import LiveOptions
-from fairbench.report.table import summary_text
+from fairbench.report.run_table import summary_text
 from fairbench.results.store import read_run
 from fairbench.results.summary_schema import check_summary
 

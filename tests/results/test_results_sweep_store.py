@@ -7,8 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from comparison_helpers import alone_row, stored
 
-from fairbench.config.sweep import make_sweep
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import make_sweep, points
 from fairbench.errors import DataError, UsageError
 from fairbench.results.comparison import compare_sweep
 from fairbench.results.sweep_metrics import write_metrics

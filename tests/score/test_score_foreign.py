@@ -24,8 +24,7 @@ from fairbench.errors import DataError, UsageError
 from fairbench.live.service_rows import service_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from fairbench.score.records import read_scored
-from fairbench.score.summary import scored_summary
-from fairbench.score.window import ASKED, ScoredWindow, scored_window
+from fairbench.score.summary import ASKED, ScoredWindow, scored_summary, scored_window
 
 EVERYTHING = Window(0.0, 10.0)  # is cut when the run ends, after 4 s
 

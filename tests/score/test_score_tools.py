@@ -16,8 +16,7 @@ from fairbench.errors import DataError, UsageError
 from fairbench.live.service_rows import service_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
 from fairbench.score.records import read_scored
-from fairbench.score.summary import scored_summary
-from fairbench.score.window import scored_window
+from fairbench.score.summary import scored_summary, scored_window
 
 CLOCK_S = 1_700_000_000.0
 

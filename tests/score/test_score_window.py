@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.score.records import read_scored
-from fairbench.score.window import ARRIVALS, ASKED, AT_ONCE, LATE, SESSIONS, scored_window
+from fairbench.score.summary import ARRIVALS, ASKED, AT_ONCE, LATE, SESSIONS, scored_window
 
 REQUEST = {"ttft": 0.1, "latency": 1.0, "input_tokens": 100, "output_tokens": 20}
 

@@ -17,8 +17,7 @@ from fairbench.attack.store import attack_file
 from fairbench.attack.table import attack_text
 from fairbench.attack.workload import ATTACK, HONEST, Stakes, attack_workload
 from fairbench.config.resolve import read_experiment, resolve
-from fairbench.results.facts import run_window
-from fairbench.results.run_facts import stored_facts
+from fairbench.results.run_facts import run_window, stored_facts
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import read_run
 from fairbench.workloads.spec import load_workload

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sim_helpers import PLAIN, US, prompt
 
 from fairbench.core import Request, Segment, prompt_tokens
-from fairbench.hardware.disaggregation import DisaggregationParams
+from fairbench.hardware.cluster_params import DisaggregationParams
 from fairbench.schedulers.registry import LOCALS, ROUTERS, build_local
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.disaggregated.build import disaggregated

@@ -2,7 +2,7 @@
 
 from sim_helpers import small_spec
 
-from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.sim.run import simulate
 
 

@@ -5,8 +5,8 @@ from itertools import pairwise
 import pytest
 from sim_helpers import small_spec
 
-from fairbench.metrics import service_parts
-from fairbench.metrics.service_log import FiledService
+from fairbench.metrics import arrays
+from fairbench.metrics.tables import FiledService
 from fairbench.results.store import save_run
 from fairbench.sim.records import columns, tables
 from fairbench.sim.records.tables import tables_of
@@ -16,7 +16,7 @@ from slow_params import slow
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr(service_parts, "PART_ROWS", 50)
+    monkeypatch.setattr(arrays, "PART_ROWS", 50)
     monkeypatch.setattr(columns, "ROWS_PER_BLOCK", 7)
     monkeypatch.setattr(tables, "AT_ONCE", 3)
 

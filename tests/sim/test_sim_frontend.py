@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from sim_helpers import PLAIN, US, Home
 
-from fairbench.hardware.timing import Frontend
-from fairbench.hardware.timing_error import perturbed
+from fairbench.hardware.timing import Frontend, perturbed
 from fairbench.sim.front import SimFleet
 from fairbench.sim.sequence import REFUSED
 from fairbench.streams import stream

@@ -6,7 +6,7 @@ import pytest
 from sim_helpers import small_spec
 
 from fairbench.core import Request, Segment
-from fairbench.results.facts import cluster_bound
+from fairbench.results.run_facts import cluster_bound
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.sim.alone import simulate_alone

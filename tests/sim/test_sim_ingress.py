@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sim_helpers import small_spec
 
-from fairbench.results.facts import cluster_bound
+from fairbench.results.run_facts import cluster_bound
 from fairbench.schedulers.base import Router, Setup
 from fairbench.schedulers.gateway.queue import GatewayQueue
 from fairbench.schedulers.gateway.saturation.concurrency import Concurrency

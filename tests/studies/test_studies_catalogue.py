@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.config.sweep import read_sweep
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import points, read_sweep
 from fairbench.errors import DataError, UsageError
 from fairbench.results.store import write_json
 from fairbench_studies.dlpm import catalogue

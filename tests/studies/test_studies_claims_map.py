@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairbench.config import identity
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import points
 from fairbench.execute.context import RunContext
 from fairbench.results.store import StoredRun
 from fairbench_studies.dlpm.claims.map_axes import (

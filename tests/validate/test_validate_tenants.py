@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.errors import DataError
-from fairbench.hardware.catalogue import load_profile, model_names
-from fairbench.hardware.model_names import canonical_model
+from fairbench.hardware.catalogue import canonical_model, load_profile, model_names
 from fairbench_studies.validation.serving.closed_loop import observed_limit
 from fairbench_studies.validation.serving.engines import believable_pool, most_decoding_tokens
 from fairbench_studies.validation.serving.files import load_serving

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import fairbench
-from fairbench.report.pages.run_warnings import run_warnings
-from fairbench.workloads.program_params import make_params
-from fairbench.workloads.programs import program_class
+from fairbench.report.pages.warnings import run_warnings
+from fairbench.workloads.programs import make_params, program_class
 from fairbench.workloads.spec import load_workload
 
 TABLE = Path(__file__).resolve().parents[2] / "results" / "tables" / "default-loads.csv"

@@ -11,8 +11,7 @@ from workload_fakes import calls_of, shared_data
 
 from fairbench.errors import DataError
 from fairbench.workloads.datasets import load_source
-from fairbench.workloads.program_params import make_params
-from fairbench.workloads.programs import program_class
+from fairbench.workloads.programs import make_params, program_class
 from fairbench.workloads.spec import load_workload
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairbench.workloads.model import WorkloadSpec
-from fairbench.workloads.program_params import make_params
-from fairbench.workloads.programs import KINDS
+from fairbench.workloads.programs import KINDS, make_params
 from fairbench.workloads.shape import Misbehaving, Other, Scenario, ServiceClass
 from fairbench.workloads.spec import workload_names
 from fairbench_studies.pages.workload_schema import schema_text

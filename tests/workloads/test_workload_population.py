@@ -16,9 +16,8 @@ from fairbench.sim.run import simulate
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import expected_programs, last_arrival_s, program_stream
-from fairbench.workloads.presence import Presence
-from fairbench.workloads.sizes import Sizes
 from fairbench.workloads.spec import load_workload
+from fairbench.workloads.table import Presence, Sizes
 from fairbench.workloads.traffic import traffic_kind
 from fairbench.workloads.traffic.source import Load
 

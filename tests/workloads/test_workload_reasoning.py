@@ -4,8 +4,7 @@ import random
 
 import pytest
 
-from fairbench.workloads.program_params import make_params
-from fairbench.workloads.programs import program_class
+from fairbench.workloads.programs import make_params, program_class
 from fairbench.workloads.spec import load_workload
 
 

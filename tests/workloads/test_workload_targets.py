@@ -12,10 +12,10 @@ from fairbench.cli.app import app
 from fairbench.config import identity, to_toml
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError
-from fairbench.report.table import summary_text
+from fairbench.report.run_table import summary_text
 from fairbench.results.intervals import combine
 from fairbench.sim.run import simulate
-from fairbench.workloads.client_targets import class_of_client, client_targets
+from fairbench.workloads.clients import class_of_client, client_targets
 from fairbench.workloads.spec import load_workload
 
 DOC = (Path(__file__).parents[2] / "docs" / "guide" / "goodput.md").read_text(encoding="utf-8")

@@ -8,8 +8,7 @@ from fairbench.errors import UsageError
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import program_stream
-from fairbench.workloads.programs import KINDS, program_class
-from fairbench.workloads.programs.user_files import VARIABLE
+from fairbench.workloads.programs import KINDS, VARIABLE, program_class
 
 MINE = """
 from dataclasses import dataclass

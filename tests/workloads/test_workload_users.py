@@ -15,7 +15,7 @@ from fairbench.sim.in_flight import InFlight
 from fairbench.sim.run import simulate
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.model import WorkloadSpec
-from fairbench.workloads.users import LEAST_GAP_S, users_of
+from fairbench.workloads.plan import LEAST_GAP_S, users_of
 
 TABLE = {
     "name": "loops",

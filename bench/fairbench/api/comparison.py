@@ -20,14 +20,14 @@ from fairbench.execute.comparison import carry_out, go_on, read_alone
 from fairbench.execute.comparison_plan import check_usage, plan_comparison
 from fairbench.execute.context import run_context
 from fairbench.execute.interruption import Interrupted
-from fairbench.figures.compared.latex import latex_table
-from fairbench.figures.compared.plot import cells_of, drawn
+from fairbench.figures.compared.plot import cells_of, drawn, latex_table
 from fairbench.report.contrast_table import contrast_text, shown_metrics
 from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import ComparedRun
 from fairbench.results.contrast import (
     Contrast,
     Side,
+    by_place,
     check_metrics,
     contrast,
     contrast_json,
@@ -129,7 +129,7 @@ def compare(
             raise UsageError(
                 "num_runs cannot be given with results, because no new runs are made; leave it out"
             )
-        return Comparison(_by_place(list(_sides(sides))), metrics)
+        return Comparison(by_place(_sides(sides)), metrics)
     if resume is None and len(words) == 1:
         return Comparison(read_alone(Path(words[0]), baseline).groups, metrics)
     plan = None if resume else plan_comparison(words, wanted, settings or {}, num_runs)
@@ -183,13 +183,6 @@ def _put(rounds: list[list[ComparedRun]], run: ComparedRun) -> None:
 
 def _compared(result: Result) -> ComparedRun:
     return ComparedRun(result.stored_run, result.experiment, result.summary)
-
-
-def _by_place(sides: Sequence[Side]) -> list[list[Side]]:
-    places: dict[str, list[Side]] = {}
-    for side in sides:
-        places.setdefault(side.place, []).append(side)
-    return list(places.values())
 
 
 def _contrasts(groups: Sequence[Sequence[Side]], metrics: Sequence[str]) -> Iterator[Contrast]:

@@ -13,14 +13,12 @@ import pyarrow as pa
 
 from fairbench.api.notebook import html_table
 from fairbench.config.flags.grid import SWEEP, SweepFlags
-from fairbench.config.sweep import said_by, sweep_of
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import points, said_by, sweep_of
 from fairbench.execute.context import run_context
 from fairbench.execute.interruption import Interrupted
 from fairbench.execute.live_options import LiveFlags, options_of_points
 from fairbench.execute.sweeps import run_sweep
-from fairbench.figures.compared.latex import latex_table
-from fairbench.figures.compared.plot import drawn
+from fairbench.figures.compared.plot import drawn, latex_table
 from fairbench.files.parquet import read_parquet
 from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import SchedulerResults, compare_sweep

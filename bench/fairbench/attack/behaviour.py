@@ -5,14 +5,38 @@ An attacker runs the same programs as its twin, and as often.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, ValidationError
 
-from fairbench.attack.checked import NO_MORE
-from fairbench.errors import UsageError, unknown_name
+from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.errors.validation import explain, validated
+
+T = TypeVar("T")
+NO_MORE = ConfigDict(extra="forbid")
+"""The ``__pydantic_config__`` of a dataclass that refuses unknown keys."""
+
+
+def checked(shape: type[T], data: Any, where: str) -> T:
+    """Return ``data`` validated as ``shape``, a dataclass or named tuple of numbers and texts.
+
+    Raises DataError: one line that names ``where``, the key, its value and what is allowed.
+    """
+    try:
+        return validated(shape, data)
+    except ValidationError as error:
+        raise DataError(f"{where}: {explain(error)}") from None
+
+
+def one_of(what: str, value: str, allowed: Iterable[str]) -> str:
+    """Return the value if it is allowed. Raises ValueError with the nearest match."""
+    names = [str(one) for one in allowed]
+    if value not in names:
+        raise ValueError(str(unknown_name(what, value, names)))
+    return value
+
 
 AtLeast1 = Annotated[int, Field(ge=1, le=1000)]
 Multiple = Annotated[float, Field(ge=1, le=1e6)]

@@ -9,7 +9,6 @@ from math import isclose
 from typing import Any
 
 from fairbench.attack.behaviour import CHOICES, HONEST, Behaviour
-from fairbench.attack.budget import gpu_s_per_hour, programs_multiple, tokens_per_hour
 from fairbench.attack.choose import RANDOM_FIRST, Choices, random_behaviours, tpe_behaviours
 from fairbench.attack.measure import (
     Harm,
@@ -22,14 +21,22 @@ from fairbench.attack.measure import (
     tried,
 )
 from fairbench.attack.objective import Objective, value_of
-from fairbench.attack.simulate import seeded, simulate_all, task_of, timed
+from fairbench.attack.simulate import (
+    gpu_s_per_hour,
+    programs_multiple,
+    seeded,
+    simulate_all,
+    task_of,
+    timed,
+    tokens_per_hour,
+)
 from fairbench.attack.store import Plan, SearchStore, Spent, Trial
 from fairbench.attack.workload import ATTACK, Stakes, attack_workload, choices
 from fairbench.attack.workload import HONEST as HONESTLY
 from fairbench.config import ExperimentSpec
 from fairbench.errors import UsageError
 from fairbench.execute.context import RunContext
-from fairbench.results.run_folder import run_folder
+from fairbench.results.directories import run_folder
 from fairbench.results.store import write_json
 from fairbench.workloads.model import WorkloadSpec
 

@@ -19,8 +19,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from fairbench.attack.behaviour import Behaviour
-from fairbench.attack.checked import NO_MORE, checked, one_of
+from fairbench.attack.behaviour import NO_MORE, Behaviour, checked, one_of
 from fairbench.attack.choose import OPTIMISERS
 from fairbench.attack.measure import Harm, Seen
 from fairbench.attack.objective import Objective

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from fairbench.report.table import MAX_WIDTH, printed
+from fairbench.report.table import MAX_WIDTH, plain_table, printed
 
 KEYS = ("kept", "finished", "gain", "hits")
 EXPLAINED = (
@@ -31,9 +30,7 @@ def attack_text(
         colour: Whether the text has ANSI colours.
         width: Most columns of a line.
     """
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for heading in ("", *KEYS, "P95"):
-        table.add_column(heading, justify="right" if heading else "left", overflow="fold")
+    table = plain_table("", *KEYS, "P95")
     for row in rows:
         p95 = (">" if row["more"] and row["p95"] else "") + interval_text(row["p95"])
         table.add_row(*map(Text, (_about(row), *(interval_text(row[key]) for key in KEYS), p95)))

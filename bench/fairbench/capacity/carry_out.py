@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fairbench.capacity.answer import answer_json
-from fairbench.capacity.judged import Judged, judge
+from fairbench.capacity.answer import Judged, answer_json, judge
 from fairbench.capacity.question import Choice, Clusters, Question
 from fairbench.capacity.search import Found, Search, bisected, each
 from fairbench.config import ExperimentSpec, identity
@@ -17,7 +16,7 @@ from fairbench.execute.comparison_plan import grid_of
 from fairbench.execute.context import RunContext
 from fairbench.execute.sweep_jobs import jobs_left, run_jobs
 from fairbench.results.comparison import compare
-from fairbench.results.run_folder import run_folder
+from fairbench.results.directories import run_folder
 from fairbench.results.store import Summary, read_json, write_json
 from fairbench.results.sweep_store import SweepStore
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.capacity.carry_out import ANSWER, QUESTION
-from fairbench.capacity.remarks import remarks_of
-from fairbench.capacity.table import head_lines, target_text
+from fairbench.capacity.table import head_lines, remarks_of, target_text
 from fairbench.config.sweep import to_toml
 from fairbench.errors import DataError
 from fairbench.metrics.catalogue import metric_of

@@ -15,7 +15,7 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench.execute.requests import experiment
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.metrics.catalogue import CLIENTS
-from fairbench.metrics.chosen_percentiles import written_percentiles
+from fairbench.metrics.shown_percentiles import written_percentiles
 from fairbench.targets import NO_TARGETS
 from fairbench.tenants import named_below, tenants_of
 from fairbench.workloads.trace_workload import KIND

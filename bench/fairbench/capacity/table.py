@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.capacity.remarks import remarks_of
 from fairbench.metrics.catalogue import metric_of
 from fairbench.metrics.metric import Form
 from fairbench.report.heading import basis, trace_lines
-from fairbench.report.numbers import UNDEFINED, WRITERS, index
-from fairbench.report.table import MAX_WIDTH, printed
+from fairbench.report.numbers import UNDEFINED, WRITERS, index, number
+from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench.results.intervals import METHOD
 
 MET, MISSED, DOUBTFUL = "green", "red", "yellow"
@@ -71,7 +70,7 @@ def _choices(answer: Row) -> Table:
     rows = answer["choices"]
     priced = any(row["cost"] is not None for row in rows)
     loads = len({row["load"] for row in rows}) > 1
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = plain_table()
     if loads:
         table.add_column("load", justify="right")
     table.add_column("scheduler")
@@ -141,10 +140,7 @@ def _sharing_title(answer: Row, row: Row) -> str:
 
 
 def _sharing(rows: Sequence[Row]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("client")
-    for name in ("P50", "P95", "P99"):
-        table.add_column(name, justify="right")
+    table = plain_table("client", "P50", "P95", "P99")
     worst = sorted(rows, key=lambda row: -(row["p99"] or 0.0))
     shown = rows if len(rows) <= WORST_SHOWN else worst[:WORST_SHOWN]
     for row in shown:
@@ -157,3 +153,73 @@ def _sharing(rows: Sequence[Row]) -> Table:
 def _incentive(row: Row, key: str) -> str:
     bound = f"{row[f'{key}_bound']} " if row[f"{key}_bound"] else ""
     return bound + index(row[key])
+
+
+def remarks_of(answer: Row) -> Iterator[str]:
+    """Yield remarks on the limits of the answer, on doubts, and on cheaper choices."""
+    for row in answer["choices"]:
+        yield from _of_choice(row, answer)
+    yield from _cheaper(answer)
+
+
+def _of_choice(row: Row, answer: Row) -> Iterator[str]:
+    name = f"{row['scheduler']} on {row['gpu']}{_at(row['load'], answer)}"
+    enough = [one["replicas"] for one in row["tried"] if one["enough"]]
+    beyond = [
+        one["replicas"]
+        for one in row["tried"]
+        if not one["enough"] and one["replicas"] > min(enough, default=one["replicas"])
+    ]
+    if row["replicas"] is None:
+        missed = [one["slo"] for one in row["targets"] if not one["met"]] or _doubtful(row)
+        most = (
+            "1 replica does not meet"
+            if answer["high"] == 1
+            else f"{answer['high']} replicas do not meet"
+        )
+        yield f"{name}: {most} {_listed(missed)}"
+    elif row["replicas"] == answer["low"]:
+        suffice = "1 replica suffices" if row["replicas"] == 1 else f"{row['replicas']} suffice"
+        yield f"{name}: {suffice}, the smallest number in the range"
+    if beyond:
+        yield f"{name}: not monotone: {_listed(beyond)} replicas do not suffice, though fewer do"
+    if row["replicas"] and len(answer["seeds"]) > 1 and (doubtful := _doubtful(row)):
+        yield (
+            f"{name}: on average {_listed(doubtful)} is met, but not over the whole 95% "
+            "interval; more seeds (--num-runs) make the interval smaller, and --certain "
+            "requires the whole interval"
+        )
+
+
+def _doubtful(row: Row) -> list[str]:
+    return [one["slo"] for one in row["targets"] if not one["certain"]]
+
+
+def _cheaper(answer: Row) -> Iterator[str]:
+    rows = answer["choices"]
+    for load in dict.fromkeys(row["load"] for row in rows):
+        first = next(row for row in rows if row["load"] == load)
+        if sum(row["load"] == load for row in rows) == 1:
+            continue
+        cheaper = [rows[n] for n in answer["cheaper"] if rows[n]["load"] == load]
+        than = f"{first['scheduler']} on {first['gpu']}{_at(load, answer)}"
+        if cheaper:
+            yield f"cheaper than {than}: {'; '.join(map(_offer, cheaper))}"
+        else:
+            yield f"no other choice is cheaper than {than}"
+
+
+def _offer(row: Row) -> str:
+    cost = "" if row["cost"] is None else f" for {number(row['cost'])} an hour"
+    return f"{row['scheduler']} on {row['replicas']} x {row['gpu']}{cost}"
+
+
+def _at(load: float, answer: Row) -> str:
+    """Return a phrase that names the load if there are several."""
+    several = len({row["load"] for row in answer["choices"]}) > 1
+    return f" at {load:g} times the load" if several else ""
+
+
+def _listed(values: list[Any]) -> str:
+    *most, last = map(str, values)
+    return f"{', '.join(most)} and {last}" if most else last

@@ -23,8 +23,7 @@ from fairbench.cli.flags import (
 from fairbench.config.flags.texts import assigned
 from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named
-from fairbench.results.directories import check_writable
-from fairbench.results.run_folder import run_folder
+from fairbench.results.directories import check_writable, run_folder
 from fairbench.studies import study
 
 if TYPE_CHECKING:

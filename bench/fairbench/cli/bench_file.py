@@ -41,7 +41,7 @@ def run_lines(path: Path | None, *, details: bool) -> OnSaved:
     """
     _check_details(path, details)
     if path is not None:
-        from fairbench.results.line_file import check_appendable
+        from fairbench.report.bench_line import check_appendable
 
         check_appendable(path)
     return lambda run, summary: add_run_line(path, run, summary, details=details)
@@ -81,8 +81,7 @@ def add_bench_line(
     With ``details`` also its requests. Raises UsageError if the file cannot be written, or if
     details are asked for without one.
     """
-    from fairbench.report.bench_line import bench_details, bench_line
-    from fairbench.results.line_file import append_line
+    from fairbench.report.bench_line import append_line, bench_details, bench_line
 
     _check_details(path, details)
     if path is not None:

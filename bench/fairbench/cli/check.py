@@ -134,10 +134,7 @@ def print_outcome(outcome: Outcome, output: Format, *, cannot_tell_fails: bool =
 
 def _text(outcome: Outcome, output: Format, *, cannot_tell_fails: bool) -> str:
     from fairbench.cli.output import look
-    from fairbench.gate.github import as_commands
-    from fairbench.gate.junit import as_junit
-    from fairbench.gate.markdown import outcome_markdown
-    from fairbench.gate.table import outcome_text
+    from fairbench.gate.formats import as_commands, as_junit, outcome_markdown, outcome_text
 
     if output is Format.MARKDOWN:
         return outcome_markdown(outcome)

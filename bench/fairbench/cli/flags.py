@@ -12,7 +12,7 @@ from typer import Option
 from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS, Declared, flags_of
 from fairbench.errors import UsageError
 from fairbench.execute.executors import EXECUTORS
-from fairbench.workloads.traces.names import AUTO
+from fairbench.workloads.traces.rows import AUTO
 
 if TYPE_CHECKING:
     from fairbench.config.flags.trace import LogFlags
@@ -186,7 +186,7 @@ def with_key(headers: dict[str, str], file: Path | None) -> dict[str, str]:
         raise UsageError(
             "--api-key-file and --header Authorization both set the key: give only one of them"
         )
-    from fairbench.files.secret import read_key
+    from fairbench.files.reader import read_key
 
     return {**headers, "Authorization": f"Bearer {read_key(file, str(file))}"}
 

@@ -68,8 +68,7 @@ def leaderboard(
     Nothing is run. A scheduler that lacks a run in some configuration is listed without a rank.
     """
     from fairbench.results.board.board import chosen, make_board
-    from fairbench.results.board.lines import lines_csv
-    from fairbench.results.board.stored import read_stored
+    from fairbench.results.board.stored import lines_csv, read_stored
 
     stored = read_stored(stores or [DEFAULT_STORE])
     lines = chosen(stored.lines, place or (), row or ())

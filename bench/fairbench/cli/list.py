@@ -102,7 +102,7 @@ def _gateways() -> Iterator[str]:
 
 
 def _engines() -> Iterator[str]:
-    from fairbench.hardware.disaggregation import DISAGGREGATION, DisaggregationParams
+    from fairbench.hardware.cluster_params import DISAGGREGATION, DisaggregationParams
     from fairbench.hardware.engines import DEFAULT_ENGINE
     from fairbench.schedulers.params import as_settings
 

@@ -6,13 +6,17 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from fairbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from fairbench.results.comparison import SchedulerResults
+
 
 MIN_WIDTH = 60
 
@@ -24,7 +28,7 @@ def print_summary(
 
     ``explain`` adds sentences about its numbers.
     """
-    from fairbench.report.table import summary_text
+    from fairbench.report.run_table import summary_text
 
     colour, width = look()
     text = summary_text(summary, path=path, complete=complete, colour=colour, width=width)
@@ -55,3 +59,32 @@ def look() -> tuple[bool, int]:
 def print_json(summary: Mapping[str, Any]) -> None:
     """Print the summary for programs: one JSON object on stdout, with null for undefined."""
     typer.echo(json.dumps(summary, allow_nan=False))
+
+
+def print_comparison(cells: Sequence[SchedulerResults], path: Path) -> None:
+    """Print the comparison of a sweep for people, on stdout."""
+    from fairbench.report.comparison_table import comparison_text
+
+    colour, width = look()
+    typer.echo(comparison_text(cells, colour=colour, width=width), nl=False)
+    typer.echo(f"files  {path}")
+
+
+def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
+    """Print the answer of a plan on stdout, for people or programs.
+
+    Args:
+        answer: Answer of the plan, as in ``answer.json``.
+        path: Directory in which the answer is stored.
+        as_json: Whether JSON is printed, instead of a table.
+    """
+    from fairbench.capacity.carry_out import ANSWER
+    from fairbench.capacity.table import answer_text
+
+    if as_json:
+        print_json(answer)
+        typer.echo(f"fairbench: saved to {path}", err=True)
+        return
+    colour, width = look()
+    typer.echo(answer_text(answer, colour=colour, width=width), nl=False)
+    typer.echo(f"files  {path / ANSWER}")

@@ -121,7 +121,7 @@ def plan(
     from fairbench.capacity.carry_out import asked, begin, carry_out
     from fairbench.capacity.question import NUM_RUNS, Question
     from fairbench.capacity.table import head_lines
-    from fairbench.cli.sweep_output import print_plan
+    from fairbench.cli.output import print_plan
     from fairbench.config.defaults import DEFAULTS
     from fairbench.execute.context import run_context
     from fairbench.figures.capacity import check_plot, draw_plan

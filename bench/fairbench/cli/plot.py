@@ -92,8 +92,7 @@ def plot(
 
 def _plot_own(folder: Path, output_dir: Path, suffixes: list[str], table: Path | None) -> None:
     """Write the pictures of a directory, and its LaTeX table if requested."""
-    from fairbench.figures.compared.latex import latex_table
-    from fairbench.figures.compared.plot import read_own, write_pictures
+    from fairbench.figures.compared.plot import latex_table, read_own, write_pictures
     from fairbench.results.store import write_text
 
     if table is not None and table.suffix != ".tex":

@@ -9,8 +9,7 @@ import typer
 from typer import Option
 from typer.core import TyperGroup
 
-from fairbench.cli.profile_output import Dtype, Output, Tables, check_output, write_profile
-from fairbench.cli.profile_probe import probe
+from fairbench.cli.profile_probe import Dtype, Output, Tables, check_output, probe, write_profile
 
 if TYPE_CHECKING:
     from fairbench.figures.profile_fit import Points
@@ -88,8 +87,7 @@ def derive_profile(
     from fairbench.cli.output import print_json
     from fairbench.figures.profile_fit import check_plot, draw_profile
     from fairbench.hardware.profile_file import table_of
-    from fairbench.profiling.derive import derive
-    from fairbench.profiling.text import described
+    from fairbench.profiling.derive import derive, described
 
     check_output(output)
     if plot is not None:

@@ -3,16 +3,60 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
 from fairbench.cli.flags import parse_headers
-from fairbench.cli.profile_output import Dtype, Output, Tables, check_output, write_profile
+from fairbench.errors import UsageError
 
 if TYPE_CHECKING:
     from fairbench.hardware.timing import TimingProfile
+
+
+SUFFIX = ".toml"  # by which --gpu knows a file
+
+
+class Dtype(StrEnum):
+    """The number formats of weights for which profiles exist."""
+
+    FP16 = "fp16"
+    FP8 = "fp8"
+    INT4 = "int4"
+
+
+class Tables(StrEnum):
+    """The engines whose kernels the operator tables have."""
+
+    SGLANG = "sglang"
+    VLLM = "vllm"
+
+
+Output = Annotated[
+    Path | None,
+    Option(
+        "--output-file", "-o", metavar="FILE.toml", help="File to which the profile is written."
+    ),
+]
+
+
+def check_output(output: Path | None) -> None:
+    """Raise UsageError unless ``--gpu`` would accept the file's name."""
+    if output is not None and output.suffix != SUFFIX:
+        raise UsageError(f"--output-file {output}: must end in {SUFFIX}")
+
+
+def write_profile(path: Path, table: Mapping[str, Any]) -> None:
+    """Write a profile as TOML, and report the file."""
+    from fairbench.config.toml import dumps
+    from fairbench.results.store import write_text
+
+    write_text(path, dumps(table))
+    typer.echo(f"fairbench: written to {path}: use it with --gpu {path}", err=True)
 
 
 def probe(
@@ -65,10 +109,9 @@ def probe(
     from fairbench.cli.output import print_json
     from fairbench.hardware.profile_file import table_of
     from fairbench.live.requirements import require_live_extra
-    from fairbench.profiling.derive import derive
+    from fairbench.profiling.derive import derive, described
     from fairbench.profiling.probe import Server, pool_tokens, served_model, session_of
     from fairbench.profiling.probe_fit import fit_probe
-    from fairbench.profiling.text import described
 
     require_live_extra()
     check_output(output)

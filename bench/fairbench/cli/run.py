@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import typer
 
 from fairbench.cli.bench_file import OnSaved, OutputDetails, OutputFile, run_lines
-from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
     AllowUntested,
@@ -22,6 +21,7 @@ from fairbench.cli.flags import (
     takes,
     with_key,
 )
+from fairbench.cli.main import FAILED
 from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS
 from fairbench.config.flags.run import RunFlags
 from fairbench.config.flags.texts import assigned
@@ -216,7 +216,7 @@ def _repeatedly(
     """Run several seeds and print their combined summary; exit if they are incomplete."""
     from fairbench.cli.output import print_json
     from fairbench.execute.repeats import repeat
-    from fairbench.metrics.tail import shown_tail
+    from fairbench.metrics.shown_percentiles import shown_tail
     from fairbench.report.interval_lines import repeat_lines
 
     repeats = repeat(spec, num_runs, result_dir, options, context)

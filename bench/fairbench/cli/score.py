@@ -15,7 +15,7 @@ from fairbench.cli.report_file import check_report, write_report
 from fairbench.config.flags.run import RUN
 from fairbench.config.flags.texts import goodput_flag, parse_weights, split_commas
 from fairbench.errors import UsageError
-from fairbench.metrics.chosen_percentiles import parse_percentiles
+from fairbench.metrics.shown_percentiles import parse_percentiles
 from fairbench.score.layout import LAYOUTS
 from fairbench.score.stored_run import score_run
 
@@ -170,7 +170,7 @@ def score(
         requests = scored.requests
         summary = {"records": [str(path) for path in files], **summary}
         if report is not None:
-            from fairbench.score.page import score_page
+            from fairbench.score.summary import score_page
 
             write_report(score_page(scored, summary, [path.name for path in files]), report)
     add_bench_line(output_file, summary, lambda: requests, details=output_details)
@@ -190,8 +190,7 @@ def _summary(
     percentiles: tuple[int, ...],
 ) -> dict[str, Any]:
     from fairbench.live.service_rows import service_of
-    from fairbench.score.summary import scored_summary
-    from fairbench.score.window import scored_window
+    from fairbench.score.summary import scored_summary, scored_window
 
     return scored_summary(
         scored,
@@ -207,7 +206,7 @@ def _summary(
 
 def _print_table(summary: dict[str, Any], files: list[Path]) -> None:
     from fairbench.cli.output import look
-    from fairbench.report.table import scored_text
+    from fairbench.report.run_table import scored_text
 
     colour, width = look()
     paths = ", ".join(map(str, files))

@@ -48,8 +48,7 @@ def serve(
     Prints its URL once it serves. The client of a request is identified by the header
     x-fairbench-client, by `user` in the body (see --client-from), or by the API key.
     """
-    from fairbench.cli.serve_peers import peers_by
-    from fairbench.cli.serve_plan import client_fields, held_by, plan_text
+    from fairbench.cli.serve_plan import client_fields, held_by, peers_by, plan_text
     from fairbench.execute.routed_workers import (
         Routed,
         named_workers,

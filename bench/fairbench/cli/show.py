@@ -11,7 +11,7 @@ from fairbench.cli.bench_file import OutputDetails, OutputFile
 from fairbench.cli.flags import Explain
 from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import MissingFile
-from fairbench.results.run_folder import FOLDER
+from fairbench.results.directories import FOLDER
 
 
 def show(
@@ -71,8 +71,7 @@ def _is_sweep(folder: Path) -> bool:
 def _show_sweep(folder: Path, *, as_json: bool) -> None:
     """Print the answer of a plan, or else compare the finished runs of a sweep."""
     from fairbench.capacity.carry_out import ANSWER
-    from fairbench.cli.output import print_json
-    from fairbench.cli.sweep_output import print_comparison, print_plan
+    from fairbench.cli.output import print_comparison, print_json, print_plan
     from fairbench.execute.sweeps import cell_json
     from fairbench.results.comparison import compare_sweep
     from fairbench.results.store import read_json

@@ -108,8 +108,7 @@ def sweep(
     flags, or from both: flags override the values of the file.
     """
     from fairbench.config import identity
-    from fairbench.config.sweep import parse_axis, said_by, sweep_of
-    from fairbench.config.sweep_points import points
+    from fairbench.config.sweep import parse_axis, points, said_by, sweep_of
     from fairbench.execute.context import run_context
     from fairbench.execute.live_options import LiveFlags, options_of_points
     from fairbench.execute.sweeps import run_sweep
@@ -171,8 +170,7 @@ def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
 
 def _print(outcome: SweepOutcome, *, as_json: bool) -> None:
     """Print the comparison; failed runs and warnings go to stderr."""
-    from fairbench.cli.output import print_json
-    from fairbench.cli.sweep_output import print_comparison
+    from fairbench.cli.output import print_comparison, print_json
 
     path = outcome.store.path
     if as_json:

@@ -15,7 +15,7 @@ from fairbench.cli.flags import json_option, log_params, takes
 from fairbench.config.flags.texts import split_commas
 from fairbench.config.flags.trace import TraceFlags
 from fairbench.errors import UsageError
-from fairbench.files.secret import read_key
+from fairbench.files.reader import read_key
 
 if TYPE_CHECKING:
     from fairbench.workloads.traces.read import TraceParams

@@ -1,16 +1,60 @@
-"""Settings and options of runs that the backend of an experiment would not obey."""
+"""The backend of an experiment, and the settings and options that it would not obey."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from fairbench.config.backend import KINDS, BackendConfig
+from fairbench.config.flags.texts import SIM
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.config.spec import ExperimentSpec
-from fairbench.errors import UsageError
+from fairbench.errors import UsageError, unknown_name
+from fairbench.errors.validation import explain, keys_of
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.schedulers.params import own_settings
+
+
+def resolve_backend(given: Any, stored: Any) -> BackendConfig | None:
+    """Merge the backend of flags with an experiment file's table; None means the simulator.
+
+    If the kinds differ, the file's table is dropped. Raises UsageError naming the key.
+    """
+    given, stored = _table(given), _table(stored)
+    kind = given.get("kind", "endpoint" if "base_url" in given else stored.get("kind", SIM))
+    if kind != SIM and kind not in KINDS:
+        raise unknown_name("backend", str(kind), (SIM, *KINDS)).of("backend.kind")
+    merged = {**(stored if stored.get("kind") == kind else {}), **given, "kind": kind}
+    known = KINDS[kind].model_fields if kind in KINDS else {"kind"}
+    for key, value in merged.items():
+        if key not in known:
+            raise _misplaced(key, value, kind).of(f"backend.{key}", "backend.kind")
+    if kind == SIM:
+        return None
+    try:
+        return KINDS[kind].model_validate(merged)
+    except ValidationError as error:
+        raise UsageError(explain(error, "backend")).of(*keys_of(error, "backend")) from None
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    """Return a backend as a table; ``backend = "sglang"`` is short for one with only the kind."""
+    if isinstance(value, str):
+        return {"kind": value}
+    if value is None or isinstance(value, Mapping):
+        return value or {}
+    raise UsageError(f"backend = {value!r}: must be a name or a table")
+
+
+def _misplaced(key: str, value: Any, kind: str) -> UsageError:
+    owners = [name for name, cls in KINDS.items() if key in cls.model_fields]
+    if owners:
+        other = "; or give --trace" if key == "time_scale" else ""
+        where = f"only for backend {' or '.join(owners)}, not {kind}{other}"
+        return UsageError(f"{key} = {value!r}: {where}")
+    return unknown_name(f"key of backend {kind}", key, KINDS[kind].model_fields)
 
 
 def check_engine(

@@ -10,13 +10,10 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from fairbench.config.backend import AS_SERVED, EXTERNAL
-from fairbench.config.disaggregation import disaggregation_parts
-from fairbench.config.eviction import eviction_parts
+from fairbench.config.cluster import disaggregation_parts, eviction_parts, routers_parts
 from fairbench.config.gateway import gateway_parts
 from fairbench.config.preset import without_preset
-from fairbench.config.routers import routers_parts
-from fairbench.config.setting_names import flat_settings
-from fairbench.config.settings import machine_of, resolve_settings
+from fairbench.config.settings import flat_settings, machine_of, resolve_settings
 from fairbench.config.weights import resolve_weights
 from fairbench.errors import UsageError, about, unknown_name
 from fairbench.errors.validation import explain

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fairbench.config.backend import BackendConfig
-from fairbench.config.setting_names import flat_settings
+from fairbench.config.settings import flat_settings
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain

@@ -8,8 +8,19 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fairbench.config.backend import resolve_backend
-from fairbench.config.backend_checks import check_behaviours, check_engine, check_machine
+from fairbench.config.backend_checks import (
+    check_behaviours,
+    check_engine,
+    check_machine,
+    resolve_backend,
+)
+from fairbench.config.cluster import (
+    EVICTION,
+    check_reserve,
+    with_eviction,
+    with_routers,
+    with_sides,
+)
 from fairbench.config.defaults import (
     DEFAULTS,
     engine_of,
@@ -20,14 +31,10 @@ from fairbench.config.defaults import (
     without_defaults,
     workload_defaults,
 )
-from fairbench.config.disaggregation import check_reserve, with_sides
-from fairbench.config.eviction import EVICTION, with_eviction
 from fairbench.config.gateway import GATEWAY_KEYS, admission_parts, check_gateway, gateway_of
 from fairbench.config.preset import at_rate_of, check_preset, preset_of
-from fairbench.config.routers import with_routers
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
-from fairbench.config.setting_names import current_keys, flat_settings
-from fairbench.config.settings import resolve_settings
+from fairbench.config.settings import current_keys, flat_settings, resolve_settings
 from fairbench.config.spec import ExperimentSpec
 from fairbench.config.weights import moved_weights, resolve_weights, table_of
 from fairbench.errors import DataError, UsageError, about, unknown_name

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fairbench.config.backend import AS_SERVED, EXTERNAL, NO_PROFILE, BackendConfig, resolve_backend
+from fairbench.config.backend import AS_SERVED, EXTERNAL, NO_PROFILE, BackendConfig
+from fairbench.config.backend_checks import resolve_backend
 from fairbench.config.defaults import DEFAULTS, parts_of, text_of
 from fairbench.errors import UsageError, about
-from fairbench.hardware.catalogue import resolve_profile
-from fairbench.hardware.model_names import canonical_model
+from fairbench.hardware.catalogue import canonical_model, resolve_profile
 from fairbench.hardware.profile_file import is_profile_file
 from fairbench.schedulers.registry import pair_name, params_classes
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from fairbench.config.setting_names import current_keys
 from fairbench.errors import UsageError, about, unknown_name
-from fairbench.hardware.cluster_params import ClusterParams
-from fairbench.hardware.disaggregation import DISAGGREGATION, DisaggregationParams
+from fairbench.hardware.cluster_params import DISAGGREGATION, ClusterParams, DisaggregationParams
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
-from fairbench.hardware.timing_error import TimingParams
+from fairbench.hardware.timing import TimingParams
 from fairbench.named import named
 from fairbench.schedulers.eviction.registry import eviction_params
 from fairbench.schedulers.gateway.registry import gateway_params
@@ -26,6 +24,43 @@ from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
 from fairbench.schedulers.registry import PAIRS, params_classes
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload, with_settings, workload_names
+
+STORED_AS: Mapping[str, str] = {
+    "cluster.eviction_delay_s": "engine.eviction_delay_s",
+    "timing.error_pct": "engine.timing_error_pct",
+}
+"""Settings whose key in a stored file is another; a user may write either.
+
+They left the engine's parameters. Stored under the former key, every experiment keeps its identity.
+"""
+
+_CURRENT = {stored: key for key, stored in STORED_AS.items()}
+
+
+def current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings under current keys; of two synonyms the later entry wins."""
+    return {_CURRENT.get(key, key): value for key, value in settings.items()}
+
+
+def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``NAME.PARAM -> value`` from the tables ``[settings.NAME]`` of a file."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if "." not in key and isinstance(value, Mapping):
+            flat.update({f"{key}.{param}": inner for param, inner in value.items()})
+        else:
+            flat[key] = value
+    return current_keys(flat)
+
+
+def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the tables for an experiment file; the inverse of ``flat_settings``."""
+    tables: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        name, _, param = STORED_AS.get(key, key).partition(".")
+        tables.setdefault(name, {})[param] = value
+    return tables
+
 
 ENGINE, CLUSTER, TIMING = "engine", "cluster", "timing"
 

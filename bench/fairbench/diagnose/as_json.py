@@ -6,8 +6,7 @@ from math import inf
 from typing import Any
 
 from fairbench.diagnose.diagnosis import Diagnosis, others_waits
-from fairbench.metrics.floods import Flood
-from fairbench.metrics.harm import Harm
+from fairbench.metrics.floods import Flood, Harm
 
 OF_REPLAYS = ("min_share_60s", "service_rate_tok_s")
 

@@ -23,8 +23,7 @@ from fairbench.diagnose.replay import (
     usual_replicas,
 )
 from fairbench.execute.context import RunContext
-from fairbench.metrics.floods import Flood, floods, requests_of
-from fairbench.metrics.harm import Harm, harm_of
+from fairbench.metrics.floods import Flood, Harm, floods, harm_of, requests_of
 from fairbench.metrics.records import Flags
 from fairbench.metrics.traffic import Traffic
 

@@ -29,8 +29,8 @@ from fairbench.report.pages.page import (
     Paragraph,
     Section,
 )
-from fairbench.report.pages.traffic_cards import flood_headlines
 from fairbench.report.pages.traffic_figures import (
+    flood_headlines,
     traffic_figures,
     wait_limits,
     waiting_clients,

@@ -7,7 +7,7 @@ from typing import Any
 
 from fairbench.diagnose.access_log import FIRST_TOKEN
 from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits
-from fairbench.errors.printable import printable
+from fairbench.errors import printable
 from fairbench.metrics.catalogue import metric_of
 from fairbench.report.numbers import WRITERS, number, percent
 from fairbench.report.traffic_lines import flood_line, harm_line

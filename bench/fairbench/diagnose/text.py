@@ -17,7 +17,7 @@ from fairbench.diagnose.sentences import (
     title,
 )
 from fairbench.report.numbers import percent, seconds, whole
-from fairbench.report.table import printed
+from fairbench.report.table import plain_table, printed
 
 WIDTH = 80
 
@@ -73,9 +73,7 @@ def rows(found: Diagnosis) -> list[list[str]]:
 
 
 def _table(found: Diagnosis) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for number, heading in enumerate(headings(found)):
-        table.add_column(heading, justify="right" if number else "left", overflow="fold")
+    table = plain_table(*headings(found))
     for row in rows(found):
         table.add_row(*row)
     return table

@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairbench.config.sweep import overridden
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import overridden, points
 from fairbench.errors import DataError, RunFailed, unknown_name
 from fairbench.execute.comparison_plan import Plan, ToRun, called
 from fairbench.execute.context import RunContext
 from fairbench.execute.live_options import LiveFlags, options_of_points
 from fairbench.execute.sweeps import SweepOutcome, run_sweep
-from fairbench.results.contrast import Side, sides_of
-from fairbench.results.reading import runs_below
+from fairbench.results.comparison import runs_below
+from fairbench.results.contrast import Side, by_place, sides_of
 from fairbench.results.sweep_store import SweepStore
 
 
@@ -87,12 +86,9 @@ def grouped(folder: Path, sides: Sequence[Side], baseline: str | None = None) ->
     names = list(dict.fromkeys(side.name for side in sides))
     if baseline is not None and baseline not in names:
         raise unknown_name("baseline", baseline, names)
-    places: dict[str, list[Side]] = {}
-    for side in sides:
-        places.setdefault(side.place, []).append(side)
     groups = [
         sorted(group, key=lambda side: side.name != baseline)
-        for group in places.values()
+        for group in by_place(sides)
         if len(group) > 1 and (baseline is None or baseline in (side.name for side in group))
     ]
     if not groups:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.disaggregation import check_sides
+from fairbench.config.cluster import check_sides
 from fairbench.config.flags.flag import check_names, placed
 from fairbench.config.flags.run import RUN
 from fairbench.config.resolve import read_experiment, resolve

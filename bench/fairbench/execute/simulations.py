@@ -14,7 +14,7 @@ from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.store import save_run
 from fairbench.schedulers.costs import cost_names
 from fairbench.sim.run import simulate
-from fairbench.workloads.hub import HUB_PREFIX
+from fairbench.workloads.datasets import HUB_PREFIX
 
 
 def files_of(spec: ExperimentSpec) -> tuple[str, ...]:

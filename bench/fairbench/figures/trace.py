@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fairbench.errors import UsageError
-from fairbench.errors.printable import printable
+from fairbench.errors import UsageError, printable
 from fairbench.figures.style import (
     FORMATS,
     caption,

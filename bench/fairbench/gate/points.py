@@ -9,9 +9,8 @@ from typing import Any
 
 from fairbench.errors import DataError, unknown_name
 from fairbench.results.chosen import CHOSEN, WHERE, SpecChanges, spec_changes, used_values
-from fairbench.results.comparison import ComparedRun
+from fairbench.results.comparison import ComparedRun, runs_below
 from fairbench.results.grid import Experiment, Label, key_of, labels
-from fairbench.results.reading import runs_below
 from fairbench.results.store import Summary
 
 MAX_SHOWN = 4  # keys in which unlike experiments differ

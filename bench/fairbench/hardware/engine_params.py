@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from annotated_types import Ge, Gt, Le
+from pydantic import PlainValidator
 
-from fairbench.hardware.load_cap import LoadCapSetting
 from fairbench.hardware.timing import TimingProfile
 
 PrefixMatchTime: TypeAlias = Annotated[float, Ge(0), Le(10**6)] | None
 """A parameter of an engine: us of CPU for each waiting request that a pass matches."""
+
+
+def _checked(value: Any) -> str | int | None:
+    tokens = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    if value in ("auto", "none", None) or tokens:
+        found: str | int | None = value
+        return found
+    raise ValueError("must be auto, none or a number of tokens above 0")
+
+
+LoadCapSetting: TypeAlias = Annotated[str | int | None, PlainValidator(_checked)]
 
 
 @dataclass(frozen=True)

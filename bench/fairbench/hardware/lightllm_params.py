@@ -7,7 +7,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le
 
-from fairbench.hardware.load_cap import LoadCapSetting
+from fairbench.hardware.engine_params import LoadCapSetting
 from fairbench.hardware.timing import TimingProfile
 
 

@@ -8,8 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 from annotated_types import Ge, Gt, Le, Lt
 
 from fairbench.errors import UsageError
-from fairbench.hardware.engine_params import PrefixMatchTime, swap_gib
-from fairbench.hardware.load_cap import LoadCapSetting
+from fairbench.hardware.engine_params import LoadCapSetting, PrefixMatchTime, swap_gib
 from fairbench.hardware.timing import TimingProfile
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fairbench.errors.printable import printable
+from fairbench.errors import printable
 from fairbench.errors.validation import shortened
 from fairbench.live.records import FINISHED, RequestRecord
 from fairbench.metrics.records import Floats

@@ -12,13 +12,12 @@ from fairbench.live.backends.base import Served
 from fairbench.live.client_side import error_counts, first_messages, itl_ms, lateness_ms
 from fairbench.live.driver.drive import DriveResult
 from fairbench.live.records import FINISHED, REFUSED, LiveRecords
+from fairbench.metrics.catalogue import forget_needing
 from fairbench.metrics.metric import Needs
-from fairbench.metrics.notes import forget_needing
 from fairbench.metrics.records import Facts
 from fairbench.metrics.tables import Tables
-from fairbench.results.facts import cluster_bound
 from fairbench.results.header import run_header
-from fairbench.results.run_facts import metrics_of, run_facts
+from fairbench.results.run_facts import cluster_bound, metrics_of, run_facts
 from fairbench.schedulers.registry import build_local, build_router
 from fairbench.workloads.tokens import load_counter
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.ragged import in_order
+from fairbench.metrics.arrays import in_order
+from fairbench.metrics.contention import Unhindered, unhindered
 from fairbench.metrics.records import FINISHED, Facts, Floats, Ints, Programs, Requests
-from fairbench.metrics.unhindered import Unhindered, unhindered
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fairbench.metrics.arrays import Piecewise, portions, spread
+from fairbench.metrics.contention import Unhindered, unhindered
 from fairbench.metrics.due import Calls, Unmade, asked_of
-from fairbench.metrics.piecewise import Piecewise
-from fairbench.metrics.ragged import portions, spread
 from fairbench.metrics.records import REFUSED, Facts, Flags, Floats, Ints, Programs, Requests
-from fairbench.metrics.unhindered import Unhindered, unhindered
 
 AT_ONCE = 1_000_000  # pairs of a program and a time that are worked out together
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.contention import SHORT_ABOVE, call_times
+from fairbench.metrics.arrays import lengths_by
+from fairbench.metrics.contention import SHORT_ABOVE, call_times, unqueued
 from fairbench.metrics.due_over_time import Shortfalls, shortfalls
-from fairbench.metrics.piecewise import lengths_by
 from fairbench.metrics.records import (
     REFUSED,
     Facts,
@@ -26,8 +26,7 @@ from fairbench.metrics.records import (
     Window,
 )
 from fairbench.metrics.service import View, cumulative
-from fairbench.metrics.service_log import ServiceLog
-from fairbench.metrics.unhindered import unqueued
+from fairbench.metrics.tables import ServiceLog
 
 WINDOWS_S = (60.0, 10.0)  # lengths of the sliding windows; the first is the headline
 CELL_S = 1.0  # the windows begin so far apart

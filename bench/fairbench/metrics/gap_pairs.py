@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.metrics.backlog import Backlog, Overlaps
-from fairbench.metrics.gap_cells import FEW, Cells
-from fairbench.metrics.ragged import portions, spread
+from fairbench.metrics.arrays import portions, spread
+from fairbench.metrics.gap_bookings import FEW, Cells
 from fairbench.metrics.records import Floats, Ints
+from fairbench.metrics.waiting import Backlog, Overlaps
 
 AT_ONCE = 2**18  # cells of joint backlogs in memory
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fairbench.metrics.memory_table import NOBODY, Memory
-from fairbench.metrics.notes import Notes
-from fairbench.metrics.reasons import NOT_ALONE_IN_MEMORY
+from fairbench.metrics.catalogue import Notes
+from fairbench.metrics.metric import NOT_ALONE_IN_MEMORY
 from fairbench.metrics.records import Facts, Floats, Requests, Window
-from fairbench.metrics.tables import Tables
+from fairbench.metrics.tables import NOBODY, Memory, Tables
 from fairbench.metrics.totals import cache_hit_rate, ratio
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fairbench.core import ServiceBound, ServiceWeights
 from fairbench.errors import DataError
-from fairbench.metrics.service_parts import is_long, part_bounds
+from fairbench.metrics.arrays import is_long, part_bounds
 from fairbench.targets import NO_TARGETS, RequestCosts, Targets
 
 Ints: TypeAlias = NDArray[np.int64]

@@ -12,10 +12,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.ragged import spread
+from fairbench.metrics.arrays import spread
 from fairbench.metrics.records import Floats, Ints, Service, Window
-from fairbench.metrics.service_log import ServiceLog
 from fairbench.metrics.stretches import Stretches, steps_before, steps_by
+from fairbench.metrics.tables import ServiceLog
 
 
 class View(Enum):

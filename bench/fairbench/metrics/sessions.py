@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from fairbench.metrics.catalogue import Notes
 from fairbench.metrics.latency import Sample, mean_percentile, percentile
-from fairbench.metrics.notes import Notes
 from fairbench.metrics.records import FINISHED, REFUSED, Facts, Floats
 from fairbench.metrics.tables import Tables
 

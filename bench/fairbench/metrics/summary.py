@@ -9,20 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from fairbench.metrics.catalogue import CATALOGUE, CLIENTS
-from fairbench.metrics.chosen_percentiles import KEY, written_percentiles
-from fairbench.metrics.client_samples import samples
-from fairbench.metrics.client_summary import ClientSummary, chosen_of_clients, client_summaries
+from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, Notes
+from fairbench.metrics.client_summary import (
+    ClientSummary,
+    Victims,
+    WellBehaved,
+    chosen_of_clients,
+    client_summaries,
+)
 from fairbench.metrics.contention import with_admissions
-from fairbench.metrics.fairness import shares
-from fairbench.metrics.fairness_summary import Fairness, fairness
-from fairbench.metrics.goodput_summary import Goodput, goodput
-from fairbench.metrics.latency import Ranked
-from fairbench.metrics.notes import Notes
+from fairbench.metrics.fairness import TenantShares, shares, tenant_shares
+from fairbench.metrics.fairness_summary import Fairness, OverTime, fairness, over_time
+from fairbench.metrics.goodput import Goodput, goodput
+from fairbench.metrics.latency import Ranked, samples
 from fairbench.metrics.records import Facts, Programs, Requests, Window
-from fairbench.metrics.service_log import ServiceLog
-from fairbench.metrics.tables import Tables
-from fairbench.metrics.tenants import TenantShares, tenant_shares
+from fairbench.metrics.shown_percentiles import KEY, written_percentiles
+from fairbench.metrics.tables import ServiceLog, Tables
 from fairbench.metrics.totals import (
     Totals,
     request_latency_ms,
@@ -30,8 +32,6 @@ from fairbench.metrics.totals import (
     totals,
 )
 from fairbench.metrics.useful_service import useful_service
-from fairbench.metrics.victims import Victims, WellBehaved
-from fairbench.metrics.window_summary import OverTime, over_time
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from fairbench.metrics.arrow import named
-from fairbench.metrics.memory_table import Memory
-from fairbench.metrics.records import REFUSED, STATUS_NAMES, Programs, Requests, Service, Table
-from fairbench.metrics.service_log import FiledService, ServiceLog
+import numpy as np
+from numpy.typing import NDArray
+
+from fairbench.metrics.arrays import part_bounds
+from fairbench.metrics.records import (
+    REFUSED,
+    STATUS_NAMES,
+    Floats,
+    Ints,
+    Programs,
+    Requests,
+    Service,
+    Table,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+COLUMN_BYTES = 8  # of a row
+
+
+class ServiceLog(Protocol):
+    """Rows of ``Service``."""
+
+    def __len__(self) -> int: ...
+
+    def parts(self) -> Iterator[Service]:
+        """Yield all rows in order; the rows of a stretch stay together."""
+        ...
+
+    def between(self, first: int, after: int) -> Service:
+        """Return the rows from ``first`` up to ``after``, at least one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FiledService:
+    """A ``ServiceLog`` of ``rows`` in order of time. It has one file per column in ``folder``.
+
+    What is read of it is mapped and not copied, and leaves memory with whoever has read it.
+    """
+
+    folder: Path
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def parts(self) -> Iterator[Service]:
+        """Yield the parts that this log would have in memory."""
+        for first, after in pairwise(part_bounds(self._column("start_s", 0, self.rows))):
+            yield self.between(first, after)
+
+    def between(self, first: int, after: int) -> Service:
+        """Return the rows from ``first`` up to ``after``, at least one."""
+        columns = self.column_types()
+        return Service(**{name: self._column(name, first, after) for name in columns})
+
+    @staticmethod
+    def column_types() -> Mapping[str, type]:
+        """Return the types of the stored columns, by name."""
+        return {
+            one.name: np.int64 if str(one.type).startswith("Ints") else np.float64
+            for one in fields(Service)
+        }
+
+    @staticmethod
+    def path(folder: Path, column: str) -> Path:
+        """Return the file of a column."""
+        return folder / f"service.{column}"
+
+    def _column(self, name: str, first: int, after: int) -> Any:
+        return np.asarray(
+            np.memmap(
+                self.path(self.folder, name),
+                dtype=self.column_types()[name],
+                mode="r",
+                offset=COLUMN_BYTES * first,
+                shape=(after - first,),
+            )
+        )
+
+
+def to_arrow(values: NDArray[Any]) -> pa.Array:
+    """Return numbers as an Arrow array without nulls; contiguous arrays are not copied.
+
+    pyarrow's own conversions import pandas wherever it is installed, which takes 45 MiB.
+    """
+    import pyarrow as pa
+
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), buffers)
+
+
+def to_numpy(numbers: pa.Array) -> NDArray[np.int64]:
+    """Return 64-bit integers without nulls as numpy, without a copy."""
+    values = np.frombuffer(numbers.buffers()[1], np.int64)
+    return values[numbers.offset : numbers.offset + len(numbers)]
+
+
+def named(codes: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
+    """Return indices into ``names`` as a column of names."""
+    import pyarrow as pa
+
+    texts = [name.encode() for name in names]
+    ends = np.array([0, *accumulate(map(len, texts))], np.int32)
+    dictionary = pa.StringArray.from_buffers(
+        len(names), pa.py_buffer(ends), pa.py_buffer(b"".join(texts))
+    )
+    return pa.DictionaryArray.from_arrays(to_arrow(codes.astype(np.int32)), dictionary)
+
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory(Table):
+    """A row per change: ``client`` holds ``change`` more tokens, shared with others.
+
+    ``holders`` is the number of clients that hold each of the tokens. A token counts 1 /
+    ``holders`` for the client. ``by`` is the client for whose requests the tokens were evicted,
+    -1 for none.
+    """
+
+    at_s: Floats
+    worker: Ints
+    client: Ints
+    holders: Ints
+    change: Ints
+    by: Ints
 
 
 class SavedColumns(NamedTuple):

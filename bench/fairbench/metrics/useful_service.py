@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.notes import Notes
+from fairbench.metrics.catalogue import Notes
 from fairbench.metrics.records import FINISHED, PLAIN, Facts, Floats, Padding, Window
 from fairbench.metrics.service import booked_in
 from fairbench.metrics.tables import Tables

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.json_text import json_objects, parsed
-from fairbench.hardware.catalogue import model_configs
-from fairbench.hardware.model_names import canonical_model
+from fairbench.hardware.catalogue import canonical_model, model_configs
 
 HUB = "https://huggingface.co/{}/resolve/main/config.json"
 _WAIT_S = 20.0

@@ -8,8 +8,7 @@ import numpy as np
 
 from fairbench.hardware.kv_pool import KVPool
 from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
-from fairbench.profiling.form import fitted, predicted_ms
-from fairbench.profiling.iterations import Column, Iterations
+from fairbench.profiling.form import Column, Iterations, fitted, predicted_ms
 from fairbench.profiling.probe import Probed
 
 PRIOR = 0.3  # residuals for a coefficient e times its start; an error of 5% in a time is 1

@@ -10,11 +10,11 @@ from rich.text import Text
 
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.metric import Better, Form
-from fairbench.metrics.tail import ENOUGH, is_carried
+from fairbench.metrics.shown_percentiles import ENOUGH, is_carried
 from fairbench.report.heading import basis
 from fairbench.report.numbers import UNDEFINED, WRITERS, bounded
 from fairbench.report.pages.markdown import escaped, table
-from fairbench.report.table import MAX_WIDTH, printed
+from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench.results.board.board import Board, BoardMetric, BoardRow
 from fairbench.results.board.fold import Fold, Score
 from fairbench.results.contrast import seed_text
@@ -87,7 +87,7 @@ def _heading(board: Board) -> str:
 
 def _table(board: Board, label: int, *, ends: bool) -> Table:
     """Return a table with names of at most ``label`` columns, and intervals if ``ends``."""
-    found = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    found = plain_table(gap=1)
     found.add_column("rank", no_wrap=True)
     found.add_column("", max_width=label, overflow="fold")
     for metric in board.metrics:

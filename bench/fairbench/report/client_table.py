@@ -10,12 +10,16 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, columns_of, told
-from fairbench.metrics.chosen_percentiles import chosen_percentiles
 from fairbench.metrics.metric import Column, Display, Form
-from fairbench.metrics.tail import P99, is_carried, shown_client_tail
+from fairbench.metrics.shown_percentiles import (
+    P99,
+    chosen_percentiles,
+    is_carried,
+    shown_client_tail,
+)
 from fairbench.report.names import cut_apart
 from fairbench.report.numbers import latency, number, written
-from fairbench.report.stacked import stacked
+from fairbench.report.table import plain_table, stacked
 from fairbench.results.store import Summary
 
 NAME_WIDTH = 16  # of a client; longer names are cut in the table, never in the files
@@ -71,7 +75,7 @@ def client_tables(
 
 
 def _table(summary: Summary, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = plain_table()
     table.add_column("client", max_width=NAME_WIDTH, no_wrap=True, overflow="ellipsis")
     table.add_column("behaviour", no_wrap=True)
     for column in columns:

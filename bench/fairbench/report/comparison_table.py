@@ -10,16 +10,15 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.metrics.catalogue import columns_of, told
-from fairbench.metrics.chosen_percentiles import chosen_percentiles
-from fairbench.metrics.hidden_backlog import hides_backlog
+from fairbench.metrics.contention import hides_backlog
 from fairbench.metrics.metric import Column, Display
-from fairbench.metrics.tail import shown_tail
+from fairbench.metrics.shown_percentiles import common_percentiles, shown_tail
+from fairbench.report import numbers
 from fairbench.report.heading import basis
 from fairbench.report.marks import BEST, WORST, Interval, can_tell, cell_marks
-from fairbench.report.numbers import UNDEFINED, WRITERS, less_than, more_than
+from fairbench.report.numbers import UNDEFINED, WRITERS, bound_of
 from fairbench.report.result_lines import NO_ORDER
-from fairbench.report.stacked import stacked
-from fairbench.report.table import MAX_WIDTH, printed
+from fairbench.report.table import MAX_WIDTH, plain_table, printed, stacked
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.intervals import METHOD
 
@@ -54,8 +53,7 @@ def comparison_columns(cells: Iterable[SchedulerResults] = ()) -> list[Column]:
 
 def percentiles_of(cells: Iterable[SchedulerResults]) -> tuple[int, ...]:
     """Return the chosen percentiles if all cells agree, else none."""
-    chosen = {chosen_percentiles(cell.combined) for cell in cells}
-    return chosen.pop() if len(chosen) == 1 else ()
+    return common_percentiles(cell.combined for cell in cells)
 
 
 def tail_of(cells: Iterable[SchedulerResults]) -> int:
@@ -126,7 +124,7 @@ def provenance(cells: Sequence[SchedulerResults]) -> str:
 
 
 def _table(cells: Sequence[SchedulerResults], columns: Sequence[Column]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = plain_table(gap=1)
     table.add_column("", max_width=LABEL_WIDTH, overflow="fold")
     for column in columns:
         table.add_column(column.heading, justify="right", no_wrap=True)
@@ -171,8 +169,4 @@ def ends_of(interval: Interval, column: Column, runs: int) -> str:
 
 def bounded(interval: Interval, column: Column) -> str:
     """Return the mean in its column's format; ``> x`` or ``< x`` if it is only a bound."""
-    if interval.get("lower_bound"):
-        return more_than(interval["mean"])
-    if interval.get("upper_bound"):
-        return less_than(interval["mean"])
-    return WRITERS[column.form](interval["mean"])
+    return numbers.bounded(interval["mean"], bound_of(interval), column.form)

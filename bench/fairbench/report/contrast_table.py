@@ -12,12 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.metrics.catalogue import CLIENTS, columns_of, metric_of, told
-from fairbench.metrics.chosen_percentiles import chosen_percentiles
 from fairbench.metrics.metric import Better, Display, Form, Metric
-from fairbench.metrics.tail import shown_tail
+from fairbench.metrics.shown_percentiles import common_percentiles, shown_tail
 from fairbench.report.heading import basis
 from fairbench.report.numbers import UNDEFINED, bounded, number
-from fairbench.report.table import MAX_WIDTH, printed
+from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench.results.contrast import Contrast, MetricContrast, Side, seed_text
 from fairbench.results.paired import MOST_SEEDS, POWER, Decision, Difference
 
@@ -52,8 +51,7 @@ def shown_metrics(sides: Iterable[Side]) -> list[str]:
     """Return the default metrics: those of comparisons, then those of repeats."""
     summaries = [run.summary for side in sides for run in side.runs.values()]
     tail = shown_tail(summaries)
-    chosen = {chosen_percentiles(summary) for summary in summaries}
-    ranks = chosen.pop() if len(chosen) == 1 else ()
+    ranks = common_percentiles(summaries)
     columns = [
         *columns_of(Display.COMPARISON, tail, ranks),
         *columns_of(Display.REPEATS, tail, ranks),
@@ -123,7 +121,7 @@ def _left_out(without: frozenset[str]) -> Iterator[str]:
 
 
 def _table(one: Contrast, layout: Layout) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table = plain_table(gap=1)
     table.add_column("", max_width=layout.label, overflow="fold")
     names = [one.baseline.name, one.other.name]
     for name in [] if "means" in layout.without else names:

@@ -6,9 +6,15 @@ from collections.abc import Iterator, Mapping
 from textwrap import wrap
 from typing import Any
 
-from fairbench.metrics.chosen_percentiles import chosen_percentiles
-from fairbench.metrics.reasons import NOT_CONTENDED
-from fairbench.metrics.tail import ENOUGH, P95, P99, TAILS, is_carried
+from fairbench.metrics.metric import NOT_CONTENDED
+from fairbench.metrics.shown_percentiles import (
+    ENOUGH,
+    P95,
+    P99,
+    TAILS,
+    chosen_percentiles,
+    is_carried,
+)
 from fairbench.report.client_table import is_weighted
 from fairbench.report.numbers import latency, more_than, number, percent, whole, written
 from fairbench.results.store import Summary

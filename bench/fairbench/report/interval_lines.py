@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairbench.metrics.catalogue import columns_of, told
-from fairbench.metrics.chosen_percentiles import chosen_percentiles
 from fairbench.metrics.metric import Display
-from fairbench.metrics.tail import P99
+from fairbench.metrics.shown_percentiles import P99, chosen_percentiles
 from fairbench.report.crowd import shown_clients
 from fairbench.report.heading import basis
-from fairbench.report.numbers import less_than, more_than
+from fairbench.report.numbers import bound_of, less_than, more_than
 from fairbench.results.grid import cluster_name, scheduler_name
 from fairbench.results.intervals import METHOD
 from fairbench.results.store import Summary
@@ -50,15 +49,8 @@ def show(interval: Summary | None, digits: int) -> str:
     """
     if interval is None:
         return "-"
-    mean = _mean(interval, digits)
+    bound = {">": more_than, "<": less_than}.get(bound_of(interval))
+    mean = bound(interval["mean"], digits) if bound else f"{interval['mean']:,.{digits}f}"
     if interval["low"] is None:
         return mean
     return f"{mean} [{interval['low']:,.{digits}f}, {interval['high']:,.{digits}f}]"
-
-
-def _mean(interval: Summary, digits: int) -> str:
-    if interval.get("lower_bound"):
-        return more_than(interval["mean"], digits)
-    if interval.get("upper_bound"):
-        return less_than(interval["mean"], digits)
-    return f"{interval['mean']:,.{digits}f}"

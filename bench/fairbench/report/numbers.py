@@ -81,6 +81,11 @@ def bounded(value: float | None, bound: str, form: Form, digits: int | None = No
     return (more_than if bound == ">" else less_than)(value, digits)
 
 
+def bound_of(interval: Mapping[str, Any]) -> str:
+    """Return ``>`` or ``<`` if the mean of a combined metric is only a bound, else ""."""
+    return ">" if interval.get("lower_bound") else "<" if interval.get("upper_bound") else ""
+
+
 def written(row: Mapping[str, Any], key: str, form: Form | None = None) -> str:
     """Format a metric of a summary or of a client's row, as the catalogue specifies.
 

@@ -6,13 +6,19 @@ from collections.abc import Iterator
 from math import ceil
 
 from fairbench.metrics.catalogue import CATALOGUE, REQUEST_LATENCIES, columns_of
-from fairbench.metrics.chosen_percentiles import chosen_percentiles
-from fairbench.metrics.gpu_time import WARN_ABOVE
-from fairbench.metrics.hidden_backlog import hides_backlog
-from fairbench.metrics.metric import Display
-from fairbench.metrics.reasons import NOT_CONTENDED
-from fairbench.metrics.tail import ENOUGH, P95, P99, TAILS, is_carried
+from fairbench.metrics.contention import hides_backlog
+from fairbench.metrics.metric import NOT_CONTENDED, TOO_FEW_REQUESTS, Display
+from fairbench.metrics.shown_percentiles import (
+    ENOUGH,
+    P95,
+    P99,
+    TAILS,
+    chosen_percentiles,
+    is_carried,
+)
+from fairbench.metrics.stretches import WARN_ABOVE
 from fairbench.report.client_table import FEW, is_weighted
+from fairbench.report.crowd import is_crowd, many_keys
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
 from fairbench.report.optional_lines import goodput_lines, memory_lines, tenant_lines, window_lines
 from fairbench.results.store import Summary
@@ -201,3 +207,33 @@ def _time_to(summary: Summary, part: int) -> str:
     """Return when ``part`` percent had finished, or the run's length as a lower bound."""
     time_s: float | None = summary.get(f"time_to_{part}pct_s")
     return more_than(float(summary["duration"])) if time_s is None else number(time_s)
+
+
+def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
+    """Yield the reasons for undefined values; values with equal reasons share a line.
+
+    Values that the table does not show, or explains itself, are only in the JSON.
+    """
+    by_reason: dict[str, list[str]] = {}
+    for key, reason in summary.get("notes", {}).items():
+        if not (
+            reason in (NOT_CONTENDED, TOO_FEW_REQUESTS)
+            or key.endswith("_ms")
+            or key.startswith(("time_to_", "goodput_late", "goodput_slack"))
+            or _is_bound(key, summary)
+        ):
+            by_reason.setdefault(reason, []).append(key.removeprefix("clients."))
+    label = "notes"
+    if summary.get("token_count_method"):
+        yield label, f"tokens of the data set: {summary['token_count_method']}"
+        label = ""
+    for reason, keys in by_reason.items():
+        shown = many_keys(keys, summary) if is_crowd(summary) else keys
+        yield label, f"{', '.join(shown)}: {reason}"
+        label = ""
+
+
+def _is_bound(key: str, summary: Summary) -> bool:
+    """Return whether a note explains a missing bound, which the service gap's line does."""
+    keys = ("service_gap_bound", "service_gap_bound_s", "bound_source")
+    return summary["service_gap_bound"] is None and key in keys

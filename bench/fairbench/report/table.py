@@ -1,44 +1,17 @@
-"""A run's summary for people, at most ``MAX_WIDTH`` columns wide."""
+"""Tables for people: without borders, cut to a width, below each other if they are too wide."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.report.client_table import client_tables
-from fairbench.report.crowd import crowd_lines, is_crowd, ratio_lines, worst_clients
-from fairbench.report.heading import cluster_line, details_line, trace_lines
-from fairbench.report.note_lines import notes_of
-from fairbench.report.result_lines import results_of
-from fairbench.results.store import Summary
+from fairbench.metrics.catalogue import fitting
+from fairbench.metrics.metric import Column
 
 MAX_WIDTH = 100
-
-
-def summary_text(
-    summary: Summary,
-    *,
-    path: Path,
-    complete: bool = True,
-    colour: bool = False,
-    width: int = MAX_WIDTH,
-) -> str:
-    """Return the output of ``render`` as lines of text, with or without ANSI colours.
-
-    Args:
-        summary: Metrics of the run, by key.
-        path: Path of the run.
-        complete: Whether the run reached its end.
-        colour: Whether to use ANSI colours.
-        width: Most columns of a line.
-    """
-    return printed(
-        render(summary, path=path, complete=complete, width=width), colour=colour, width=width
-    )
 
 
 def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
@@ -51,73 +24,59 @@ def printed(renderable: RenderableType, *, colour: bool, width: int) -> str:
     return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
 
 
-def render(
-    summary: Summary, *, path: Path, complete: bool = True, width: int = MAX_WIDTH
-) -> RenderableType:
-    """Render the summary: cluster, clients, then the numbers over all clients.
+def plain_table(*headings: str, gap: int = 2) -> Table:
+    """Return an empty table without borders: a column of labels, then numbers to the right.
 
-    An undefined number is shown as ``-``, with the reason among the notes at the end. A percentile
-    that falls among unfinished programs is shown as ``> x``.
-
-    Args:
-        summary: Metrics of the run, by key.
-        path: Path of the run.
-        complete: Whether the run reached its end.
-        width: Most columns of a line.
+    ``gap`` is the space between columns. Without ``headings`` there are no columns yet.
     """
-    blocks: list[RenderableType] = [
-        Text(cluster_line(summary), style="bold"),
-        Text(details_line(summary)),
-        *(Text(line) for line in trace_lines(summary)),
-    ]
-    if not complete:
-        why = summary.get("notes", {}).get("complete", "the run was interrupted")
-        blocks.append(Text(f"INCOMPLETE: {why}", style="bold red"))
-    return Group(*blocks, _body(summary, str(path), width))
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    for number, heading in enumerate(headings):
+        amounts = number > 0 and heading != ""
+        table.add_column(heading, justify="right" if amounts else "left", overflow="fold")
+    return table
 
 
-def scored_text(
-    summary: Summary, paths: str, *, colour: bool = False, width: int = MAX_WIDTH
-) -> str:
-    """Return ``summary_text`` for records that contain only requests.
-
-    Args:
-        summary: Metrics of the run, by key.
-        paths: Text that names the files of records.
-        colour: Whether to use ANSI colours.
-        width: Most columns of a line.
-    """
-    heading = summary.get("layout")
-    title = f"scored from records ({heading})" if heading else cluster_line(summary)
-    return printed(
-        Group(Text(title, style="bold"), _body(summary, paths, width)), colour=colour, width=width
-    )
-
-
-def _body(summary: Summary, files: str, width: int) -> RenderableType:
-    """Render the clients, the numbers over all clients, and the notes."""
-    if not summary["num_programs"]:
-        nothing = Text("No program arrived, so there is nothing to compare.")
-        return Group(Text(), nothing, Text(), _pairs([("files", files)]))
-    results, notes = _pairs(results_of(summary)), _pairs([*notes_of(summary), ("files", files)])
-    return Group(Text(), *_clients(summary, width), Text(), results, Text(), notes)
-
-
-def _clients(summary: Summary, width: int) -> Iterator[RenderableType]:
-    """Yield a row per client; for a crowd, the distribution and the worst-off clients."""
-    if not is_crowd(summary):
-        yield client_tables(summary, width)
-        return
-    worst = worst_clients(summary)
-    yield _pairs([*crowd_lines(summary), *ratio_lines(summary)])
-    yield Text(f"\nThe {len(worst)} well-behaved clients that are worst off:")
-    yield client_tables(summary, width, worst)
-
-
-def _pairs(rows: Iterable[tuple[str, str]]) -> Table:
+def pairs_table(rows: Iterable[tuple[str, str]]) -> Table:
+    """Return a table of labels and texts, without headings."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for label, text in rows:
         table.add_row(Text(label, style="dim"), Text(text))
     return table
+
+
+def stacked(
+    columns: Sequence[Column], make: Callable[[Sequence[Column]], Table], width: int
+) -> RenderableType:
+    """Return one table of all columns, or several, each of at most ``width`` columns of text.
+
+    Args:
+        columns: metrics in their order; those with the lowest ``dropped`` go to the next table
+            first.
+        make: builds the table of some columns, labels of rows included.
+        width: characters in a line.
+    """
+    ruler = Console(width=10 * width)
+
+    def fits(shown: Sequence[Column]) -> bool:
+        return ruler.measure(make(shown)).maximum <= width
+
+    tables: list[RenderableType] = []
+    left = list(columns)
+    while left or not tables:
+        shown = _first(left, fits)
+        tables += [Text(), make(shown)] if tables else [make(shown)]
+        left = [one for one in left if one not in shown]
+    return Group(*tables)
+
+
+def _first(columns: list[Column], fits: Callable[[Sequence[Column]], bool]) -> list[Column]:
+    """Return the columns of the first table: at least one, so that every column is shown."""
+    for shown in fitting(columns):
+        if shown and fits(shown):
+            return shown
+    count = len(columns)
+    while count > 1 and not fits(columns[:count]):
+        count -= 1
+    return columns[:count]

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.errors.printable import printable
+from fairbench.errors import printable
 from fairbench.report.names import cut_apart
 from fairbench.workloads.traces.rows import ALL
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fairbench.errors.printable import printable
-from fairbench.metrics.floods import Flood, floods
-from fairbench.metrics.harm import Harm, harm_of
+from fairbench.errors import printable
+from fairbench.metrics.floods import Flood, Harm, floods, harm_of
 from fairbench.metrics.traffic import Traffic
 from fairbench.report.numbers import number
 

@@ -10,14 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.report.numbers import UNDEFINED, number, percent, whole_percent
+from fairbench.report.table import pairs_table, plain_table
 
 
 def checked(facts: Mapping[str, Any]) -> RenderableType:
     """Render the facts of ``fairbench.execute.expected.check_facts``."""
     title = f"{facts['workload']}, scenario {facts['scenario']}, dp {facts['dp']} on {facts['gpu']}"
-    pairs = Table.grid(padding=(0, 2, 0, 0))
-    for label, text in _pairs(facts):
-        pairs.add_row(Text(label, style="dim"), text)
+    pairs = pairs_table(_pairs(facts))
     surprises = [Text(f"! {text}", "yellow") for text in facts["surprises"]]
     blank = [Text()] if surprises else []
     return Group(
@@ -47,7 +46,7 @@ def _pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _groups(facts: Mapping[str, Any]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = plain_table()
     table.add_column("clients", max_width=30)
     table.add_column("program")
     for heading in ("programs/s", "of one", "requests", "input", "cached", "output", "load"):

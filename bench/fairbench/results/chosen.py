@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fairbench.config.defaults import without_defaults
-from fairbench.config.setting_names import flat_settings
+from fairbench.config.settings import flat_settings
 from fairbench.config.toml import toml_value
 from fairbench.results.grid import DEFAULT, Experiment, flat
 from fairbench.workloads.spec import load_workload, workload_names

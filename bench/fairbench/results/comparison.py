@@ -1,23 +1,26 @@
-"""Stored runs side by side: for each configuration, the same load by scheduler.
+"""Comparison of the runs of a sweep: their groups, and metrics that need several schedulers.
 
-Pure functions over what ``results.store`` and ``results.sweep_store`` read. A *place* is an
-experiment without its scheduler; runs at one place that also share the seed are compared with each
-other, and a *cell* is one scheduler at one place over all seeds.
+A *place* is an experiment without its scheduler. Runs at one place with one seed are compared with
+each other. A *cell* is a scheduler at one place, over all seeds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from fairbench.errors import DataError
 from fairbench.files.toml_text import read_toml
-from fairbench.metrics.reasons import NOT_CONTENDED
-from fairbench.results.comparison_summary import compared_summary
+from fairbench.metrics.fairness import max_min
+from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.results.grid import Experiment, key_of, labels, place_of
 from fairbench.results.intervals import combine
-from fairbench.results.store import EXPERIMENT, StoredRun, Summary
-from fairbench.results.sweep_store import AloneRows, SweepStore
+from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, StoredRun, Summary, read_run
+from fairbench.results.summary_schema import check_summary
+from fairbench.results.sweep_store import SWEEP_FILE, AloneRows, SweepStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +96,189 @@ def experiment_of(run: StoredRun) -> Experiment:
 def alone_key(experiment: Experiment) -> str:
     """Return the key of clients simulated alone, which depends on configuration and seed only."""
     return key_of(place_of(experiment))
+
+
+def compared_summary(
+    summary: Summary, best: float, alone: AloneRows, *, contended: bool = True
+) -> dict[str, Any]:
+    """Return a summary with the metrics that only a comparison can provide.
+
+    ``best_service_rate_tok_s`` is ``best``, the most that any scheduler delivered at this
+    configuration and seed. ``min_entitlement_best_ratio`` is the worst client's fraction of its
+    max-min fair share of that. ``sharing_incentive_p50``, ``_p95`` and ``_p99`` are those of
+    the worst-off well-behaved client. Each client gets ``entitlement_best_tok_s``,
+    ``entitlement_best_ratio`` and the incentives. Ratios of fair shares are undefined unless
+    the configuration was ``contended`` under some scheduler. ``upper_bounds`` lists incentives
+    that are upper bounds; lower bounds are in ``censored``. Reasons for nulls are in ``notes``.
+    """
+    notes, censored = dict(summary["notes"]), list(summary["censored"])
+    upper_bounds: list[str] = []
+
+    def noted(key: str, ratio: Incentive) -> float | None:
+        if ratio.value is None:
+            notes[key] = ratio.reason
+        elif ratio.bound is not Bound.EXACT:
+            (censored if ratio.bound is Bound.LOWER else upper_bounds).append(key)
+        return ratio.value
+
+    clients = _entitled(summary["clients"], best)
+    if not contended:
+        notes["min_entitlement_best_ratio"] = NOT_CONTENDED
+        for client in clients:
+            client["entitlement_best_ratio"] = None
+            notes[f"clients.{client['client']}.entitlement_best_ratio"] = NOT_CONTENDED
+    incentives = {percent: _incentives(summary, alone, percent) for percent in PERCENTS}
+    for client in clients:
+        for percent, ratios in incentives.items():
+            key, name = f"sharing_incentive_p{percent}", client["client"]
+            ratio = ratios.get(name, Incentive(None, reason="it misbehaves"))
+            client[key] = noted(f"clients.{name}.{key}", ratio)
+    shares = [one["entitlement_best_ratio"] for one in clients]
+    additions = {
+        "best_service_rate_tok_s": best,
+        "min_entitlement_best_ratio": min((s for s in shares if s is not None), default=None),
+    }
+    for percent, ratios in incentives.items():
+        key = f"sharing_incentive_p{percent}"
+        additions[key] = noted(key, worst(list(ratios.values())))
+    lists = {"clients": clients, "notes": notes, "censored": censored, "upper_bounds": upper_bounds}
+    return {**summary, **additions, **lists}
+
+
+def _entitled(clients: Sequence[Mapping[str, Any]], best: float) -> list[dict[str, Any]]:
+    """Return the clients' rows with their max-min fair shares of the best total, in tokens/s."""
+    entitlement = max_min(
+        best,
+        [client["demand_tok_s"] or 0.0 for client in clients],
+        [client.get("weight", 1.0) for client in clients],
+    )
+    return [
+        {
+            **client,
+            "entitlement_best_tok_s": float(share),
+            "entitlement_best_ratio": (client["service_rate_tok_s"] or 0.0) / float(share)
+            if share > 0
+            else None,
+        }
+        for client, share in zip(clients, entitlement, strict=True)
+    ]
+
+
+def _incentives(summary: Summary, alone: AloneRows, percent: int) -> dict[str, Incentive]:
+    """Return the sharing incentive of each well-behaved client, by name."""
+    rows = {row["client"]: row for row in alone}
+    good = [client for client in summary["clients"] if not client["misbehaving"]]
+    if not summary["simulated"]:
+        return {client["client"]: Incentive(None, reason=LIVE) for client in good}
+    return {
+        client["client"]: incentive(
+            client,
+            rows.get(client["client"]),
+            percent,
+            censored=f"clients.{client['client']}.p{percent}_s" in summary["censored"],
+        )
+        for client in good
+    }
+
+
+PERCENTS = (50, 95, 99)
+NOT_SIMULATED = "the client alone was not simulated"
+LIVE = "only for simulated runs: what a client has alone is simulated"
+
+ClientRow = Mapping[str, Any]
+
+
+class Bound(Enum):
+    """The certainty of a ratio: exact, or a bound."""
+
+    EXACT = ""
+    LOWER = ">"
+    UPPER = "<"
+
+
+class Incentive(NamedTuple):
+    """A ratio; ``value`` is None if it is undefined, because of ``reason``."""
+
+    value: float | None
+    bound: Bound = Bound.EXACT
+    reason: str = ""
+
+
+def incentive(
+    shared: ClientRow, alone: ClientRow | None, percent: int, *, censored: bool
+) -> Incentive:
+    """Return one client's latency on the shared cluster over its latency alone on a part.
+
+    At most 1 means no reason to leave the shared cluster. If one of the two latencies is a bound,
+    so is the ratio.
+    ``shared`` is the client's row of a summary, ``censored`` if the percentile is a lower bound
+    there. ``alone`` is its row of the simulation of clients alone.
+    """
+    key = f"p{percent}_s"
+    if alone is None:
+        return Incentive(None, reason=NOT_SIMULATED)
+    if shared.get(key) is None:
+        return Incentive(None, reason="its latency is undefined on the shared cluster")
+    if not alone.get(key):
+        return Incentive(None, reason="its latency is undefined on a part of its own")
+    alone_censored = key in alone["censored"]
+    if censored and alone_censored:
+        return Incentive(None, reason="both latencies are only lower bounds")
+    bound = Bound.LOWER if censored else Bound.UPPER if alone_censored else Bound.EXACT
+    return Incentive(shared[key] / alone[key], bound)
+
+
+def worst(ratios: Sequence[Incentive]) -> Incentive:
+    """Return the largest ratio and its certainty; undefined if any is undefined."""
+    undefined = next((one for one in ratios if one.value is None), None)
+    if not ratios or undefined:
+        return undefined or Incentive(None, reason="there is no well-behaved client")
+    at_least = _largest(one for one in ratios if one.bound is not Bound.UPPER)
+    at_most = _largest(one for one in ratios if one.bound is Bound.UPPER)
+    if any(one.bound is Bound.LOWER for one in ratios):
+        return Incentive(at_least, Bound.LOWER)
+    if at_least >= at_most:
+        return Incentive(at_least)
+    return Incentive(at_most, Bound.UPPER)
+
+
+def _largest(ratios: Iterable[Incentive]) -> float:
+    return max((one.value for one in ratios if one.value is not None), default=0.0)
+
+
+def runs_below(path: Path) -> Iterator[ComparedRun]:
+    """Yield a directory's runs: for a sweep with comparison metrics, else all below.
+
+    Raises DataError if there is none, or if a run is unreadable or incomplete.
+    """
+    if (path / SWEEP_FILE).exists():
+        found = [run for cell in compare_sweep(path) for run in cell.runs]
+    else:
+        folders = sorted(file.parent for file in path.rglob(MANIFEST) if not _hidden(file, path))
+        stored = [read_run(folder) for folder in folders]
+        found = [ComparedRun(run, experiment_of(run), run.summary) for run in stored]
+    if not found:
+        raise DataError(f"{path}: " + ("holds no run" if path.is_dir() else "no such directory"))
+    for run in found:
+        check_summary(run.summary, run.run.path / SUMMARY)
+        _check_experiment(run)
+        if run.run.manifest.get("complete") is not True:
+            raise DataError(
+                f"{run.run.path}: this run is incomplete and cannot be compared; finish it, "
+                "or leave it out"
+            )
+        yield run
+
+
+def _check_experiment(run: ComparedRun) -> None:
+    """Raise DataError if an experiment file lacks the keys from which names are made."""
+    workload = run.experiment.get("workload")
+    present = {*run.experiment, *(workload if isinstance(workload, Mapping) else ())}
+    for key in ("name", "scenario", "dp", "scheduler", "seed"):
+        if key not in present:
+            raise DataError(f"{run.run.path / EXPERIMENT}: {key}: missing")
+
+
+def _hidden(file: Path, below: Path) -> bool:
+    """Return whether a file is still being written."""
+    return any(part.startswith(".") for part in file.relative_to(below).parts)

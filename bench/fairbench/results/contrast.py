@@ -123,6 +123,14 @@ def sides_of(runs: Iterable[ComparedRun]) -> list[Side]:
     ]
 
 
+def by_place(sides: Iterable[Side]) -> list[list[Side]]:
+    """Return the sides of each configuration, in order of first appearance."""
+    places: dict[str, list[Side]] = {}
+    for side in sides:
+        places.setdefault(side.place, []).append(side)
+    return list(places.values())
+
+
 def contrast(baseline: Side, other: Side, metrics: Sequence[str]) -> Contrast:
     """Compare one side with another. Raises UsageError if they have no common seed.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -103,3 +104,26 @@ def renamed_to_fresh(hidden: Path, wanted: Path) -> Path:
                 if not target.exists():
                     raise
     raise AssertionError("names never end")
+
+
+FOLDER = "live"  # of a live run's directory
+LOCK_FILE = ".lock"
+
+
+@contextmanager
+def run_folder(directory: Path, name: str = FOLDER) -> Iterator[Path]:
+    """Open the folder of a run, created if needed, for one process at a time.
+
+    Raises UsageError while another process holds the folder. The system releases it when that
+    process dies.
+    """
+    folder = directory / name
+    folder.mkdir(exist_ok=True)
+    with (folder / LOCK_FILE).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(
+                f"{directory}: this run still goes on in another process; wait for its end"
+            ) from None
+        yield folder

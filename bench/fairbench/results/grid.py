@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.config.toml import toml_value
-from fairbench.hardware.disaggregation import DISAGGREGATION
+from fairbench.hardware.cluster_params import DISAGGREGATION
 
 SCHEDULER_KEYS = frozenset(
     {"scheduler", "router", "local", "gateway", "saturation", "routers"}

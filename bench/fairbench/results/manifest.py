@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 import fairbench
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.backend import NO_PROFILE
-from fairbench.config.backend_names import SIM
+from fairbench.config.flags.texts import SIM
 from fairbench.config.secret_args import without_secrets
 from fairbench.results.chosen import CHOSEN, chosen_keys
 from fairbench.results.grid import experiment_tables
@@ -25,7 +27,7 @@ from fairbench.results.store import SCHEMA_VERSION
 from fairbench.schedulers.costs import cost_files
 from fairbench.schedulers.user_files import user_files
 from fairbench.workloads.model import WorkloadSpec
-from fairbench.workloads.programs.user_files import program_files
+from fairbench.workloads.programs import program_files
 
 LIBRARIES = ("numpy", "pyarrow", "pydantic", "sortedcontainers")
 
@@ -175,3 +177,27 @@ def _first_line(command: Sequence[str]) -> str | None:
         return None
     lines = done.stdout.strip().splitlines()
     return lines[0][:MAX_VERSION] if lines else None
+
+
+OWN_CODE = (".py", ".json", ".toml")  # of our package's files, those that decide results
+
+
+@cache
+def environment() -> Mapping[str, str]:
+    """Return the versions that must match for equal results."""
+    return {
+        "fairbench": own_version(),
+        "Python": platform.python_version(),
+        "machine": platform.machine(),
+        **{name: f"{library_version(name)}" for name in LIBRARIES},
+    }
+
+
+def own_version() -> str:
+    """Return fairbench's version, with a digest of its code."""
+    package = Path(fairbench.__file__).parent
+    code = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        if path.suffix in OWN_CODE and path.is_file():
+            code.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
+    return f"{fairbench.__version__} ({code.hexdigest()[:12]})"

@@ -14,8 +14,7 @@ from enum import StrEnum
 from math import fsum, inf, log, sqrt
 
 from fairbench.metrics.metric import Better
-from fairbench.results.intervals import LEVEL, deviation, t_interval
-from fairbench.results.student_t import quantile, two_sided_p
+from fairbench.results.intervals import LEVEL, deviation, quantile, t_interval, two_sided_p
 from fairbench.results.values import Value
 
 ROUNDING = 1e-12  # processors add up in different orders; no decision changes so little
@@ -114,21 +113,20 @@ def difference(
     if not defined:
         return Difference(0, undefined, None)
     deltas = [_delta(*pair) for pair in defined]
-    low_known, high_known = _known(defined)
-    bounded = not (low_known and high_known)
+    bound = bound_of_difference([one for one, _ in defined], [one for _, one in defined])
     average, low, high = t_interval(deltas, level=level, least=-most, most=most)
     if len(deltas) < 2:
-        return Difference(1, undefined, average, bounded=bounded)
+        return Difference(1, undefined, average, bounded=bound != "")
     spread = deviation(deltas)
     return Difference(
         len(deltas),
         undefined,
         average,
-        low if low_known else None,
-        high if high_known else None,
+        low if bound in ("", ">") else None,
+        high if bound in ("", "<") else None,
         spread,
-        None if bounded else _p(average, spread, len(deltas)),
-        bounded,
+        None if bound != "" else _p(average, spread, len(deltas)),
+        bound != "",
     )
 
 
@@ -180,11 +178,15 @@ def _number(value: Value) -> float:
     return float(value.raw if value.is_number else value.exact)
 
 
-def _known(pairs: Sequence[tuple[Value, Value]]) -> tuple[bool, bool]:
-    """Return whether the values are lower bounds, and upper bounds, of all true differences."""
-    low = all(first.bound != ">" and second.bound != "<" for first, second in pairs)
-    high = all(first.bound != "<" and second.bound != ">" for first, second in pairs)
-    return low, high
+def bound_of_difference(first: Sequence[Value], second: Sequence[Value]) -> str | None:
+    """Return whether the differences, second minus first, are bounds of the true differences.
+
+    The result is ``>`` if they are lower bounds, ``<`` if they are upper bounds, "" if all are
+    exact, and None if some bound from below and others from above.
+    """
+    above = any(one.bound == ">" for one in second) or any(one.bound == "<" for one in first)
+    below = any(one.bound == "<" for one in second) or any(one.bound == ">" for one in first)
+    return None if above and below else ">" if above else "<" if below else ""
 
 
 def _p(average: float, spread: float, runs: int) -> float:

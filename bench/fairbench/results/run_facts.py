@@ -1,15 +1,16 @@
-"""The facts of a run that metrics need in addition to its tables."""
+"""Facts of a run that metrics need: window, bound by a theorem, costs, and limits of a fit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import inf, nextafter
 from typing import Any
 
 from fairbench.config import ExperimentSpec
-from fairbench.core import PS_PER_S, ServiceBound
+from fairbench.core import PS_PER_S, NoBound, ServiceBound, ServiceWeights
 from fairbench.hardware.catalogue import is_known, load_profile
 from fairbench.hardware.costs import ProfileCosts
-from fairbench.metrics.chosen_percentiles import chosen_percentiles, parse_percentiles
 from fairbench.metrics.memory import memory_summary
 from fairbench.metrics.records import (
     PLAIN,
@@ -21,11 +22,12 @@ from fairbench.metrics.records import (
     Window,
 )
 from fairbench.metrics.sessions import session_summary
-from fairbench.metrics.sides import sides_summary
+from fairbench.metrics.shown_percentiles import chosen_percentiles, parse_percentiles
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
-from fairbench.results.facts import run_window
+from fairbench.metrics.totals import sides_summary
 from fairbench.results.store import StoredRun
+from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.targets import written_targets
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
@@ -171,3 +173,57 @@ def metrics_of(tables: Tables, facts: Facts) -> dict[str, Any]:
         for row, more in zip(metrics["clients"], of_clients, strict=True):
             row |= more
     return metrics
+
+
+def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> Window:
+    """Return [end of warm-up, end of arrivals), or the whole run.
+
+    The whole run is the window where the spec says so, and where hardly a window would be left.
+    Fixed counts of programs may end within the warm-up, all of a trace may come at once, and a run
+    may be interrupted there. The end of the run itself (``now_s``) is included, since its last
+    tokens come just then.
+    """
+    whole = Window(0.0, nextafter(now_s, inf))
+    end_s = spec.duration_s
+    if end_s is None:
+        end_s = last_arrival_s
+        if end_s <= 2 * spec.warmup_s:
+            return whole
+    if spec.window == "whole" or now_s <= spec.warmup_s or last_arrival_s < spec.warmup_s:
+        return whole
+    return Window(spec.warmup_s, end_s)
+
+
+DISAGGREGATED = (
+    "disaggregated: a theorem bounds the prefill side alone, not the answers that decode workers "
+    "generate"
+)
+
+
+def cluster_bound(
+    router: Router,
+    local: LocalScheduler,
+    workers: int,
+    gateway: str | None = None,
+    *,
+    disaggregated: bool = False,
+) -> tuple[ServiceBound | None, str]:
+    """Return the theorem for gateway, router and local scheduler; None with the reason."""
+    bound = NoBound(DISAGGREGATED) if disaggregated else local.service_bound()
+    if isinstance(bound, NoBound):
+        return None, bound.reason
+    counted, charged = ServiceWeights(), bound.weights
+    if charged != counted:
+        return None, (
+            f"{local.name} charges {charged.extend} a token of extend and {charged.output} a token "
+            f"of output, while service counts {counted.extend} and {counted.output}"
+        )
+    if router.holds or gateway:
+        holder = gateway or router.name
+        return None, f"{holder} holds requests back, where {local.name} does not see them"
+    if workers == 1:
+        return bound, ""
+    theorem = router.cluster_theorems.get(bound.source)
+    if theorem is None:
+        return None, f"no theorem covers {local.name} behind {router.name} on several workers"
+    return replace(bound, source=theorem, workers=workers), ""

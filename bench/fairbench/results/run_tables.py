@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from fairbench.errors import DataError
-from fairbench.metrics.memory_table import NOBODY, Memory
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,
@@ -19,11 +19,12 @@ from fairbench.metrics.records import (
     Service,
     Table,
 )
-from fairbench.metrics.tables import Tables
-from fairbench.results.store import StoredRun
+from fairbench.metrics.tables import NOBODY, Memory, Tables
+from fairbench.results.store import MEMORY_TABLE, StoredRun
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 SomeTable = TypeVar("SomeTable", bound=Table)
 MAX_TIME_S = 1e12
@@ -119,3 +120,25 @@ def _columns(table: pa.Table, codes: dict[str, dict[str, int]], where: str) -> d
             ) from None
         columns[name] = np.array(numbers, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
     return columns
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Raw tables (column name -> values), the summary, and whether the run is complete.
+
+    ``memory`` is the table of who held KV memory, None if that was not recorded. ``about`` is what
+    its manifest says besides.
+    """
+
+    requests: dict[str, Any]
+    programs: dict[str, Any]
+    service: Mapping[str, Any]
+    summary: dict[str, Any]
+    complete: bool
+    memory: dict[str, Any] | None = None
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def tables(self) -> dict[str, Mapping[str, Any]]:
+        """Return the tables by the names under which they are saved."""
+        tables = {"requests": self.requests, "programs": self.programs, "service": self.service}
+        return tables if self.memory is None else {**tables, MEMORY_TABLE: self.memory}

@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairbench.config import ExperimentSpec, to_toml
-from fairbench.errors import DataError, RunFailed, UsageError
-from fairbench.errors.printable import printable, printable_lines
+from fairbench.errors import DataError, RunFailed, UsageError, printable, printable_lines
 from fairbench.files.json_text import json_file
 from fairbench.files.reader import MissingFile
-from fairbench.metrics.arrow import to_arrow
-from fairbench.metrics.tables import FiledColumns
+from fairbench.metrics.tables import FiledColumns, to_arrow
 from fairbench.results.directories import fresh_directory, made, naming, renamed_to_fresh
 from fairbench.results.grid import cluster_name, scheduler_name
 

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from fairbench.errors import DataError, UsageError
 from fairbench.errors.validation import explain
 from fairbench.metrics.catalogue import CATALOGUE, chosen_metrics
-from fairbench.metrics.chosen_percentiles import chosen_percentiles
 from fairbench.metrics.metric import Kind, Metric, Of, Presence
+from fairbench.metrics.shown_percentiles import chosen_percentiles
 
 Number = float | None
 Count = Annotated[int, Field(lt=2**63)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fairbench.files.cells import is_blank, is_missing, number_of
+from fairbench.files.times import is_blank, is_missing, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, Flags, Floats
 from fairbench.results.run_tables import MAX_COUNT, MAX_WORKER
 from fairbench.score.columns import Columns, is_missing_cell

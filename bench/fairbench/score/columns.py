@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
-from fairbench.errors import DataError, UsageError
-from fairbench.errors.printable import printable
-from fairbench.files.cells import is_blank, is_missing, number_of
+from fairbench.errors import DataError, UsageError, printable
 from fairbench.files.column_names import NAMES, plain
+from fairbench.files.times import is_blank, is_missing, number_of
 from fairbench.score.files import Object
 from fairbench.score.layout import LAST, OPTIONAL, PLAIN, TIMES, Layout, Shape, common, inner
 

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import DataError
 from fairbench.files.csv_text import csv_rows
-from fairbench.files.json_text import json_objects
+from fairbench.files.json_text import Kind, json_objects, kind_of, listed
 from fairbench.files.parquet import read_parquet
 from fairbench.files.reader import Memory
-from fairbench.files.records import Kind, kind_of, listed
 
 if TYPE_CHECKING:
     import pyarrow as pa

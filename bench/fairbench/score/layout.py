@@ -22,8 +22,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.errors.printable import printable
+from fairbench.errors import DataError, UsageError, printable, unknown_name
 from fairbench.files.column_names import nearest, recognised, split_unit
 from fairbench.score.files import Object
 from fairbench.score.tools import TOOLS, tool

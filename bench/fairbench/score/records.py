@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fairbench.errors import DataError, UsageError
-from fairbench.errors.printable import printable
+from fairbench.errors import DataError, UsageError, printable
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fairbench.errors import DataError, unknown_name
-from fairbench.files.cells import is_missing, number_of
 from fairbench.files.column_names import plain
+from fairbench.files.times import is_missing, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
 
 UNSAID = -1

@@ -62,7 +62,7 @@ def score_run(
 def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, str]:
     """Return the theorem's bound for the run, or None with the reason."""
     from fairbench.config.resolve import read_spec
-    from fairbench.results.facts import cluster_bound
+    from fairbench.results.run_facts import cluster_bound
     from fairbench.results.store import EXPERIMENT
     from fairbench.schedulers.registry import build_local, build_router
 
@@ -75,9 +75,8 @@ def _bound(path: Path, stored: Mapping[str, Any]) -> tuple[ServiceBound | None, 
 
 def _keep_what_was_measured(scored: dict[str, Any], stored: Mapping[str, Any]) -> None:
     """Keep the stored values that the tables lack: token gaps, failures and queueing."""
-    from fairbench.metrics.catalogue import needing
+    from fairbench.metrics.catalogue import forget, needing
     from fairbench.metrics.metric import Needs
-    from fairbench.metrics.notes import forget
 
     scored["failed"], scored["refused"] = stored["failed"], stored["refused"]
     for key in [key for key in scored if key.endswith("_itl_ms")]:

@@ -9,8 +9,7 @@ import numpy as np
 
 from fairbench.errors import DataError
 from fairbench.errors.validation import shortened
-from fairbench.files.cells import is_missing, number_of
-from fairbench.files.times import UNITS, nanoseconds, unit_of
+from fairbench.files.times import UNITS, is_missing, nanoseconds, number_of, unit_of
 from fairbench.metrics.records import Flags, Floats
 from fairbench.score.columns import Column
 

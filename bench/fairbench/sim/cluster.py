@@ -20,9 +20,9 @@ from fairbench.sim.records.columns import Columns
 from fairbench.sim.records.service_log import RequestLog
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
 from fairbench.sim.tasks import Callback, run
+from fairbench.workloads.plan import User
 from fairbench.workloads.programs.base import Job
 from fairbench.workloads.reactions import Ended, Reaction
-from fairbench.workloads.users import User
 
 if TYPE_CHECKING:
     from fairbench.sim.ingress import Ingress

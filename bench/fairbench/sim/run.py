@@ -14,14 +14,19 @@ from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.costs import ProfileCosts
-from fairbench.hardware.timing import TimingProfile, slowed
-from fairbench.hardware.timing_error import TimingParams, perturbed
+from fairbench.hardware.timing import TimingParams, TimingProfile, perturbed, slowed
 from fairbench.metrics.records import Facts
 from fairbench.metrics.tables import Tables
-from fairbench.results.facts import cluster_bound
 from fairbench.results.header import run_header
-from fairbench.results.run_facts import costs_of, fit_limits, lone_step, metrics_of, run_facts
-from fairbench.results.run_result import RunResult
+from fairbench.results.run_facts import (
+    cluster_bound,
+    costs_of,
+    fit_limits,
+    lone_step,
+    metrics_of,
+    run_facts,
+)
+from fairbench.results.run_tables import RunResult
 from fairbench.schedulers.gateway.params import DEMOTE, admission_params
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local
@@ -44,10 +49,10 @@ from fairbench.workloads.plan import (
     made_ahead,
     program_stream,
     tenant_paths_of,
+    users_of,
     weights_of,
 )
 from fairbench.workloads.reactions import REACTIONS
-from fairbench.workloads.users import users_of
 
 if TYPE_CHECKING:
     from fairbench.workloads.datasets import Source

@@ -4,20 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import nan
+from math import isfinite, nan
 from typing import Any
 
 from fairbench.config.backend import AS_SERVED, NO_PROFILE
-from fairbench.config.backend_names import SIM
+from fairbench.config.flags.texts import SIM
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import UsageError
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Display
-from fairbench.metrics.tail import shown_client_tail, shown_tail
+from fairbench.metrics.shown_percentiles import shown_client_tail, shown_tail
 from fairbench.report.numbers import UNDEFINED, number
 from fairbench.results.store import EXPERIMENT, StoredRun, Summary
-from fairbench.validate.pair import Pair
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A number of both sides; NaN if a side has none."""
+
+    simulated: float
+    measured: float
+
+    @property
+    def error_pct(self) -> float | None:
+        """The error in percent of the measured value; None if undefined."""
+        if self.simulated == self.measured:
+            return 0.0
+        if not self.measured or not isfinite(self.simulated - self.measured):
+            return None
+        return 100 * (self.simulated / self.measured - 1)
+
+    def within(self, percent: float) -> bool:
+        """Return whether the error is defined and at most ``percent`` in either direction."""
+        return self.error_pct is not None and abs(self.error_pct) <= percent
+
+    def as_dict(self) -> dict[str, float | None]:
+        """Return the pair as JSON types; undefined is null."""
+        simulated, measured = (x if isfinite(x) else None for x in (self.simulated, self.measured))
+        return {"simulated": simulated, "measured": measured, "error_pct": self.error_pct}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, isnan
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fairbench.errors import UsageError
-from fairbench.targets import laid_over, parse_targets
+from fairbench.targets import Targets, laid_over, named_targets, parse_targets
 from fairbench.tenants import owner_of
-from fairbench.workloads.client_targets import class_of_client, client_targets
 from fairbench.workloads.disguise import Disguise
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
-from fairbench.workloads.presence import Presence
-from fairbench.workloads.program_params import Value, make_params
+from fairbench.workloads.programs import Value, make_params
 from fairbench.workloads.shape import Misbehaving, Other, Scenario
-from fairbench.workloads.sizes import multiples
-from fairbench.workloads.table import Group
+from fairbench.workloads.table import Group, Presence, multiples
 from fairbench.workloads.traffic.closed import ClosedArrivals
 from fairbench.workloads.traffic.source import Load
+
+if TYPE_CHECKING:
+    from fairbench.workloads.model import WorkloadSpec
+
 
 Number = TypeVar("Number", int, float)
 
@@ -236,3 +237,32 @@ def _positive(field: str, value: Number, *, infinite: bool = False) -> Number:
     if isnan(value) or value <= 0 or (value == inf and not infinite):
         raise UsageError(f"{field} = {value}: must be above 0" + (" or inf" if infinite else ""))
     return value
+
+
+def class_of_client(spec: WorkloadSpec) -> dict[str, str]:
+    """Return the class of each client that belongs to a class."""
+    classes = spec.classes or {}
+    return {client: name for name, one in classes.items() for client in one.clients}
+
+
+def client_targets(
+    spec: WorkloadSpec, given: Mapping[str, str], names: Sequence[str]
+) -> dict[str, Targets]:
+    """Return the targets of each client of a run, by name.
+
+    Each latency is taken from ``given`` (``named_targets``) first, then from the client's class,
+    then from the workload. Raises UsageError.
+
+    Args:
+        spec: Workload with its classes and targets.
+        given: Targets that the user chose, such as ``NAME.ttft`` -> time.
+        names: Names of the run's clients.
+    """
+    classes = class_of_client(spec)
+    for_all = parse_targets(spec.targets or {}, "targets")
+    of_class = {
+        name: laid_over(for_all, parse_targets(one.targets, f"classes.{name}.targets"))
+        for name, one in (spec.classes or {}).items()
+    }
+    usual = {name: of_class.get(classes.get(name, ""), for_all) for name in names}
+    return named_targets(given, names, classes, usual)

@@ -9,12 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fairbench.errors import DataError, UsageError
+from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.csv_text import csv_rows
 from fairbench.files.json_text import json_file, json_lines
 from fairbench.streams import stream
-from fairbench.workloads.hub import HUB_PREFIX, hub_records
-from fairbench.workloads.items import Item
+from fairbench.workloads.programs.base import Item
 from fairbench.workloads.programs.judge import Judge
 from fairbench.workloads.programs.long_qa import LongQA
 from fairbench.workloads.programs.tool_use import ToolUse
@@ -202,3 +201,40 @@ def _jsonl_records(path: str) -> Iterator[tuple[str, Any]]:
     shown = _shown(path)
     for where, record in json_lines(Path(path), shown):
         yield where.removeprefix(f"{shown}, "), record
+
+
+HUB_PREFIX = "hf:"
+INSTALL = 'pip install ".[hub]"'
+
+# Dataset -> (configuration, split). All are read by fairbench.workloads.schemas.
+HUB_DATASETS: dict[str, tuple[str | None, str]] = {
+    "bigai-nlco/LooGLE": ("longdep_qa", "test"),
+    "openai/gsm8k": ("main", "train"),
+    "lmsys/chatbot_arena_conversations": (None, "train"),
+}
+
+
+def hub_records(ref: str) -> Iterator[tuple[str, Any]]:
+    """Yield (location, record) for each row of ``hf:OWNER/NAME``.
+
+    Raises UsageError, one line: unknown dataset, package not installed, or not reachable.
+    """
+    name = ref.removeprefix(HUB_PREFIX)
+    if name not in HUB_DATASETS:
+        raise unknown_name("hub dataset", name, HUB_DATASETS)
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise UsageError(
+            f"{ref} needs the package datasets: in a clone of fairbench, {INSTALL}"
+        ) from None
+    configuration, split = HUB_DATASETS[name]
+    try:
+        rows = load_dataset(name, configuration, split=split)
+    except Exception as error:  # whatever the network and the hub come up with
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UsageError(
+            f"{ref}: cannot be loaded: {reason}. Check the network, log in to the hub "
+            f"if the data set is gated, and install the package: {INSTALL}"
+        ) from None
+    return ((f"row {number}", row) for number, row in enumerate(rows, start=1))

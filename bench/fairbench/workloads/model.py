@@ -2,12 +2,159 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Self
 
 from pydantic import model_validator
 
-from fairbench.workloads.consistency import check_workload
-from fairbench.workloads.shape import Workload
+from fairbench.errors import UsageError, unknown_name
+from fairbench.targets import parse_targets
+from fairbench.tenants import with_tenants
+from fairbench.workloads.programs import make_params, program_class
+from fairbench.workloads.shape import CALM, Arrivals, Misbehaving, Scenario, Workload
+from fairbench.workloads.table import Group, Sizes, multiples
+
+
+def check_workload(spec: Workload) -> None:
+    """Raise ValueError, one line that names the key, if values do not fit together."""
+    if spec.warmup_s >= spec.duration_s:
+        raise ValueError(f"warmup_s = {spec.warmup_s}: must be below duration_s")
+    try:
+        program_class(spec.program)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    _check_client_names(spec)
+    names = spec.name_clients(spec.clients)
+    _check_clients_in("client_weights", spec, with_tenants(names))
+    _check_clients_in("client_owners", spec, names)
+    _check_targets(spec)
+    _check_arrivals(spec, "arrivals", spec.arrivals)
+    make_params(spec.program, spec.params, "params")
+    for name, scenario in spec.scenarios.items():
+        _check_scenario(spec, name, scenario)
+
+
+def _check_arrivals(spec: Workload, where: str, arrivals: Arrivals | None) -> None:
+    try:
+        spec.traffic(arrivals)
+    except UsageError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _check_client_names(spec: Workload) -> None:
+    named = spec.client_names or ()
+    if len(named) > spec.clients:
+        raise ValueError(
+            f"client_names: has {len(named)} names, and must have one for each of clients = "
+            f"{spec.clients}"
+        )
+    for name in named:
+        if named.count(name) > 1:
+            raise ValueError(f"client_names: {name!r} is listed twice")
+
+
+def _check_clients_in(key: str, spec: Workload, names: Sequence[str]) -> None:
+    for name in getattr(spec, key) or ():
+        if name not in names:
+            raise ValueError(str(unknown_name(f"client in {key}", name, names)))
+
+
+def _check_targets(spec: Workload) -> None:
+    names = spec.name_clients(spec.clients)
+    members: set[str] = set()
+    try:
+        parse_targets(spec.targets or {}, "targets")
+        for name, one in (spec.classes or {}).items():
+            parse_targets(one.targets, f"classes.{name}.targets")
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    for name, one in (spec.classes or {}).items():
+        if name in names:
+            raise ValueError(
+                f"classes.{name}: this is the name of a client; give the class another name"
+            )
+        for client in one.clients:
+            if client not in names:
+                raise ValueError(str(unknown_name(f"client in classes.{name}", client, names)))
+            if client in members:
+                raise ValueError(f"classes.{name}.clients: {client!r} is listed twice")
+            members.add(client)
+
+
+def _check_scenario(spec: Workload, name: str, scenario: Scenario) -> None:
+    where = f"scenarios.{name}"
+    if name == CALM and scenario.misbehaving:
+        raise ValueError(
+            f"{where}.misbehaving: not allowed in scenario {CALM!r}, in which every client is "
+            "well-behaved"
+        )
+    make_params(spec.program, {**spec.params, **scenario.params}, f"{where}.params")
+    others = scenario.others or ()
+    count = scenario.clients or spec.clients
+    if count > spec.clients:
+        raise ValueError(f"{where}.clients = {count}: must be at most clients = {spec.clients}")
+    misbehaving = _numbers(f"{where}.misbehaving", scenario.misbehaving, count)
+    for both in misbehaving & _numbers(f"{where}.others", others, count):
+        raise ValueError(f"{where}.others: client {both} is also in misbehaving; list it only once")
+    plain = count - sum(len(one.numbers) for one in (*scenario.misbehaving, *others))
+    _check_sizes(f"{where}.sizes", scenario.sizes, plain)
+    for wrong in scenario.misbehaving:
+        _check_padding(f"{where}.misbehaving", wrong, count)
+        _check_claims(f"{where}.misbehaving", wrong)
+        merged = {**spec.params, **scenario.params, **wrong.params}
+        make_params(spec.program, merged, f"{where}.misbehaving.params")
+        _check_arrivals(spec, f"{where}.misbehaving.arrivals", wrong.arrivals)
+    for other in others:
+        try:
+            make_params(other.program, other.params, f"{where}.others.params")
+        except UsageError as error:
+            raise ValueError(f"{where}.others: {error}") from None
+        _check_arrivals(spec, f"{where}.others.arrivals", other.arrivals)
+        _check_sizes(f"{where}.others.sizes", other.sizes, len(other.numbers))
+
+
+def _check_padding(where: str, wrong: Misbehaving, count: int) -> None:
+    for key in ("padding_of", "padding_fresh", "keep_alive"):
+        if getattr(wrong, key) is not None and wrong.padding_tokens is None:
+            raise ValueError(f"{where}.{key}: needs padding_tokens, the length of the padding")
+    whose, where = wrong.padding_of, f"{where}.padding_of"
+    if whose is None:
+        return
+    if whose in wrong.numbers:
+        raise ValueError(
+            f"{where} = {whose}: must be a client that is not in the same misbehaving table"
+        )
+    if whose >= count:
+        raise ValueError(f"{where} = {whose}: must be below clients = {count}")
+
+
+def _check_claims(where: str, wrong: Misbehaving) -> None:
+    try:
+        parse_targets(wrong.targets or {}, f"{where}.targets")
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+def _check_sizes(where: str, sizes: Sizes | None, count: int) -> None:
+    try:
+        multiples(sizes, count)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _numbers(where: str, groups: Sequence[Group], count: int) -> set[int]:
+    """Return the numbers of the clients in some groups. Raises ValueError for repetitions."""
+    found: set[int] = set()
+    for group in groups:
+        if not found.isdisjoint(group.numbers):
+            raise ValueError(f"{where}: a client is listed twice")
+        if group.numbers[-1] >= count:
+            beyond = "client" if len(group.numbers) == 1 else "client + count - 1"
+            raise ValueError(
+                f"{where}.{beyond} = {group.numbers[-1]}: must be below clients = {count}"
+            )
+        found.update(group.numbers)
+    return found
 
 
 class WorkloadSpec(Workload):

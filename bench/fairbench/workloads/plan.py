@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
@@ -13,10 +13,11 @@ from fairbench.streams import stream
 from fairbench.targets import NO_TARGETS, Targets
 from fairbench.tenants import named_below
 from fairbench.workloads.disguise import Disguise, latest
-from fairbench.workloads.items import Item
-from fairbench.workloads.presence import Presence
 from fairbench.workloads.programs import program_class
-from fairbench.workloads.programs.base import Job, Program
+from fairbench.workloads.programs.base import Item, Job, Program
+from fairbench.workloads.sampling import sample_gap
+from fairbench.workloads.table import Presence
+from fairbench.workloads.traffic.closed import ClosedArrivals
 from fairbench.workloads.traffic.source import Arrival, ArrivalSource
 
 PROGRAMS_PER_CLIENT = 10**7
@@ -162,3 +163,63 @@ def _arrivals(plan: ClientPlan, seed: int) -> Iterator[Arrival]:
 
 def _arrival_stream(plan: ClientPlan, seed: int) -> random.Random:
     return stream(seed, f"{plan.client}/arrivals")
+
+
+LEAST_GAP_S = 0.01  # between two beginnings: a refused program ends at once
+
+
+def users_of(plan: ClientPlan, *, seed: int, source: ItemSource | None = None) -> tuple[User, ...]:
+    """Return the users of a client with closed-loop arrivals; none for other clients.
+
+    Args:
+        plan: Client whose users are returned.
+        seed: Seed of the run.
+        source: Real input of programs, or None for sampled lengths.
+    """
+    if not isinstance(plan.arrivals, ClosedArrivals):
+        return ()
+    return tuple(
+        User(plan, plan.arrivals, number, seed, source) for number in range(plan.arrivals.users)
+    )
+
+
+class User:
+    """A closed-loop user, who runs every n-th program of the client.
+
+    Before each program, also the first, the user thinks and waits until the client is present.
+    """
+
+    def __init__(
+        self,
+        plan: ClientPlan,
+        loop: ClosedArrivals,
+        number: int,
+        seed: int,
+        source: ItemSource | None,
+    ) -> None:
+        self._plan, self._loop, self._seed, self._source = plan, loop, seed, source
+        self._numbers = count(number, loop.users)
+        self._rng = stream(seed, f"{plan.client}/user-{number}")
+        self._last_s = -inf
+        self._present = (0.0, inf)
+        self._later: Iterator[tuple[float, float]] = iter(())
+        if plan.presence is not None:
+            self._later = plan.presence.intervals(stream(seed, f"{plan.client}/presence"))
+            self._present = next(self._later)
+
+    def next(self, now_s: float) -> ProgramArrival | None:
+        """Return the user's next program and its start time, None if there is none."""
+        ready_s = now_s + sample_gap(self._rng, self._loop.think_s)
+        at_s = self._there(max(ready_s, self._last_s + LEAST_GAP_S))
+        if at_s >= self._loop.until_s:
+            return None
+        self._last_s = at_s
+        program = nth_program(self._plan, self._seed, next(self._numbers), self._source)
+        return ProgramArrival(at_s, program)
+
+    def _there(self, at_s: float) -> float:
+        while at_s >= self._present[1]:
+            self._present = next(self._later, (inf, inf))
+            if self._present[0] == inf:
+                return inf
+        return max(at_s, self._present[0])

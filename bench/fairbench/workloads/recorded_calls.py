@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fairbench.core import Prompt
-from fairbench.workloads.items import Item
+from fairbench.workloads.programs.base import Item
 
 
 class Call(NamedTuple):

@@ -15,11 +15,9 @@ from fairbench.errors.validation import explain
 from fairbench.files.toml_text import read_toml
 from fairbench.workloads.inherit import bundled, file_of, is_path, rebased
 from fairbench.workloads.model import WorkloadSpec
-from fairbench.workloads.presence import Presence
-from fairbench.workloads.program_params import make_params
-from fairbench.workloads.programs import program_class
+from fairbench.workloads.programs import make_params, program_class
 from fairbench.workloads.shape import Arrivals, Machine, Misbehaving, Other, Scenario, ServiceClass
-from fairbench.workloads.sizes import Sizes
+from fairbench.workloads.table import Presence, Sizes
 
 _MISBEHAVING = "misbehaving."
 

@@ -8,13 +8,12 @@ from dataclasses import asdict, fields, replace
 from math import floor
 from pathlib import Path
 
-from fairbench.errors import UsageError, unknown_name
-from fairbench.errors.printable import printable
+from fairbench.errors import UsageError, printable, unknown_name
 from fairbench.workloads.model import WorkloadSpec
-from fairbench.workloads.program_params import Value
+from fairbench.workloads.programs import Value
 from fairbench.workloads.shape import MAX_NAME, Arrivals, Misbehaving, Scenario
+from fairbench.workloads.traces.format import Trace
 from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, read_trace
-from fairbench.workloads.traces.trace import Trace
 from fairbench.workloads.traffic.replay import Replay
 
 KIND = "replay"  # of arrivals and of programs

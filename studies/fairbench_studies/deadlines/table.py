@@ -21,8 +21,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 
 from fairbench.config import ExperimentSpec, identity
-from fairbench.config.sweep import read_sweep
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import points, read_sweep
 from fairbench.results.store import runs_in
 from fairbench_studies.kit.rows import ROOT, write_rows
 

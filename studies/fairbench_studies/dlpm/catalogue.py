@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.config.preset import read_preset
-from fairbench.config.sweep import overridden, read_sweep, sweep_names
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import overridden, points, read_sweep, sweep_names
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.figures.style import check_drawable, paper_style
 from fairbench.results.comparison import SchedulerResults, compare_sweep

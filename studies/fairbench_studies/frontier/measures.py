@@ -9,10 +9,16 @@ from math import nan
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fairbench.metrics.client_samples import samples
-from fairbench.metrics.latency import Percentile, Sample, mean_percentile, percentile, pooled
+from fairbench.metrics.latency import (
+    Percentile,
+    Sample,
+    mean_percentile,
+    percentile,
+    pooled,
+    samples,
+)
 from fairbench.metrics.records import Window
-from fairbench.results.comparison_summary import compared_summary
+from fairbench.results.comparison import compared_summary
 from fairbench.results.run_facts import stored_facts
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import StoredRun

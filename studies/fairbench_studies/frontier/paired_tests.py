@@ -12,7 +12,7 @@ from math import exp, inf, isfinite, log, nan, sqrt
 from statistics import fmean, variance
 from typing import NamedTuple
 
-from fairbench.results.student_t import quantile, two_sided_p
+from fairbench.results.intervals import quantile, two_sided_p
 
 Gains = Mapping[Hashable, Sequence[float]]
 """Configuration -> values, one per seed."""

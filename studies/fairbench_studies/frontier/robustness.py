@@ -20,8 +20,7 @@ from typing import Any
 
 from fairbench.config import identity
 from fairbench.config.spec import ExperimentSpec
-from fairbench.config.sweep import read_sweep
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import points, read_sweep
 from fairbench.results.store import StoredRun
 from fairbench.results.sweep_store import SweepStore
 from fairbench_studies.frontier.compare import Outcomes, gain

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec, identity
-from fairbench.config.sweep import Sweep, make_sweep
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import Sweep, make_sweep, points
 from fairbench.results.store import StoredRun
 from fairbench_studies.frontier.frozen import Cell, Configuration, Frozen
 from fairbench_studies.kit.store import Filling, filling

@@ -17,8 +17,7 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from fairbench.config import identity
-from fairbench.config.sweep import read_sweep
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import points, read_sweep
 from fairbench.results.sweep_store import SweepStore
 from fairbench_studies.frontier.frozen import frozen
 from fairbench_studies.kit.rows import ROOT, write_rows

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.sweep import Sweep, overridden, read_sweep
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import Sweep, overridden, points, read_sweep
 from fairbench.errors import UsageError
 from fairbench.execute.context import RunContext
 from fairbench.execute.sweep_jobs import FailedPoint, Job, jobs_left, run_jobs

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from math import floor
 
-from fairbench.metrics.tail import shown_tail
+from fairbench.metrics.shown_percentiles import shown_tail
 from fairbench_studies.kit.rows import Row
 
 

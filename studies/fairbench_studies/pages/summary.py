@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from fairbench.report import comparison_table, table
+from fairbench.report import comparison_table, run_table, table
 from fairbench.results.comparison import compare_sweep
 from fairbench.results.store import read_run
 from fairbench.results.sweep_store import SWEEP_FILE
@@ -17,7 +17,7 @@ def shown(folder: Path) -> RenderableType:
     """Return the comparison of a sweep, or the summary of a run."""
     if (folder / SWEEP_FILE).exists():
         return comparison_table.render(compare_sweep(folder), table.MAX_WIDTH)
-    return table.render(read_run(folder).summary, path=Path("results/runs") / folder.name)
+    return run_table.render(read_run(folder).summary, path=Path("results/runs") / folder.name)
 
 
 def main(folder: str, picture: str, command: str) -> None:

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from fairbench.core import Prompt, Request, Segment, prompt_tokens
 from fairbench.schedulers.registry import build_router
 from fairbench.streams import stream
-from fairbench.workloads.program_params import make_params
-from fairbench.workloads.programs import program_class
+from fairbench.workloads.programs import make_params, program_class
 from fairbench.workloads.spec import load_workload
 
 REQUESTS = 5000

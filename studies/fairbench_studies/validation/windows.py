@@ -21,7 +21,7 @@ import numpy as np
 
 from fairbench.core import ServiceWeights
 from fairbench.metrics.fairness import jain
-from fairbench.validate.pair import Pair
+from fairbench.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
 
 WEIGHTS = ServiceWeights()  # 1 and 2, as in VTC-artifact

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from fairbench.errors import UsageError
 from fairbench.streams import stream
 from fairbench.workloads.traffic import KINDS, traffic_kind
-from fairbench.workloads.traffic.paced import PacedArrivals
-from fairbench.workloads.traffic.pieces import Phase
+from fairbench.workloads.traffic.paced import PacedArrivals, Phase
 from fairbench.workloads.traffic.source import Load
 
 LOAD = Load(0, 2.0, 1.0, None, 100.0)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, TypedDict
 
-from fairbench.config.backend_names import SIM, STARTED
 from fairbench.config.flags.flag import (
     CLUSTER,
     COMMON,
@@ -21,7 +20,7 @@ from fairbench.config.flags.flag import (
     Flag,
     flags_of,
 )
-from fairbench.config.flags.texts import goodput_of, split_commas, weights_of
+from fairbench.config.flags.texts import SIM, STARTED, goodput_of, split_commas, weights_of
 from fairbench.config.flags.trace import TraceFlags
 from fairbench.hardware.engines import ENGINES
 

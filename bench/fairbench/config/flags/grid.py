@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from fairbench.config.backend_names import SIM, STARTED
 from fairbench.config.flags.experiment import EveryFlags, SeedFlags, SetupFlags
 from fairbench.config.flags.flag import (
     CLUSTER,
@@ -17,7 +16,7 @@ from fairbench.config.flags.flag import (
     Flag,
     flags_of,
 )
-from fairbench.config.flags.texts import values_of
+from fairbench.config.flags.texts import SIM, STARTED, values_of
 
 
 def _axis(help: str, panel: str, key: str, read: Callable[[str], Any] = str, **rest: Any) -> Flag:

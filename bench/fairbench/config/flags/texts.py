@@ -9,6 +9,10 @@ from typing import Any
 from fairbench.config.toml import parse_assignment
 from fairbench.errors import UsageError
 
+# The simulator, and the backends whose servers a run starts itself.
+SIM = "sim"
+STARTED = ("emulator", "sglang", "vllm")
+
 
 def split_commas(flag: str, text: str) -> list[str]:
     """Split a text at commas. Raises UsageError for an empty or a repeated word."""

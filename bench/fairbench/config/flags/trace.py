@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict
 
 from fairbench.config.flags.flag import WORKLOAD, Flag
 from fairbench.config.flags.texts import columns_of
-from fairbench.workloads.traces.names import AUTO, FIELDS, FORMATS
+from fairbench.workloads.traces.rows import AUTO, FIELDS, FORMATS
 
 
 class LogFlags(TypedDict, total=False):

@@ -12,8 +12,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
-from fairbench.errors import UsageError
-from fairbench.errors.printable import printable
+from fairbench.errors import UsageError, printable
 from fairbench.execute.on_ray.connection import connected
 from fairbench.live.launchers import probe
 from fairbench.live.processes import reaper

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairbench.figures.style import SeriesStyle, caption, log_x, log_y, panels, styles_of
 from fairbench.metrics.catalogue import CATALOGUE
-from fairbench.metrics.tail import shown_tail
+from fairbench.metrics.shown_percentiles import shown_tail
 from fairbench.report.heading import basis
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.contrast import seed_text
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 import numpy as np
 
-from fairbench.metrics.client_samples import samples
-from fairbench.metrics.latency import Sample, pooled
+from fairbench.metrics.latency import Sample, pooled, samples
 from fairbench.metrics.records import Floats, Window
 from fairbench.results.comparison import ComparedRun
 from fairbench.results.run_facts import stored_facts

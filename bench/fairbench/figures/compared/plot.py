@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.figures.compared.draw import KINDS, distribution
 from fairbench.figures.style import check_drawable, paper_style, save
-from fairbench.results.comparison import SchedulerResults
+from fairbench.metrics.metric import Column
+from fairbench.report.comparison_table import (
+    bounded,
+    comparison_columns,
+    ends_of,
+    of_several_seeds,
+    provenance,
+)
+from fairbench.report.numbers import UNDEFINED
+from fairbench.results.comparison import SchedulerResults, runs_below
 from fairbench.results.contrast import Side, sides_of
 from fairbench.results.intervals import combine
-from fairbench.results.reading import runs_below
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,3 +92,51 @@ def write_pictures(
 
 def _have_latencies(cells: Sequence[SchedulerResults]) -> bool:
     return any(distribution(cell) is not None for cell in cells)
+
+
+SPECIAL = {
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    ">": "$>$",
+    "<": "$<$",
+}
+
+
+def latex_table(cells: list[SchedulerResults]) -> str:
+    """Return a ``tabular`` of the compared metrics, with 95% intervals in brackets."""
+    columns = [one for one in comparison_columns(cells) if _known(cells, one)]
+    head = " & ".join(["", *(escaped(column.title) for column in columns)])
+    lines = [
+        f"% {provenance(cells)}",
+        rf"\begin{{tabular}}{{l{'r' * len(columns)}}}",
+        r"\toprule",
+        rf"{head} \\",
+    ]
+    for place, here in groupby(cells, lambda cell: cell.place):
+        lines += [r"\midrule", rf"\multicolumn{{{len(columns) + 1}}}{{l}}{{{escaped(place)}}} \\"]
+        for cell in here:
+            texts = [escaped(cell.scheduler), *(_cell(cell, one) for one in columns)]
+            lines.append(rf"{' & '.join(texts)} \\")
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    if of_several_seeds(cells):
+        lines.append("% brackets: 95% intervals of the means")
+    return "\n".join(lines) + "\n"
+
+
+def _known(cells: list[SchedulerResults], column: Column) -> bool:
+    return any(cell.combined.get(column.key) is not None for cell in cells)
+
+
+def _cell(cell: SchedulerResults, column: Column) -> str:
+    found = cell.combined.get(column.key)
+    if found is None:
+        return UNDEFINED
+    ends = ends_of(found, column, len(cell.combined["seeds"])).replace("-", "--")
+    return escaped(bounded(found, column)) + (rf" [{escaped(ends)}]" if ends else "")
+
+
+def escaped(text: str) -> str:
+    """Return text in which LaTeX's special characters are escaped."""
+    return "".join(SPECIAL.get(letter, letter) for letter in text)

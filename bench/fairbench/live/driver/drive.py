@@ -24,9 +24,8 @@ from fairbench.live.driver.target import Target
 from fairbench.live.records import Journal, RequestRecord
 from fairbench.live.requirements import allow_many_connections
 from fairbench.workloads.datasets import load_source
-from fairbench.workloads.plan import last_arrival_s, program_stream
+from fairbench.workloads.plan import User, last_arrival_s, program_stream, users_of
 from fairbench.workloads.programs.base import Job
-from fairbench.workloads.users import User, users_of
 
 _Room: TypeAlias = AbstractAsyncContextManager[None]
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from fairbench.errors import RunFailed, UsageError
-from fairbench.errors.printable import printable
+from fairbench.errors import RunFailed, UsageError, printable
 from fairbench.live.launchers import probe
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes import reaper

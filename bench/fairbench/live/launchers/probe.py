@@ -16,8 +16,7 @@ from typing import Any
 from fairbench.errors import UsageError
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.addresses import free_ports
-from fairbench.results.environment import environment
-from fairbench.results.manifest import library_version
+from fairbench.results.manifest import environment, library_version
 
 OWN_CODE = "fairbench"  # the key by which ``environment`` has the version of our own code
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairbench.errors import RunFailed
-from fairbench.errors.printable import printable
+from fairbench.errors import RunFailed, printable
 from fairbench.live.processes.http import answers
 from fairbench.live.processes.process import HERE, Place
 

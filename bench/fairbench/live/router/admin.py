@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from fairbench.errors import UsageError
-from fairbench.files.secret import is_key
+from fairbench.files.reader import is_key
 from fairbench.live.json_errors import errors_as_json
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.live.router.encodings import check_plain

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from aiohttp import ClientSession
 
+from fairbench.config.cluster import served_routers
 from fairbench.config.gateway import (
     CLIENT_LIMITS,
     CLIENT_RESERVE,
@@ -19,7 +20,6 @@ from fairbench.config.gateway import (
     SERVED_OUTPUTS,
     admission_profile,
 )
-from fairbench.config.routers import served_routers
 from fairbench.hardware.costs import ProfileCosts
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.background import Work

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError, UsageError
-from fairbench.files.secret import is_key, read_key
+from fairbench.files.reader import is_key, read_key
 from fairbench.files.toml_text import read_toml
 from fairbench.live.router.identity import is_name
 from fairbench.live.router.quotas import REQUESTS, TOKENS, Quota

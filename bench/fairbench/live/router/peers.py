@@ -19,7 +19,7 @@ from secrets import token_hex
 import msgspec
 from aiohttp import ClientError, ClientSession, web
 
-from fairbench.config.routers import served_routers
+from fairbench.config.cluster import served_routers
 from fairbench.errors import UsageError
 from fairbench.live.router.background import Work
 from fairbench.live.router.config import RouterConfig

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.files.secret import is_key
+from fairbench.files.reader import is_key
 from fairbench.files.toml_text import read_toml
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 

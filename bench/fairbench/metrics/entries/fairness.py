@@ -1,19 +1,81 @@
-"""Metrics of fairness: shares of clients, and differences in service between two clients."""
+"""Metrics of service and fairness: tokens of the cluster and its clients, shares, and gaps."""
 
 from __future__ import annotations
 
-from fairbench.metrics.metric import ALWAYS, CLIENT, LESS, MORE, Display, Form, Metric, Needs, Shown
-from fairbench.metrics.reasons import (
+from fairbench.metrics.contention import lone_tpot_ratio
+from fairbench.metrics.metric import (
+    ALWAYS,
+    BOTH,
+    CLIENT,
     EMPTY_WINDOW,
+    IN_REPORTS,
+    LESS,
+    MORE,
     NO_BOUND,
     NO_DEMAND,
     NO_SERVICE,
     NO_TENANTS,
+    NO_TIME,
     NOT_ALL_ACTIVE,
     TOO_FEW_REQUESTS,
+    Display,
+    Form,
+    Kind,
+    Metric,
+    Needs,
+    Shown,
 )
+from fairbench.metrics.stretches import gpu_time, gpu_time_of_clients, outside_fit_ratio
 
-METRICS = (
+SERVICE = (
+    Metric("service_rate_tok_s", "service", unit="tok/s", better=MORE, of=BOTH,
+        undefined=EMPTY_WINDOW, presence=ALWAYS,
+        shown=(Shown(Display.CLIENTS, 1),
+            Shown(Display.HEADLINES, 4, heading="service", form=Form.WHOLE,
+                note="input + 2 x output tok/s"),
+            Shown(Display.COMPARISON, 3), Shown(Display.COMPARED_CLIENTS, 1),
+            Shown(Display.REPEATS, 1), Shown(Display.SEEDS, 4, form=Form.WHOLE),
+            Shown(Display.REPEATED_CLIENTS, 1), Shown(Display.LIVE, 1),
+            Shown(Display.LIVE_CLIENTS, 1))),
+    Metric("cache_hit_rate", "cache hit", column="cache\nhit", better=MORE, of=BOTH,
+        form=Form.PERCENT, most=1.0, undefined="no request was admitted",
+        needs=frozenset({Needs.CACHED}), presence=ALWAYS,
+        shown=(Shown(Display.CLIENTS, 8, dropped=4), Shown(Display.COMPARED_CLIENTS, 7),
+            Shown(Display.REPEATS, 4), Shown(Display.REPEATED_CLIENTS, 6),
+            Shown(Display.LIVE, 5))),
+    Metric("actual_service_tok_s", "computed service", column="computed\ntok/s", unit="tok/s",
+        better=MORE, of=BOTH, undefined=EMPTY_WINDOW, needs=frozenset({Needs.CACHED}),
+        presence=ALWAYS,
+        shown=(Shown(Display.CLIENTS, 3, dropped=1), Shown(Display.REPEATS, 2),
+            Shown(Display.REPEATED_CLIENTS, 2))),
+    Metric("useful_service_tok_s", "useful service", column="useful\ntok/s", unit="tok/s",
+        better=MORE, of=CLIENT, undefined=EMPTY_WINDOW,
+        shown=(Shown(Display.CLIENTS, 2, dropped=1),)),
+    Metric("output_rate_tok_s", "output", unit="tok/s", better=MORE, undefined=EMPTY_WINDOW,
+        shown=(Shown(Display.REPEATS, 3), Shown(Display.LIVE, 2))),
+    Metric("extend_rate_tok_s", "computed input", unit="tok/s", undefined=EMPTY_WINDOW,
+        needs=frozenset({Needs.CACHED}), shown=(Shown(Display.LIVE, 3),)),
+    Metric("extend_throughput", "computed input of the whole run", unit="tok/s",
+        undefined=NO_TIME, needs=frozenset({Needs.CACHED})),
+    Metric("queue_empty_share", "queues empty", form=Form.PERCENT, most=1.0,
+        undefined="the window is empty", presence=IN_REPORTS),
+    Metric("demand_limited", "limited by demand", kind=Kind.FLAG,
+        undefined="the run is old, and the server did not report admissions",
+        presence=IN_REPORTS),
+    Metric("gpu_s", "GPU time", column="GPU\ns", unit="s", of=BOTH, digits=1,
+        undefined="the run was not simulated, or its records are older than this metric",
+        compute=gpu_time, compute_clients=gpu_time_of_clients,
+        shown=(Shown(Display.CLIENTS, 11, dropped=-1),)),
+    Metric("outside_fit_ratio", "busy time outside the timing profile's fit", form=Form.PERCENT,
+        undefined="the run was not simulated, or the fitted range of its profile is unknown",
+        compute=outside_fit_ratio),
+    Metric("lone_tpot_ratio", "time per output token over that of a lone request",
+        undefined="the run was not simulated, or no request of the window made two tokens",
+        compute=lone_tpot_ratio),
+)  # fmt: skip
+
+
+FAIRNESS = (
     Metric("jain_index", "Jain index", better=MORE, form=Form.INDEX, most=1.0,
         undefined=NO_SERVICE, presence=ALWAYS,
         shown=(Shown(Display.REPEATS, 5), Shown(Display.LIVE, 6))),
@@ -78,3 +140,5 @@ METRICS = (
         of=CLIENT, form=Form.PERCENT, undefined=NO_TENANTS,
         shown=(Shown(Display.CLIENTS, 12, dropped=6),)),
 )  # fmt: skip
+
+METRICS = (*SERVICE, *FAIRNESS)

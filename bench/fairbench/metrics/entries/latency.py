@@ -1,4 +1,4 @@
-"""Metrics of latency: of requests, of programs, and of the sending of the load."""
+"""Metrics of a whole run: counts, rates, and latencies of requests and programs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,56 @@ from dataclasses import replace
 
 from fairbench.metrics.metric import (
     ALWAYS,
+    BOTH,
     CLIENT,
     COUNT,
     IN_REPORTS,
+    LATENCIES,
     LESS,
+    MORE,
+    NO_COHORT,
+    NO_TIME,
+    NO_VICTIM,
+    NOT_SENT,
     OPTIONAL,
+    STATISTICS,
     Display,
     Form,
     Metric,
     Shown,
 )
-from fairbench.metrics.reasons import LATENCIES, NO_COHORT, NO_VICTIM, NOT_SENT, STATISTICS
-from fairbench.metrics.tail import P95, P99, TAILS
+from fairbench.metrics.shown_percentiles import P95, P99, TAILS
+
+TOTALS = (
+    Metric("duration", "duration", unit="s", presence=ALWAYS),
+    Metric("num_programs", "programs made", kind=COUNT, presence=ALWAYS),
+    Metric("num_requests", "requests made", kind=COUNT, presence=ALWAYS),
+    Metric("completed", "requests completed", kind=COUNT, better=MORE, presence=ALWAYS),
+    Metric("demoted", "requests demoted by admission control", better=LESS,
+        of=BOTH, kind=COUNT),
+    Metric("failed", "requests failed", kind=COUNT, better=LESS, presence=ALWAYS),
+    Metric("refused", "requests refused", kind=COUNT, better=LESS, presence=ALWAYS),
+    Metric("unfinished", "requests unfinished", kind=COUNT, better=LESS, presence=ALWAYS),
+    Metric("total_input_tokens", "input of completed requests", kind=COUNT),
+    Metric("total_output_tokens", "output of completed requests", kind=COUNT, better=MORE),
+    Metric("request_throughput", "requests completed", unit="1/s", better=MORE,
+        undefined=NO_TIME, shown=(Shown(Display.LIVE, 4),)),
+    Metric("output_throughput", "output of completed requests", unit="tok/s", better=MORE,
+        undefined=NO_TIME, presence=ALWAYS),
+    *(
+        Metric(f"time_to_{part}pct_s", f"time to {part}% completion",
+            column=f"{part}% done\ns", unit="s", better=LESS,
+            undefined=f"fewer than {part}% of the programs that arrived by the window's end "
+            "finished",
+            shown=(Shown(Display.COMPARISON, 8, dropped=1),) if part == 90 else ())
+        for part in (50, 90, 100)
+    ),
+    Metric("window_start_s", "start of the window", unit="s", presence=IN_REPORTS),
+    Metric("window_end_s", "end of the window", unit="s", presence=IN_REPORTS),
+    Metric("programs", "programs", of=CLIENT, kind=COUNT, presence=ALWAYS,
+        shown=(Shown(Display.CLIENTS, 0, dropped=3),)),
+    Metric("requests", "requests", of=CLIENT, kind=COUNT),
+)  # fmt: skip
 
 
 def of_requests(statistic: str, latency: str) -> Metric:
@@ -60,7 +98,7 @@ CLIENT_P50 = Metric("p50_s", "P50", column="P50\ns", unit="s", better=LESS, of=C
     shown=(Shown(Display.CLIENTS, 5), Shown(Display.COMPARED_CLIENTS, 3),
         Shown(Display.REPEATED_CLIENTS, 4), Shown(Display.LIVE_CLIENTS, 2)))  # fmt: skip
 
-METRICS = (
+LATENCY = (
     *(of_requests(statistic, latency) for latency in LATENCIES for statistic in STATISTICS),
     VICTIM_P50,
     *(
@@ -93,3 +131,5 @@ METRICS = (
     ),
     Metric("held", "requests queued by a limit on concurrency", kind=COUNT),
 )  # fmt: skip
+
+METRICS = (*TOTALS, *LATENCY)

@@ -12,6 +12,8 @@ from fairbench.report.palette import SERIES
 WIDTH = 520
 LEFT, RIGHT = 58, 14
 LINE_PX = 1.8  # width of a series, as in the style sheet
+BELOW_PX = 44  # an axis with its label
+LEGEND_PX, PER_ROW = 18, 3  # a row of a legend, and its entries
 
 
 class Scale(NamedTuple):
@@ -95,6 +97,23 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
         kind: Class of the style sheet.
     """
     return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"/>'
+
+
+def legend_height(entries: int, per_row: int = PER_ROW) -> int:
+    """Return the height of a legend in pixels."""
+    return LEGEND_PX * -(-entries // per_row)
+
+
+def legend_place(number: int, per_row: int = PER_ROW, left: float = LEFT) -> tuple[float, float]:
+    """Return the position of an entry of a legend in pixels: its left end, and its middle.
+
+    Args:
+        number: Number of the entry, from 0.
+        per_row: Entries in a row.
+        left: Left end of the first entry, in pixels.
+    """
+    row, column = divmod(number, per_row)
+    return left + column * (WIDTH - left - RIGHT) / per_row, 10 + row * LEGEND_PX
 
 
 def colour(number: int) -> str:

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from fairbench.report.names import cut_middle
 from fairbench.report.pages.chart import (
+    BELOW_PX,
     LEFT,
+    PER_ROW,
     RIGHT,
     WIDTH,
     Scale,
@@ -15,14 +17,16 @@ from fairbench.report.pages.chart import (
     dashes,
     drawing,
     horizontal_axis,
+    legend_height,
+    legend_place,
     line,
     log_range,
     text,
     vertical_axis,
 )
 
-PLOT_PX, BELOW_PX = 200, 44
-LEGEND_PX, PER_ROW, LABEL_CHARACTERS = 18, 3, 14
+PLOT_PX = 200
+LABEL_CHARACTERS = 14
 LONG_PER_ROW, LONG_CHARACTERS = 2, 22  # of a legend with a longer label
 
 
@@ -52,8 +56,7 @@ def line_chart(
     """
     long = any(len(one.label) > LABEL_CHARACTERS for one in series)
     per_row = LONG_PER_ROW if long else PER_ROW
-    rows = -(-len(series) // per_row)
-    top = LEGEND_PX * rows + 24
+    top = legend_height(len(series), per_row) + 24
     bottom = top + PLOT_PX
     every_x = [x for one in series for x in one.x]
     low, high = log_range(every_x) if log_x else (0.0, max(every_x) or 1.0)
@@ -84,8 +87,7 @@ def _stroke(number: int) -> str:
 
 def _key(number: int, swatch: int, label: str, per_row: int) -> list[str]:
     """Return a legend entry."""
-    row, column = divmod(number, per_row)
-    x, y = LEFT + column * (WIDTH - LEFT - RIGHT) / per_row, 10 + row * LEGEND_PX
+    x, y = legend_place(number, per_row)
     most = LABEL_CHARACTERS if per_row == PER_ROW else LONG_CHARACTERS
     sample = line(x, y, x + 22, y, "series").replace('class="series"', _stroke(swatch))
     return [sample, text(x + 27, y + 4, cut_middle(label, most))]

@@ -1,12 +1,13 @@
-"""A chart of marks in two dimensions with their intervals, perhaps joined by lines."""
+"""Charts of marks: in two dimensions with their intervals, or on one scale, a row each."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fairbench.report.names import cut_middle
 from fairbench.report.pages.chart import (
+    BELOW_PX,
     LEFT,
     RIGHT,
     WIDTH,
@@ -15,6 +16,8 @@ from fairbench.report.pages.chart import (
     dashes,
     drawing,
     horizontal_axis,
+    legend_height,
+    legend_place,
     line,
     log_range,
     text,
@@ -22,8 +25,8 @@ from fairbench.report.pages.chart import (
 )
 from fairbench.report.palette import SERIES
 
-PLOT_PX, BELOW_PX = 220, 44
-LEGEND_PX, PER_ROW, LABEL_CHARACTERS = 18, 3, 15
+PLOT_PX = 220
+LABEL_CHARACTERS = 15
 MARGIN = 0.06  # of the range of x, free at both ends
 LEAST_RANGE = 0.2  # of the largest x, so that small differences look small
 LEAST_WHOLE = 3.0  # of an axis that counts: a narrower one would have ticks between counts
@@ -65,7 +68,7 @@ def point_chart(
         series: There is a point in one of them; with ``log_y`` every y is positive.
         whole_x: x counts something, so that ticks are whole numbers and x begins at 0.
     """
-    top = LEGEND_PX * -(-len(series) // PER_ROW) + 24
+    top = legend_height(len(series)) + 24
     bottom = top + PLOT_PX
     points = [point for one in series for point in one.points]
     across = Scale(*_x_range(points, whole_x=whole_x), LEFT, WIDTH - RIGHT)
@@ -124,6 +127,60 @@ def mark(x: float, y: float, series: int, *, hollow: bool = False, arrow: str = 
 
 def _key(number: int, one: PointSeries) -> list[str]:
     """Return an entry of the legend."""
-    row, column = divmod(number, PER_ROW)
-    x, y = LEFT + 6 + column * (WIDTH - LEFT - RIGHT) / PER_ROW, 10 + row * LEGEND_PX
-    return [mark(x, y, one.series), text(x + 11, y + 4, cut_middle(one.label, LABEL_CHARACTERS))]
+    x, y = legend_place(number)
+    return [
+        mark(x + 6, y, one.series),
+        text(x + 17, y + 4, cut_middle(one.label, LABEL_CHARACTERS)),
+    ]
+
+
+ROW_PX = 22
+LABELS_PX, ROW_CHARACTERS, KEY_CHARACTERS = 150, 16, 17
+ARROWS = {
+    ">": '<path d="M6 0H13M10-3L13 0L10 3"/>',
+    "<": '<path d="M-6 0H-13M-10-3L-13 0L-10 3"/>',
+}
+
+
+class Dot(NamedTuple):
+    """A positive value of one of ``palette.SERIES``; ``sign`` is ">" or "<" for a bound."""
+
+    series: int
+    value: float
+    sign: str = ""
+
+
+class DotRow(NamedTuple):
+    """A row of the chart and the marks in it."""
+
+    label: str
+    dots: Sequence[Dot]
+
+
+def dot_chart(
+    title: str, series: Mapping[str, int], rows: Sequence[DotRow], *, x_label: str, reference: float
+) -> str:
+    """Draw marks by row, and a line at ``reference``. A bound is an open mark with an arrow.
+
+    ``series`` maps legend labels to numbers in ``palette.SERIES``. Precondition: there is at least
+    one dot.
+    """
+    top = legend_height(len(series)) + 14
+    bottom = top + ROW_PX * len(rows)
+    low, high = log_range([reference, *(dot.value for row in rows for dot in row.dots)])
+    across = Scale(low, high, LABELS_PX, WIDTH - RIGHT, log=True)
+    parts = horizontal_axis(across, top, bottom, x_label)
+    parts.append(line(across.at(reference), top - 6, across.at(reference), bottom, "axis"))
+    for number, row in enumerate(rows):
+        y = top + ROW_PX * (number + 0.5)
+        parts.append(text(LABELS_PX - 10, y + 4, cut_middle(row.label, ROW_CHARACTERS), "end"))
+        parts += [_dot(across.at(dot.value), y, dot) for dot in row.dots]
+    for position, (label, number) in enumerate(series.items()):
+        x, y = legend_place(position, left=0)
+        name = text(x + 20, y + 4, cut_middle(label, KEY_CHARACTERS))
+        parts += [_dot(x + 10, y, Dot(number, 1.0)), name]
+    return drawing(bottom + BELOW_PX, title, parts)
+
+
+def _dot(x: float, y: float, dot: Dot) -> str:
+    return mark(x, y, dot.series, hollow=bool(dot.sign), arrow=ARROWS.get(dot.sign, ""))

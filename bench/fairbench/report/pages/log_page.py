@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fairbench.errors.printable import printable
+from fairbench.errors import printable
 from fairbench.metrics.records import Floats
 from fairbench.metrics.traffic import Traffic
 from fairbench.report.numbers import percent, seconds, whole
 from fairbench.report.pages.page import Bullets, Cell, Grid, Headline, Page, Paragraph, Section
-from fairbench.report.pages.traffic_cards import flood_headlines
-from fairbench.report.pages.traffic_figures import traffic_figures
+from fairbench.report.pages.traffic_figures import flood_headlines, traffic_figures
 from fairbench.report.traffic_lines import Judged, traffic_lines
 
 MOST_ROWS = 30  # clients with a row each

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from fairbench.errors import DataError
+from fairbench.errors import DataError, printable
 from fairbench.metrics.catalogue import columns_of
-from fairbench.metrics.chosen_percentiles import chosen_percentiles
+from fairbench.metrics.floods import Flood, Harm
 from fairbench.metrics.metric import Column, Display
-from fairbench.metrics.tail import shown_client_tail, shown_tail
+from fairbench.metrics.records import Window
+from fairbench.metrics.shown_percentiles import chosen_percentiles, shown_client_tail, shown_tail
+from fairbench.metrics.traffic import traffic_of
 from fairbench.report.client_table import described
 from fairbench.report.comparison_table import bounded, ends_of
 from fairbench.report.crowd import shown_clients
 from fairbench.report.heading import basis, details_line
 from fairbench.report.interval_lines import results_of
-from fairbench.report.numbers import UNDEFINED
+from fairbench.report.numbers import UNDEFINED, number, whole_percent
 from fairbench.report.pages.page import (
     Bullets,
     Code,
@@ -25,13 +27,14 @@ from fairbench.report.pages.page import (
     Page,
     Section,
 )
-from fairbench.report.pages.repeat_traffic import judged_run, repeat_headlines, repeat_lines
 from fairbench.report.pages.run_page import experiment_text, rerun, title, versions
-from fairbench.report.pages.sweep_grids import plain_row
-from fairbench.report.pages.sweep_warnings import counted_warnings
-from fairbench.report.traffic_lines import Judged
+from fairbench.report.pages.sweep_page import plain_row
+from fairbench.report.pages.warnings import counted_warnings
+from fairbench.report.traffic_lines import TTFT, Judged, judged
 from fairbench.results.intervals import METHOD, combine
-from fairbench.results.store import EXPERIMENT, SUMMARY, Summary, runs_in
+from fairbench.results.run_facts import stored_facts
+from fairbench.results.run_tables import read_tables
+from fairbench.results.store import EXPERIMENT, SUMMARY, StoredRun, Summary, runs_in
 from fairbench.results.summary_schema import check_whole
 
 
@@ -107,3 +110,72 @@ def _grid(
 ) -> Grid:
     headings = [first, *(column.title for column in columns)]
     return Grid(headings, [plain_row(name, values, columns, runs) for name, values in rows])
+
+
+def judged_run(run: StoredRun) -> Judged:
+    """Return the traffic of a stored run with its floods and their harm."""
+    summary = run.summary
+    facts = stored_facts(run, Window(summary["window_start_s"], summary["window_end_s"]))
+    tables = read_tables(run)
+    return judged(traffic_of(tables.clients, tables.requests, facts.horizon_s))
+
+
+def repeat_headlines(seeds: Sequence[Judged]) -> Iterator[Headline]:
+    """Yield a card for the client that floods in most seeds, and one for its harm."""
+    floods = _floods(seeds)
+    if not floods:
+        return
+    name, found = max(floods.items(), key=lambda one: len(one[1]))
+    load = _range([one.share for one in found], whole_percent)
+    yield Headline("who floods", name, f"{_in_seeds(found, seeds)}, {load} of the load then")
+    harms = _harms(seeds)
+    if harms:
+        wait = _range([one.median_s for one in harms], number)
+        note = f"{_in_seeds(harms, seeds)}, median wait {wait} s"
+        yield Headline("who is hurt", _counted_clients(harms), note)
+    elif all(one.traffic.knows_waits for one in seeds):
+        yield Headline("who is hurt", "nobody", "no wait is noticeably longer than usual")
+
+
+def repeat_lines(seeds: Sequence[Judged]) -> Iterator[str]:
+    """Yield each client that floods in a seed, and the harm over the seeds."""
+    floods = _floods(seeds)
+    for name, found in sorted(floods.items(), key=lambda one: -len(one[1])):
+        load = _range([one.share for one in found], whole_percent)
+        yield f"{name} floods {_in_seeds(found, seeds)}: {load} of the load in that time."
+    if harms := _harms(seeds):
+        wait = _range([one.median_s for one in harms], number)
+        usual = _range([one.usual_s for one in harms], number)
+        yield (
+            f"Other clients are hurt {_in_seeds(harms, seeds)}: {_counted_clients(harms)}, "
+            f"median {TTFT} {wait} s, usually {usual} s."
+        )
+
+
+def _floods(seeds: Sequence[Judged]) -> dict[str, list[Flood]]:
+    """Return the floods of each client, by name: the largest of each seed that has one."""
+    found: dict[str, list[Flood]] = {}
+    for one in seeds:
+        largest: dict[int, Flood] = {}
+        for flood in one.floods:
+            largest.setdefault(flood.client, flood)
+        for client, flood in largest.items():
+            found.setdefault(printable(one.traffic.clients[client]), []).append(flood)
+    return found
+
+
+def _harms(seeds: Sequence[Judged]) -> list[Harm]:
+    return [one.harm for one in seeds if one.harm is not None]
+
+
+def _counted_clients(harms: Sequence[Harm]) -> str:
+    counts = [len(one.victims) for one in harms]
+    return f"{_range(counts, '{:,}'.format)} client{'s' if max(counts) > 1 else ''}"
+
+
+def _in_seeds(found: Sequence[object], seeds: Sequence[Judged]) -> str:
+    return f"in {len(found)} of {len(seeds)} seeds"
+
+
+def _range(values: Sequence[float], shown: Callable[[float], str]) -> str:
+    return " to ".join(dict.fromkeys([shown(min(values)), shown(max(values))]))

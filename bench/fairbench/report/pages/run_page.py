@@ -10,12 +10,11 @@ from fairbench.files.reader import decoded, read_whole
 from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.records import Window
-from fairbench.metrics.tail import shown_tail
+from fairbench.metrics.shown_percentiles import shown_tail
 from fairbench.metrics.traffic import traffic_of
 from fairbench.report.client_table import client_columns, client_value
 from fairbench.report.crowd import crowd_lines, is_crowd, worst_clients
 from fairbench.report.heading import basis, details_line
-from fairbench.report.note_lines import notes_of
 from fairbench.report.numbers import UNDEFINED, latency, number, percent, whole, written
 from fairbench.report.pages.page import (
     Block,
@@ -30,9 +29,9 @@ from fairbench.report.pages.page import (
     Section,
 )
 from fairbench.report.pages.run_figures import run_figures
-from fairbench.report.pages.run_warnings import run_warnings
-from fairbench.report.pages.traffic_cards import flood_headlines
-from fairbench.report.result_lines import latency_kind, results_of
+from fairbench.report.pages.traffic_figures import flood_headlines
+from fairbench.report.pages.warnings import run_warnings
+from fairbench.report.result_lines import latency_kind, notes_of, results_of
 from fairbench.report.traffic_lines import judged, traffic_lines
 from fairbench.results.grid import cluster_name, scheduler_name
 from fairbench.results.run_facts import stored_facts

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import inf
 
 import numpy as np
 
-from fairbench.errors.printable import printable
-from fairbench.metrics.harm import Harm
+from fairbench.errors import printable
+from fairbench.metrics.floods import Harm
 from fairbench.metrics.records import Flags, Floats
 from fairbench.metrics.traffic import Traffic
+from fairbench.report.numbers import number
 from fairbench.report.pages.chart import colour
-from fairbench.report.pages.chart_areas import Area, area_chart
-from fairbench.report.pages.chart_heat import HeatRow, heat_chart
-from fairbench.report.pages.client_colours import client_series
-from fairbench.report.pages.page import Figure
+from fairbench.report.pages.chart_areas import Area, HeatRow, area_chart, heat_chart
+from fairbench.report.pages.page import Figure, Headline
 from fairbench.report.palette import SERIES
-from fairbench.report.traffic_lines import TTFT, Judged
+from fairbench.report.traffic_lines import TTFT, Judged, window
 
 BINS = 60
 ROWS = 10  # clients with waits of their own
@@ -29,6 +28,20 @@ def shown_clients(traffic: Traffic, heavy: Sequence[str]) -> list[str]:
     tokens = np.bincount(traffic.client, traffic.tokens, minlength=len(traffic.clients))
     largest = [traffic.clients[code] for code in np.argsort(-tokens, kind="stable").tolist()]
     return [*heavy, *(name for name in largest if name not in heavy)][: len(SERIES)]
+
+
+def client_series(shown: Sequence[str], heavy: Collection[str]) -> dict[str, int]:
+    """Return which of ``palette.SERIES`` each client has.
+
+    Heavy clients have the first colours, so that they stand out; the others have what is left, in
+    their order, and begin anew where there are more clients than colours.
+    """
+    first = [name for name in shown if name in heavy]
+    found = {name: number % len(SERIES) for number, name in enumerate(first)}
+    left = [number for number in range(len(SERIES)) if number not in found.values()]
+    others = [name for name in shown if name not in found]
+    left = left or list(range(len(SERIES)))
+    return found | {name: left[number % len(left)] for number, name in enumerate(others)}
 
 
 def traffic_figures(
@@ -169,3 +182,18 @@ def _of(traffic: Traffic, names: Sequence[str]) -> Flags:
 
 def _bins(edges: Floats) -> str:
     return f"in bins of {edges[1] - edges[0]:,.3g} s"
+
+
+def flood_headlines(found: Judged) -> Iterator[Headline]:
+    """Yield a card for the largest flood and one for its harm; none without a flood."""
+    for one in found.floods[:1]:
+        when = "throughout" if one.throughout else window(one.start_s, one.end_s)
+        name = printable(found.traffic.clients[one.client])
+        yield Headline("who floods", name, f"{when}, {one.share:.0%} of the load then")
+        if found.harm is not None:
+            harm = found.harm
+            clients = f"{len(harm.victims):,} client{'s' if len(harm.victims) > 1 else ''}"
+            wait = f"median wait {number(harm.median_s)} s"
+            yield Headline("who is hurt", clients, f"{window(harm.start_s, harm.end_s)}, {wait}")
+        elif found.traffic.knows_waits:
+            yield Headline("who is hurt", "nobody", "no wait is noticeably longer than usual")

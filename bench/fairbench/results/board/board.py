@@ -14,11 +14,9 @@ from typing import Any
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.metrics.catalogue import CATALOGUE, key_of
 from fairbench.metrics.metric import Better
-from fairbench.metrics.tail import shown_tail
-from fairbench.results.board.fold import Fold, Score, fold_of, folded, score
-from fairbench.results.board.lines import Line
-from fairbench.results.board.ranks import Ranks, rank_ranges
-from fairbench.results.board.stored import Missing
+from fairbench.metrics.shown_percentiles import shown_tail
+from fairbench.results.board.fold import Fold, Ranks, Score, fold_of, folded, rank_ranges, score
+from fairbench.results.board.stored import Line, Missing
 from fairbench.results.contrast import seed_text
 from fairbench.results.intervals import LEVEL
 from fairbench.results.values import ABSENT, Value, more_is_better, value_of

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from fairbench.metrics.metric import Better, Form, Metric
 from fairbench.results.intervals import MeanInterval, t_interval
-from fairbench.results.paired import Decision, difference
+from fairbench.results.paired import Decision, bound_of_difference, difference
 from fairbench.results.values import Value
 
 BOTH_BOUNDS = "at least so much at some places, at most so much at others"
@@ -87,7 +87,7 @@ def score(own: Sequence[Value], base: Sequence[Value], fold: Fold, metric: Metri
     if fold is Fold.RATIO:
         if found.mean is None or found.undefined:
             return Score(None, against=against, reason="the baseline has no value")
-        bound = _bound_of_difference(own, base)
+        bound = bound_of_difference(base, own)
         if bound is None:
             return Score(None, against=against, reason="only bounds are known of both")
         return _score(MeanInterval(found.mean, found.low, found.high), exp, bound, against)
@@ -110,8 +110,35 @@ def _score(
     return Score(back(interval.mean), low, high, bound, against)
 
 
-def _bound_of_difference(own: Sequence[Value], base: Sequence[Value]) -> str | None:
-    """Return ``>`` if a lower bound occurs, ``<`` if an upper bound occurs; None for both."""
-    above = any(one.bound == ">" for one in own) or any(one.bound == "<" for one in base)
-    below = any(one.bound == "<" for one in own) or any(one.bound == ">" for one in base)
-    return None if above and below else ">" if above else "<" if below else ""
+Sample = Sequence[Value]
+"""A row's values, in the order of the seeds, which all rows share."""
+
+
+class Ranks(NamedTuple):
+    """A row's rank, from 1, and the ranks that it may have within the noise."""
+
+    rank: int
+    first: int
+    last: int
+
+
+def rank_ranges(samples: Sequence[Sample], better: Better) -> list[Ranks]:
+    """Return the possible ranks of each row, for rows ordered best first.
+
+    ``first`` comes after all significantly better rows, ``last`` before all significantly worse
+    rows. Every pair is compared at 95% by itself. Nothing is corrected for the number of pairs: of
+    20 pairs that do not differ, about one is told apart.
+    """
+    ahead, behind = [0] * len(samples), [0] * len(samples)
+    for one in range(len(samples)):
+        for other in range(one + 1, len(samples)):
+            sign = difference(samples[one], samples[other]).decisive
+            if sign:
+                first = one if (sign < 0) is (better is Better.MORE) else other
+                behind[first] += 1
+                ahead[one + other - first] += 1
+    count = len(samples)
+    return [
+        Ranks(row + 1, 1 + better_rows, count - worse_rows)
+        for row, (better_rows, worse_rows) in enumerate(zip(ahead, behind, strict=True))
+    ]

@@ -2,16 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import csv
+import io
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fairbench.errors import DataError
-from fairbench.results.board.lines import Line, read_lines
+from fairbench.errors import DataError, printable
+from fairbench.files.csv_text import csv_reader
+from fairbench.metrics.catalogue import metric_of
 from fairbench.results.comparison import compare
 from fairbench.results.store import SUMMARY, StoredRun, read_json
 from fairbench.results.summary_schema import check_summary
 from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
+
+LABELS = ("place", "cell", "seed")  # as in a sweep's metrics.csv, where the cell is the scheduler
+BOUNDS = ("censored", "upper_bounds")
+KEPT = (
+    *("timing_profile", "timing_error_pct", "engine", "served", "emulated", "simulated", "dp"),
+    *("demand_limited", "queue_empty_share", "refused"),
+    *("service_rate_tok_s", "min_entitlement_best_ratio", "min_entitlement_ratio"),
+    *("victim_n", "victim_p50_s", "victim_p95_s", "victim_p99_s"),
+    *("sharing_incentive_p50", "sharing_incentive_p95", "sharing_incentive_p99"),
+    *("jain_index_actual", "cache_hit_rate", "max_service_gap", *BOUNDS),
+)
+TEXTS = ("timing_profile", "engine", "served")
+UNSAID = "the file does not say why"
+FLAGS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A run: its configuration, scheduler, seed and summary."""
+
+    place: str
+    scheduler: str
+    seed: int
+    summary: Mapping[str, Any]
+
+
+def lines_csv(lines: Iterable[Line]) -> str:
+    """Return the lines as CSV with all digits, which restores the table exactly."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow((*LABELS, *KEPT))
+    for line in lines:
+        values = [_written(line.summary.get(key)) for key in KEPT]
+        writer.writerow([line.place, line.scheduler, line.seed, *values])
+    return file.getvalue()
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(key for key in value if key in KEPT)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Read the lines of a CSV file, or of a sweep's ``metrics.csv``.
+
+    Raises DataError naming file, line and column for unreadable content.
+    """
+    try:
+        reader = csv_reader(path, f"{path}")
+        for label in LABELS:
+            if label not in (reader.fieldnames or ()):
+                raise DataError(f"{path}: line 1: column {label!r}: missing")
+        return [_line(row, f"{path}: line {reader.line_num}") for row in reader]
+    except csv.Error as error:
+        raise DataError(f"{path}: cannot be read: {error}") from None
+
+
+def _line(row: Mapping[str | None, Any], where: str) -> Line:
+    if None in row or None in row.values():
+        raise DataError(f"{where}: must have as many columns as line 1")
+    seed = row["seed"]
+    if not (seed.isascii() and seed.isdigit() and len(seed) < 20):
+        raise DataError(f"{where}: seed = {seed!r}: must be a whole number")
+    read = {
+        key: _value(key, text, where)
+        for key, text in row.items()
+        if key is not None and (key in KEPT or metric_of(key)) and key not in BOUNDS
+    }
+    summary = {key: value for key, value in read.items() if value is not None or metric_of(key)}
+    bounds = {key: row.get(key, "").split() for key in BOUNDS}
+    notes = {key: UNSAID for key, value in summary.items() if value is None}
+    place, scheduler = printable(row["place"]), printable(row["cell"])
+    return Line(place, scheduler, int(seed), {**summary, **bounds, "notes": notes})
+
+
+def _value(key: str, text: str, where: str) -> Any:
+    """Return a value of a summary; an empty text is undefined."""
+    if not text or key in TEXTS:
+        return text or None
+    if text in FLAGS:
+        return FLAGS[text]
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not isfinite(value):
+        raise DataError(f"{where}: {key} = {text!r}: must be a number, or empty")
+    return value
+
 
 UNFINISHED = "not finished"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fairbench.files.cells import number_of
+from fairbench.files.times import number_of
 from fairbench.score.files import Object
 
 FIELDS = ("start", "ttft", "latency", "input_tokens", "output_tokens")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import Request
-from fairbench.hardware.disaggregation import DISAGGREGATION, DisaggregationParams
+from fairbench.hardware.cluster_params import DISAGGREGATION, DisaggregationParams
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.schedulers.load_cap import NoCap
 from fairbench.schedulers.params import make_params

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from fairbench.core import Request
-from fairbench.hardware.load_cap import LoadCapSetting
+from fairbench.hardware.engine_params import LoadCapSetting
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.kv_cache import KVCache
 

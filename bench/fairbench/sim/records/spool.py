@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbench.errors import DataError, RunFailed
-from fairbench.metrics.arrow import to_arrow, to_numpy
 from fairbench.metrics.records import STATUS_NAMES
+from fairbench.metrics.tables import to_arrow, to_numpy
 from fairbench.sim.records.columns import Columns
 
 if TYPE_CHECKING:

@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairbench.core import PS_PER_S
-from fairbench.metrics.memory_table import Memory
+from fairbench.metrics.arrays import is_long
 from fairbench.metrics.records import Floats, Ints, Programs, Requests, Service
-from fairbench.metrics.service_log import FiledService, ServiceLog
-from fairbench.metrics.service_parts import is_long
-from fairbench.metrics.tables import Tables
+from fairbench.metrics.tables import FiledService, Memory, ServiceLog, Tables
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.records.spool import FileBlocks
 from fairbench.sim.sequence import NEVER

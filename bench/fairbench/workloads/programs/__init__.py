@@ -2,10 +2,72 @@
 
 from __future__ import annotations
 
-from fairbench.errors import unknown_name
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from inspect import isabstract
+from pathlib import Path
+from re import fullmatch
+from typing import Any
+
+from pydantic import ValidationError
+
+from fairbench.errors import UsageError, unknown_name
+from fairbench.errors.validation import explain, validated
+from fairbench.files.python_file import module_of
 from fairbench.named import Named, imported, named
 from fairbench.workloads.programs.base import Program
-from fairbench.workloads.programs.user_files import user_kinds
+
+VARIABLE = "FAIRBENCH_PROGRAMS"
+
+
+def program_files() -> list[Path]:
+    """Return the files that the environment variable names, as absolute paths."""
+    return [Path(text).resolve() for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
+
+
+def user_kinds(bundled: Mapping[str, type[Program]]) -> dict[str, type[Program]]:
+    """Return the program kinds that those files define, by name.
+
+    Raises UsageError if a file cannot be run, a kind is incomplete, or two kinds have one name.
+    """
+    found: dict[str, type[Program]] = {}
+    for path in program_files():
+        for program in _programs_in(path):
+            if program.kind in bundled or program.kind in found:
+                raise UsageError(
+                    f"{path}: the program kind {program.kind!r} exists already; choose another name"
+                )
+            found[program.kind] = program
+    return found
+
+
+def _programs_in(path: Path) -> Iterator[type[Program]]:
+    module = module_of(path, VARIABLE)
+    for attribute, value in vars(module).items():
+        if not (isinstance(value, type) and issubclass(value, Program)):
+            continue
+        if value.__module__ != module.__name__ or (isabstract(value) and not _named(value)):
+            continue
+        if lacks := _lacks(value):
+            raise UsageError(f"{path}: class {attribute} needs {lacks}")
+        yield value
+
+
+def _named(program: type[Program]) -> bool:
+    return isinstance(getattr(program, "kind", None), str)
+
+
+def _lacks(program: type[Program]) -> str:
+    """Return what a class lacks to be a program kind, or "" if it is complete."""
+    if not (_named(program) and fullmatch(r"[\w-]+", program.kind)):
+        return 'a kind of letters, digits and -, such as kind = "mine"'
+    if isabstract(program):
+        return f"a method {min(program.__abstractmethods__)}"
+    if not is_dataclass(getattr(program, "Params", None)):
+        return "a dataclass Params, empty if it has no parameters"
+    return ""
+
 
 _HERE = "fairbench.workloads.programs"
 _HOMES = {
@@ -38,3 +100,21 @@ def program_class(kind: str) -> type[Program]:
     if kind not in own:
         raise unknown_name("program kind", kind, [*KINDS, *own])
     return own[kind]
+
+
+Value = bool | int | float | str
+
+
+def make_params(kind: str, values: Mapping[str, Value], where: str) -> Any:
+    """Build the ``Params`` of a kind. Raises ValueError: one line naming ``where`` and the key."""
+    params_class = program_class(kind).Params
+    names = [field.name for field in fields(params_class)]
+    for name in values:
+        if name not in names:
+            raise ValueError(str(unknown_name(f"parameter in {where}", name, names)))
+    try:
+        return validated(params_class, dict(values))
+    except ValidationError as error:
+        raise ValueError(explain(error, where)) from None
+    except TypeError:
+        raise ValueError(f"parameters in {where} are numbers: dates are not allowed") from None

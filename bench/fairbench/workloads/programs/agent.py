@@ -9,14 +9,17 @@ from typing import Annotated, NamedTuple, Self
 from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Prompt, Segment, prompt_tokens
-from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import Program, content_key, growing_demand, prompt_of
-from fairbench.workloads.programs.limits import (
+from fairbench.workloads.programs.base import (
+    Item,
     MeanGap,
     MeanTokens,
     OutputTokens,
     PartTokens,
+    Program,
     Sigma,
+    content_key,
+    growing_demand,
+    prompt_of,
 )
 from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, sample_length
 
@@ -86,13 +89,6 @@ class Agent(Program):
         """Build a program.
 
         An item of a real dataset provides instruction, observations and outputs.
-
-        Args:
-            params: Parameters of the program kind.
-            rng: Random stream of the program.
-            program_id: Number of the program in the run.
-            client: Name of the program's client.
-            item: Item of a real dataset, or None for sampled lengths.
         """
         if item is None:
             instruction = sample_input(rng, params.instruction_tokens, params.instruction_sigma)

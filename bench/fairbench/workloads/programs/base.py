@@ -5,10 +5,47 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Self
+
+from annotated_types import Ge, Gt, Le
 
 from fairbench.core import LENGTH, LLM, Demand, Prompt, Segment
-from fairbench.workloads.items import Item
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Token lengths of one piece of real input.
+
+    ``text_tokens`` is the question, article or document (0 where there is none); ``exchanges`` are
+    (question, answer) lengths in order. Two items with one ``key`` are the same content, and two
+    with one ``text_key`` have the same text, such as a system prompt. ``turn``: see ``Job``.
+    """
+
+    key: str
+    text_tokens: int
+    exchanges: tuple[tuple[int, int], ...] = ()
+    text_key: str = ""
+    turn: int | None = None
+
+
+PartTokens = Annotated[int, Ge(0), Le(10**7)]
+"""Length of a fixed prompt part; 0 leaves it out."""
+
+OutputTokens = Annotated[int, Ge(1), Le(10**6)]
+"""Length of an output, or the most that is allowed."""
+
+MeanTokens = Annotated[float, Ge(1), Le(1e7)]
+"""Mean of a sampled length."""
+
+Sigma = Annotated[float, Ge(0), Le(3)]
+"""Standard deviation of the logarithm of a sampled length; 0 makes it constant."""
+
+Scale = Annotated[float, Gt(0), Le(1000)]
+"""A factor by which lengths are multiplied."""
+
+MeanGap = Annotated[float, Ge(0), Le(1e6)]
+"""Mean of an exponential gap in seconds; 0 leaves it out."""
 
 
 class Job(ABC):

@@ -9,9 +9,16 @@ from typing import Annotated, NamedTuple, Self
 from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Prompt, Segment, new_tuple
-from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import Program, content_key, growing_demand
-from fairbench.workloads.programs.limits import MeanGap, MeanTokens, OutputTokens, Sigma
+from fairbench.workloads.programs.base import (
+    Item,
+    MeanGap,
+    MeanTokens,
+    OutputTokens,
+    Program,
+    Sigma,
+    content_key,
+    growing_demand,
+)
 from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, sample_length
 
 
@@ -69,15 +76,7 @@ class Chat(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides messages and replies, cut at ``max_new_tokens``.
-
-        Args:
-            params: Parameters of the program kind.
-            rng: Random stream of the program.
-            program_id: Number of the program in the run.
-            client: Name of the program's client.
-            item: Item of a real dataset, or None for sampled lengths.
-        """
+        """Build a program; a real item provides messages and replies, cut at ``max_new_tokens``."""
         if item is None:
             count = rng.randint(params.turns_min, params.turns_max)
             lengths = [_sample_lengths(rng, params) for _ in range(count)]

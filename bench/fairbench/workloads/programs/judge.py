@@ -9,13 +9,15 @@ from typing import Annotated, Self
 from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
-from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import Program, content_key, prompt_of
-from fairbench.workloads.programs.limits import (
+from fairbench.workloads.programs.base import (
+    Item,
     MeanTokens,
     OutputTokens,
     PartTokens,
+    Program,
     Sigma,
+    content_key,
+    prompt_of,
 )
 from fairbench.workloads.sampling import check_allowed, sample_input
 

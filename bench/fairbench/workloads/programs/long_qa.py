@@ -10,15 +10,17 @@ from typing import Annotated, NamedTuple, Self
 from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
-from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import Program, content_key, prompt_of
-from fairbench.workloads.programs.limits import (
+from fairbench.workloads.programs.base import (
+    Item,
     MeanGap,
     MeanTokens,
     OutputTokens,
     PartTokens,
+    Program,
     Scale,
     Sigma,
+    content_key,
+    prompt_of,
 )
 from fairbench.workloads.sampling import check_mean, sample_gap, sample_input, sample_length
 
@@ -81,15 +83,7 @@ class LongQA(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides the document, questions and answers.
-
-        Args:
-            params: Parameters of the program kind.
-            rng: Random stream of the program.
-            program_id: Number of the program in the run.
-            client: Name of the program's client.
-            item: Item of a real dataset, or None for sampled lengths.
-        """
+        """Build a program; a real item provides the document, questions and answers."""
         if item is None:
             document = sample_input(rng, params.document_tokens, params.document_sigma)
             lengths = [_sample_lengths(rng, params) for _ in range(params.questions)]

@@ -9,8 +9,7 @@ from typing import Any, Self
 
 from fairbench.core import LLM, Demand, prompt_tokens
 from fairbench.errors import UsageError
-from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import Program
+from fairbench.workloads.programs.base import Item, Program
 from fairbench.workloads.recorded_calls import Call, Recorded, all_calls
 
 
@@ -46,15 +45,7 @@ class Replay(Calls):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program from its recording. Raises UsageError without a recording.
-
-        Args:
-            params: Parameters of the program kind; not used.
-            rng: Random stream of the program; not used.
-            program_id: Number of the program in the run.
-            client: Name of the program's client.
-            item: Recorded calls of the trace.
-        """
+        """Build a program from its recording. Raises UsageError without a recording."""
         if not isinstance(item, Recorded):
             raise UsageError("program replay: needs arrivals of kind replay, which name the trace")
         return cls(program_id, client, item.calls)

@@ -9,9 +9,16 @@ from typing import Annotated, Self
 from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
-from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import Program, content_key, prompt_of
-from fairbench.workloads.programs.limits import MeanTokens, OutputTokens, PartTokens, Sigma
+from fairbench.workloads.programs.base import (
+    Item,
+    MeanTokens,
+    OutputTokens,
+    PartTokens,
+    Program,
+    Sigma,
+    content_key,
+    prompt_of,
+)
 from fairbench.workloads.sampling import check_mean, sample_input, sample_length
 
 
@@ -53,15 +60,7 @@ class Samples(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides the problem. Outputs are always drawn.
-
-        Args:
-            params: Parameters of the program kind.
-            rng: Random stream of the program.
-            program_id: Number of the program in the run.
-            client: Name of the program's client.
-            item: Item of a real dataset, or None for a sampled length of the problem.
-        """
+        """Build a program; a real item provides the problem. Outputs are always drawn."""
         if item is None:
             problem = sample_input(rng, params.problem_tokens, params.problem_sigma)
         else:

@@ -11,7 +11,7 @@ from annotated_types import Ge, Le
 
 from fairbench.core import Prompt, Segment, prompt_tokens
 from fairbench.errors import UsageError
-from fairbench.workloads.items import Item
+from fairbench.workloads.programs.base import Item
 from fairbench.workloads.programs.replay import Calls
 from fairbench.workloads.recorded_calls import Branch, Call, Recorded, all_calls
 from fairbench.workloads.traces.read import TraceParams, read_trace
@@ -43,15 +43,7 @@ class Session(Calls):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Draw a session. Raises UsageError if none fits the parameters, DataError for the file.
-
-        Args:
-            params: Parameters of the program kind, with the file of sessions.
-            rng: Random stream of the program.
-            program_id: Number of the program in the run.
-            client: Name of the program's client.
-            item: Item of a real dataset; not used.
-        """
+        """Draw a session. Raises UsageError if none fits the parameters, DataError for the file."""
         found = _sessions(params.file, params.least_tokens, params.most_tokens)
         calls = found[rng.randrange(len(found))].calls[: params.most_calls]
         own = _Copy(f"{program_id}", params.think_scale)

@@ -9,9 +9,7 @@ from typing import Annotated, Self
 from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Segment
-from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import Program, content_key
-from fairbench.workloads.programs.limits import OutputTokens
+from fairbench.workloads.programs.base import Item, OutputTokens, Program, content_key
 
 InputTokens = Annotated[int, Ge(1), Le(10**7)]
 
@@ -45,15 +43,7 @@ class Single(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides the prompt and its single answer.
-
-        Args:
-            params: Parameters of the program kind.
-            rng: Random stream of the program.
-            program_id: Number of the program in the run.
-            client: Name of the program's client.
-            item: Item of a real dataset, or None for sampled lengths.
-        """
+        """Build a program; a real item provides the prompt and its single answer."""
         if item is None:
             prompt = rng.randint(params.input_min, params.input_max)
             output = rng.randint(params.output_min, params.output_max)

@@ -14,9 +14,15 @@ from typing import Annotated, NamedTuple, Self
 from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
-from fairbench.workloads.items import Item
-from fairbench.workloads.programs.base import Program, prompt_of
-from fairbench.workloads.programs.limits import MeanTokens, OutputTokens, PartTokens, Sigma
+from fairbench.workloads.programs.base import (
+    Item,
+    MeanTokens,
+    OutputTokens,
+    PartTokens,
+    Program,
+    Sigma,
+    prompt_of,
+)
 from fairbench.workloads.sampling import check_mean, sample_input, sample_length
 
 GOLDEN = 0.6180339887498949  # steps of it spread over (0, 1) evenly, whatever their number
@@ -77,15 +83,7 @@ class ToolUse(Program):
     def build(
         cls, params: Params, rng: random.Random, program_id: int, client: str, item: Item | None
     ) -> Self:
-        """Build a program; a real item provides a tool's description and a question about it.
-
-        Args:
-            params: Parameters of the program kind.
-            rng: Random stream of the program.
-            program_id: Number of the program in the run.
-            client: Name of the program's client.
-            item: Item of a real dataset, or None for sampled lengths.
-        """
+        """Build a program; a real item provides a tool's description and a question about it."""
         if item is None:
             rank = cls.pick(params, rng, 0)
             name, length = f"tool-use/tool-{rank}", _tools(params).lengths[rank]

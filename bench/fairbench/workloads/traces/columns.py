@@ -15,6 +15,8 @@ from fairbench.workloads.traces.cells import (
     check_fit,
     given,
     name_of,
+    no_column,
+    no_such_column,
     prompt_text,
     shown,
     synthetic_of,
@@ -22,9 +24,7 @@ from fairbench.workloads.traces.cells import (
     token_count,
 )
 from fairbench.workloads.traces.format import Asked, PlacedRow, Record
-from fairbench.workloads.traces.missing import no_column, no_such_column
-from fairbench.workloads.traces.names import FIELDS, NEEDED
-from fairbench.workloads.traces.rows import ALL, MAX_INPUT, MAX_OUTPUT, Row
+from fairbench.workloads.traces.rows import ALL, FIELDS, MAX_INPUT, MAX_OUTPUT, NEEDED, Row
 from fairbench.workloads.traces.texts import BLOCK_TOKENS, blocks_of, tokens_of
 
 CALENDAR_NS = 10**17  # after 1970: March 1973; no trace is so long

@@ -11,14 +11,13 @@ from pathlib import Path
 from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import digest
 from fairbench.workloads.traces.change import assigned, spread_out
-from fairbench.workloads.traces.format import Asked, Measured
+from fairbench.workloads.traces.format import Asked, Measured, Trace
 from fairbench.workloads.traces.formats import format_of
-from fairbench.workloads.traces.formats.columnwise import Columnwise
-from fairbench.workloads.traces.names import AUTO
+from fairbench.workloads.traces.formats.tables import Columnwise
 from fairbench.workloads.traces.recorded import RecordedTrace
+from fairbench.workloads.traces.rows import AUTO
 from fairbench.workloads.traces.source import find, records_of
 from fairbench.workloads.traces.table import TableBuilder
-from fairbench.workloads.traces.trace import Trace
 
 MAX_CLIENTS = 1000
 MAX_SCALE = 1e9

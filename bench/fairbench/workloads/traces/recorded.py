@@ -11,8 +11,8 @@ import numpy as np
 
 from fairbench.workloads.recorded_calls import Branch, Call, Recorded
 from fairbench.workloads.traces.blocks import Runs, prompt_of_row, runs_of
+from fairbench.workloads.traces.format import TracedProgram
 from fairbench.workloads.traces.table import Floats, Ints, Table
-from fairbench.workloads.traces.trace import TracedProgram
 
 CLOCK_S = 1.0  # to which recorded times of calls and sub-agents may differ
 

@@ -19,9 +19,9 @@ from fairbench.core import Segment
 from fairbench.errors import DataError
 from fairbench.streams import stream
 from fairbench.workloads.recorded_calls import Call, Recorded
+from fairbench.workloads.traces.format import TracedProgram
 from fairbench.workloads.traces.rows import Row
 from fairbench.workloads.traces.table import Table, TableBuilder
-from fairbench.workloads.traces.trace import TracedProgram
 
 LAWS = ("Gamma", "Weibull")
 CONSTANT_BELOW = 1e-3  # a coefficient of variation

@@ -5,6 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+AUTO = "auto"
+FORMATS = (
+    *("weka", "agent", "bailian", "mooncake", "azure", "burstgpt", "servegen", "arena", "vtc"),
+    *("serving", "vllm", "sglang", "otel", "litellm", "csv", "jsonl"),
+)
+"""The formats of ``workloads.traces.formats``, in the order in which ``auto`` tries them."""
+
+NEEDED = ("time", "input_tokens", "output_tokens")
+FIELDS = (
+    *NEEDED,
+    *("client", "max_tokens", "session", "end", "latency", "delay", "hash_ids", "block_size"),
+    "text",
+)
+
+
 ALL = "all"
 """The one client of a trace that names none."""
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from fairbench.errors import DataError
 from fairbench.files.csv_text import csv_rows
-from fairbench.files.json_text import Place, json_objects
-from fairbench.files.records import Kind, kind_of, listed
+from fairbench.files.json_text import Kind, Place, json_objects, kind_of, listed
 
 FOLDERS = "FAIRBENCH_DATA"
 

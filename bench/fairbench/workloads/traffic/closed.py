@@ -11,7 +11,7 @@ from typing import Annotated
 from annotated_types import Ge, Le
 
 from fairbench.errors import UsageError
-from fairbench.workloads.programs.limits import MeanGap
+from fairbench.workloads.programs.base import MeanGap
 from fairbench.workloads.traffic.source import Arrival, Load
 
 PROGRAM_S = 5.0
@@ -23,7 +23,7 @@ class ClosedArrivals:
     """Users with exponential think times of this mean (s). They start nothing after the end.
 
     The start times depend on the cluster, so the driver asks each of the client's
-    ``fairbench.workloads.users``. As an ``ArrivalSource`` this class is an estimate: every program
+    ``fairbench.workloads.plan``. As an ``ArrivalSource`` this class is an estimate: every program
     takes ``PROGRAM_S``.
     """
 

@@ -9,8 +9,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le, Len
 
 from fairbench.errors import UsageError
-from fairbench.workloads.traffic.paced import Gaps, Plan, PlannedKind
-from fairbench.workloads.traffic.pieces import Phase
+from fairbench.workloads.traffic.paced import Gaps, Phase, Plan, PlannedKind
 from fairbench.workloads.traffic.source import Load
 
 PIECES = 24  # straight ones in a period; their mean is exactly that of the wave

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import inf
 
 from fairbench.errors import UsageError
+from fairbench.workloads.traces.format import Trace
 from fairbench.workloads.traces.read import TraceParams, check_params, read_trace
-from fairbench.workloads.traces.trace import Trace
 from fairbench.workloads.traffic.source import Arrival, Load
 
 DAY_S = 86_400

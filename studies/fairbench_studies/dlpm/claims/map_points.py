@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fairbench.config import identity
-from fairbench.config.sweep import Sweep, make_sweep, read_sweep
-from fairbench.config.sweep_points import points
+from fairbench.config.sweep import Sweep, make_sweep, points, read_sweep
 from fairbench.results.store import StoredRun, Summary
 from fairbench_studies.dlpm.claims.fairness import ORDERS, WAITS
 from fairbench_studies.dlpm.claims.map_axes import Draft, Step, steps_round

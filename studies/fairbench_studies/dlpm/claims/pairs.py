@@ -8,13 +8,13 @@ difference alone decides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from math import exp, log
 from typing import NamedTuple
 
-from fairbench.results.paired import difference
+from fairbench.results.paired import bound_of_difference, difference
 from fairbench.results.store import Summary
 from fairbench.results.values import Value, value_of
 from fairbench_studies.dlpm.claims.places import At, contended
@@ -75,19 +75,16 @@ class Pair:
         less = [self._read(below[seed]) for seed in seeds]
         found = difference(less, more)
         low, high = found.low, found.high
-        low_known, high_known = _sides(less, more)
+        bound = bound_of_difference(less, more)
         if found.runs == 1 and not found.undefined:
-            low = found.mean if low_known else None
-            high = found.mean if high_known else None
+            low = found.mean if bound in ("", ">") else None
+            high = found.mean if bound in ("", "<") else None
         elif found.runs < 2 or found.undefined:
             low = high = None
         flip = log(self.flip) if self.is_ratio else self.flip
         outcome = _outcome(low, high, flip)
         if not contended([above, below]):
             outcome = Outcome.UNCONTENDED
-        bound = {(True, True): "", (True, False): ">", (False, True): "<"}.get(
-            (low_known, high_known)
-        )
         value = None if bound is None else found.mean
         shown = self._shown
         return Seen(outcome, shown(value), shown(low), shown(high), bound or "")
@@ -143,11 +140,3 @@ def _outcome(low: float | None, high: float | None, flip: float) -> Outcome:
     if low is not None and low > flip:
         return Outcome.HOLDS
     return Outcome.REVERSED if high is not None and high < flip else Outcome.INCONCLUSIVE
-
-
-def _sides(less: Sequence[Value], more: Sequence[Value]) -> tuple[bool, bool]:
-    """Return whether the values bound the true differences from below and from above."""
-    bounds = {(a.bound, b.bound) for a, b in zip(less, more, strict=True)}
-    low = all(a != ">" and b != "<" for a, b in bounds)
-    high = all(a != "<" and b != ">" for a, b in bounds)
-    return low, high

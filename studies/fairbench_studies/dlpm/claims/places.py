@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fairbench.metrics.fairness_summary import DEMAND_LIMITED_ABOVE
-from fairbench.metrics.reasons import NOT_CONTENDED
+from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.store import Summary
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.metrics.records import Floats, Requests
-from fairbench.metrics.service_log import ServiceLog
+from fairbench.metrics.tables import ServiceLog
 from fairbench.metrics.waiting import merged, waits
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.run_tables import read_tables

@@ -10,8 +10,7 @@ from math import isfinite
 from typing import Any
 
 from fairbench.errors import DataError
-from fairbench.hardware.catalogue import model_names, profile_ids
-from fairbench.hardware.model_names import canonical_model
+from fairbench.hardware.catalogue import canonical_model, model_names, profile_ids
 
 # Command-line options of server and client. argparse takes any unique prefix of one.
 _OPTIONS = (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fairbench.metrics.records import Flags
-from fairbench.validate.pair import Pair
+from fairbench.validate.live_run import Pair
 from fairbench_studies.kit.trace import Trace
 from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.prompts import refused_by_length, requests_of

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairbench.hardware.timing import TimingProfile
-from fairbench.hardware.timing_error import perturbed
+from fairbench.hardware.timing import TimingProfile, perturbed
 from fairbench.streams import stream
 from fairbench_studies.validation.serving.compare import (
     clients_of,

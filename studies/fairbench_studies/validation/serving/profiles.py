@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fairbench.errors import DataError
-from fairbench.hardware.catalogue import load_profile, model_names, profile_ids
-from fairbench.hardware.model_names import canonical_model
+from fairbench.hardware.catalogue import canonical_model, load_profile, model_names, profile_ids
 from fairbench.hardware.timing import TimingProfile
 
 MEASURED = "a100-80gb/llama-3.1-8b/tp1/measured-sglang"

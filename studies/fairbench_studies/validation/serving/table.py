@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.report.numbers import UNDEFINED, index, number
-from fairbench.report.table import MAX_WIDTH, printed
-from fairbench.validate.pair import Pair
+from fairbench.report.table import MAX_WIDTH, plain_table, printed
+from fairbench.validate.live_run import Pair
 from fairbench_studies.validation.serving.compare import (
     LONG_TTFT_S,
     P50_TARGET_PCT,
@@ -44,10 +44,7 @@ def serving_text(runs: list[ServingComparison]) -> str:
 def _table(title: str, runs: list[ServingComparison]) -> Table:
     headings = ("clients", "tok/s\nerror", "TPOT P50\nms", "\nerror", "TTFT P50\nms", "\nerror",
                 "P99\nms", "\nerror", "Jain\nsim./meas.")  # fmt: skip
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(f"{title}\nrun", overflow="fold")
-    for heading in headings:
-        table.add_column(heading, justify="right", overflow="fold")
+    table = plain_table(f"{title}\nrun", *headings, gap=1)
     for run in runs:
         head = (
             run.name + (FITTED if run.fitted else ""),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 
-from fairbench.validate.pair import Pair
+from fairbench.validate.live_run import Pair
 from fairbench_studies.validation.slora.compare import RunComparison
 
 # Two measurements that differ by less say nothing about the schedulers: the runs of December 2023

@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.report.numbers import UNDEFINED, index, number
-from fairbench.report.table import MAX_WIDTH, printed
-from fairbench.validate.pair import Pair
+from fairbench.report.table import MAX_WIDTH, plain_table, printed
+from fairbench.validate.live_run import Pair
 from fairbench_studies.validation.slora.compare import RunComparison, mean_size
 from fairbench_studies.validation.slora.order import RUN_NOISE_PCT, ScenarioOrder
 from fairbench_studies.validation.slora.targets import (
@@ -135,7 +135,7 @@ def _crosschecks(checks: list[CrossCheck]) -> Table:
 
 
 def _table(first: str, headings: Iterable[str], *, prose: bool = False) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table = plain_table(gap=1)
     table.add_column(first, overflow="fold")
     for heading in headings:
         table.add_column(heading, justify="left" if prose else "right", overflow="fold")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairbench.validate.pair import Pair
+from fairbench.validate.live_run import Pair
 
 LONG_TTFT_S = 1.0
 P50_TARGET_PCT, P99_TARGET_PCT = 15.0, 20.0  # of times to first token that exceed LONG_TTFT_S

@@ -10,7 +10,7 @@ import numpy as np
 
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Flags
-from fairbench.validate.pair import Pair
+from fairbench.validate.live_run import Pair
 from fairbench_studies.validation.serving.compare import throughput_tok_s, tpot_p50_ms, trace_of
 from fairbench_studies.validation.serving.engines import believable_pool
 from fairbench_studies.validation.serving.measured import ServingRun

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.report.numbers import UNDEFINED, index, number
-from fairbench.report.table import MAX_WIDTH, printed
-from fairbench.validate.pair import Pair
+from fairbench.report.table import MAX_WIDTH, plain_table, printed
+from fairbench.validate.live_run import Pair
 from fairbench_studies.validation.tenants.compare import TenantComparison
 
 
@@ -28,10 +28,9 @@ def tenants_text(runs: Sequence[TenantComparison]) -> str:
 
 
 def _runs(runs: Sequence[TenantComparison]) -> Table:
-    table = _table(
+    table = plain_table(
         "run", "tok/s", "error", "TPOT P50, ms", "shares off\n(windows), points", "Jain",
-        "off in\nwindows",
-    )  # fmt: skip
+        "off in\nwindows", gap=1)  # fmt: skip
     for run in runs:
         whole, windows = (f"{100 * off:.1f}" for off in run.share_off)
         table.add_row(
@@ -43,8 +42,8 @@ def _runs(runs: Sequence[TenantComparison]) -> Table:
 
 
 def _latencies(runs: Sequence[TenantComparison]) -> Table:
-    table = _table(
-        "time to first token, ms", "tenant", "P50", "error", "P99", "error", "BLIS\nP50/P99"
+    table = plain_table(
+        "time to first token, ms", "tenant", "P50", "error", "P99", "error", "BLIS\nP50/P99", gap=1
     )
     for run in runs:
         for row, one in enumerate(run.tenants):
@@ -56,14 +55,6 @@ def _latencies(runs: Sequence[TenantComparison]) -> Table:
                 "" if row else _name(run), one.name, _both(p50), _error(p50), _both(p99),
                 _error(p99), blis,
             )  # fmt: skip
-    return table
-
-
-def _table(first: str, *headings: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(first, overflow="fold")
-    for heading in headings:
-        table.add_column(heading, justify="right", overflow="fold")
     return table
 
 

@@ -12,24 +12,22 @@ from itertools import chain, islice
 from fairbench.errors import unknown_name
 from fairbench.files.json_text import Place
 from fairbench.workloads.traces.format import Format, Measured
-from fairbench.workloads.traces.formats.bailian import BAILIAN
-from fairbench.workloads.traces.formats.litellm import LITELLM
-from fairbench.workloads.traces.formats.mooncake import MOONCAKE
-from fairbench.workloads.traces.formats.otel import OTEL
-from fairbench.workloads.traces.formats.plain import CSV, JSON_LINES
+from fairbench.workloads.traces.formats.blocks import BAILIAN, MOONCAKE
+from fairbench.workloads.traces.formats.logs import LITELLM, OTEL, SGLANG
 from fairbench.workloads.traces.formats.servegen import SERVEGEN
-from fairbench.workloads.traces.formats.sglang import SGLANG
 from fairbench.workloads.traces.formats.tables import (
     AGENT,
     ARENA,
     AZURE,
     BURSTGPT,
+    CSV,
+    JSON_LINES,
     SERVING,
     VLLM,
     VTC,
 )
 from fairbench.workloads.traces.formats.weka import WEKA
-from fairbench.workloads.traces.names import AUTO, FORMATS
+from fairbench.workloads.traces.rows import AUTO, FORMATS
 
 LOOKED_AT = 100  # records
 

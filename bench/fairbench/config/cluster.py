@@ -1,0 +1,159 @@
+"""Settings of a simulated cluster: disaggregation, eviction, and several routers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairbench.config.backend import BackendConfig
+from fairbench.config.spec import MAX_REPLICAS
+from fairbench.errors import UsageError
+from fairbench.hardware.cluster_params import DISAGGREGATION
+from fairbench.hardware.engines import DEFAULT_ENGINE
+from fairbench.schedulers.eviction.registry import eviction_class
+from fairbench.schedulers.params import make_params, own_settings
+from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
+
+SIDES = ("prefill", "decode")
+ENGINES = (DEFAULT_ENGINE, "vllm")  # that have workers of both kinds
+APART = ("routers", "eviction", "memory_records")  # keys that describe colocated replicas
+
+
+def check_sides(flags: Mapping[str, Any]) -> None:
+    """Raise UsageError for a number of replicas beside those of the two sides."""
+    given = [key for key in SIDES if flags.get(key) is not None]
+    if given and flags.get("dp") is not None:
+        raise UsageError(
+            f"dp = {flags['dp']}: not beside {given[0]} = {flags[given[0]]}: give either dp, or "
+            "prefill and decode"
+        )
+
+
+def with_sides(
+    draft: Mapping[str, Any],
+    flags: Mapping[str, Any],
+    file: Mapping[str, Any],
+    backend: BackendConfig | None,
+    engine: str | None,
+) -> dict[str, Any]:
+    """Return the draft with ``dp``, the number of all replicas, if it names both sides.
+
+    ``flags`` for the sides override a file's ``dp``. Raises UsageError for one side alone, for
+    another ``dp``, and for what a disaggregated cluster does not have.
+    """
+    sides = {key: draft[key] for key in SIDES if draft.get(key) is not None}
+    if not sides:
+        return dict(draft)
+    for key, other in (SIDES, SIDES[::-1]):
+        if other not in sides:
+            raise UsageError(f"{key} = {sides[key]!r}: needs {other}, too: how many replicas")
+    for key, number in sides.items():
+        if not isinstance(number, int) or isinstance(number, bool):
+            raise UsageError(f"{key} = {number!r}: must be a valid integer")
+        if number < 1:
+            raise UsageError(f"{key} = {number}: must be greater than or equal to 1")
+    what = f"prefill = {sides['prefill']}"
+    if backend is not None:
+        raise UsageError(
+            f"{what}: backend {backend.kind} is not disaggregated, only simulated runs"
+        )
+    if (engine or DEFAULT_ENGINE) not in ENGINES:
+        raise UsageError(f"{what}: engine {engine} has none: choose from {', '.join(ENGINES)}")
+    for key in APART:
+        if draft.get(key) is not None:
+            raise UsageError(f"{key} = {draft[key]!r}: not with prefill and decode")
+    whole = sum(sides.values())
+    if whole > MAX_REPLICAS:
+        raise UsageError(
+            f"{what}, decode = {sides['decode']}: at most {MAX_REPLICAS} replicas in all"
+        )
+    said = flags if "dp" in flags or not flags.keys().isdisjoint(SIDES) else file
+    if said.get("dp", whole) != whole:
+        raise UsageError(
+            f"dp = {said['dp']!r}: prefill and decode are {whole} replicas: leave dp out"
+        )
+    return {**draft, "dp": whole}
+
+
+def check_reserve(engine: str | None, settings: Mapping[str, Any]) -> None:
+    """Raise UsageError for a time of reservation that the engine does not have."""
+    key = f"{DISAGGREGATION}.reserve"
+    if settings.get(key) == "admission" and (engine or DEFAULT_ENGINE) != DEFAULT_ENGINE:
+        raise UsageError(
+            f"{key} = 'admission': engine {engine} reserves memory once a prompt is computed"
+        )
+
+
+def disaggregation_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the part whose parameters a disaggregated cluster has; empty for any other."""
+    return (DISAGGREGATION,) if draft.get("prefill") is not None else ()
+
+
+EVICTION, MEMORY_RECORDS = "eviction", "memory_records"
+
+
+def with_eviction(
+    draft: Mapping[str, Any], backend: BackendConfig | None, engine: str | None
+) -> dict[str, Any]:
+    """Return the draft without memory records if they are not requested.
+
+    Raises UsageError for an unknown policy, and for an engine or a backend that evicts by itself.
+    """
+    made = dict(draft)
+    if made.get(MEMORY_RECORDS) is False:
+        del made[MEMORY_RECORDS]
+    for key in (EVICTION, MEMORY_RECORDS):
+        if key not in made:
+            continue
+        if backend is not None:
+            raise UsageError(
+                f"{key} = {made[key]!r}: backend {backend.kind} has its own eviction policy; "
+                f"leave {key} out"
+            )
+        if engine is not None and engine != DEFAULT_ENGINE:
+            raise UsageError(f"{key} = {made[key]!r}: only engine {DEFAULT_ENGINE} supports {key}")
+    if EVICTION in made:
+        if not isinstance(made[EVICTION], str):
+            raise UsageError(f"{EVICTION} = {made[EVICTION]!r}: must be a text")
+        eviction_class(made[EVICTION])
+    return made
+
+
+def eviction_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the eviction policy as a part with parameters, if the draft names one."""
+    policy = draft.get(EVICTION)
+    return (policy,) if isinstance(policy, str) else ()
+
+
+SERVED = ("every_s", "ahead_tok_s", "forget_s")  # of the parameters, before real servers
+
+
+def with_routers(draft: Mapping[str, Any], backend: BackendConfig | None) -> dict[str, Any]:
+    """Return the draft, without the key if there is a single router.
+
+    Raises UsageError for a number of routers before real or emulated servers.
+    """
+    number = draft.get(ROUTERS)
+    if number == 1 and not isinstance(number, bool):
+        return {key: value for key, value in draft.items() if key != ROUTERS}
+    if number is not None and backend is not None:
+        raise UsageError(
+            f"routers = {number!r}: must be 1, because only simulated runs support several routers"
+        )
+    return dict(draft)
+
+
+def routers_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the part whose parameters apply to several routers; empty for one router."""
+    return () if draft.get(ROUTERS, 1) == 1 else (ROUTERS,)
+
+
+def served_routers(settings: Mapping[str, Any]) -> RoutersParams:
+    """Return the parameters of a real router with peers. Raises UsageError for wrong values."""
+    for name in own_settings(ROUTERS, settings):
+        if name not in SERVED:
+            raise UsageError(
+                f"{ROUTERS}.{name}: only simulated routers support this setting; `serve "
+                f"--peer` supports {', '.join(SERVED)}"
+            )
+    return make_params(ROUTERS, RoutersParams, settings)

@@ -1,0 +1,121 @@
+"""Arithmetic of arrays: parts of long tables, rows of unequal length, piecewise linear sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+
+PART_ROWS = 2**20
+
+
+def is_long(rows: int) -> bool:
+    """Return whether a log with this number of rows is divided."""
+    return rows > PART_ROWS
+
+
+def part_bounds(start_s: Floats) -> list[int]:
+    """Return the first row of each part, followed by the number of rows.
+
+    ``start_s`` are the rows' starts, ascending. A part has at most ``PART_ROWS`` rows. Rows that
+    begin at one instant, such as those of a stretch, stay in one part, which may exceed the limit
+    only for that reason.
+    """
+    bounds, count = [0], len(start_s)
+    while count - bounds[-1] > PART_ROWS:
+        instant = start_s[bounds[-1] + PART_ROWS]
+        cut = int(np.searchsorted(start_s, instant, "left"))
+        if cut == bounds[-1]:
+            cut = int(np.searchsorted(start_s, instant, "right"))
+        bounds.append(cut)
+    return bounds if bounds[-1] == count else [*bounds, count]
+
+
+def spread(first: Ints, count: Ints) -> tuple[Ints, Ints]:
+    """Expand each row to ``count`` numbers from ``first``; return the row and number of each."""
+    row = np.repeat(np.arange(len(first)), count)
+    number: Ints = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count) + first[row]
+    return row, number
+
+
+def portions(length: Ints, most: int) -> Iterator[slice]:
+    """Yield neighbouring rows with at most ``most`` numbers in total, or a single longer row."""
+    upto = np.cumsum(length)
+    bounds = [0]
+    while bounds[-1] < len(length):
+        first = bounds[-1]
+        before = upto[first - 1] if first else 0
+        bounds.append(max(first + 1, int(np.searchsorted(upto, before + most, "right"))))
+    return (slice(*pair) for pair in pairwise(bounds))
+
+
+def in_order(client: Ints, clients: int) -> tuple[Ints, Ints]:
+    """Return the rows sorted by client, in stable order, and the bounds of each client's rows.
+
+    The last bound is the number of rows.
+    """
+    # numpy sorts two-byte integers by radix, ten times as fast.
+    order = np.argsort(client.astype(np.uint16) if clients <= 2**16 else client, kind="stable")
+    bounds = np.searchsorted(client[order], np.arange(clients + 1))
+    return order, bounds
+
+
+class Piecewise:
+    """The sum of linear pieces for each client; a piece counts in ``(start, end]``.
+
+    Every piece costs the same however long it lasts, so n pieces cost O(n log times).
+    """
+
+    def __init__(self, clients: int, times: Floats) -> None:
+        self._clients, self._times = clients, times
+        self._shape = (clients, len(times) + 1)
+        self._level, self._slope = np.zeros(self._shape), np.zeros(self._shape)
+
+    def add(
+        self, client: Ints, start_s: Floats, end_s: Floats, first: Floats, last: Floats
+    ) -> None:
+        """Add a piece per client given, from the value ``first`` to ``last``."""
+        begin = np.searchsorted(self._times, start_s, "right")
+        after = np.searchsorted(self._times, end_s, "right")
+        kept = np.flatnonzero((after > begin) & ((first != 0) | (last != 0)))
+        length = (end_s - start_s)[kept]
+        slope = (last - first)[kept] / length
+        level = first[kept] - slope * (start_s[kept] - self._times[0])
+        row = client[kept] * self._shape[1]
+        for place, sign in ((begin, 1.0), (after, -1.0)):
+            for total, amount in ((self._level, level), (self._slope, slope)):
+                cells = np.bincount(row + place[kept], sign * amount, minlength=total.size)
+                total += cells.reshape(self._shape)
+
+    def values(self) -> Floats:
+        """Return the sums, shape (clients, times)."""
+        level, slope = (np.cumsum(one, axis=1)[:, :-1] for one in (self._level, self._slope))
+        found: Floats = level + slope * (self._times - self._times[0])
+        return found
+
+
+def lengths_by(client: Ints, start_s: Floats, end_s: Floats, clients: int, times: Floats) -> Floats:
+    """Return the seconds of each client's intervals that lie before each time.
+
+    Args:
+        client: Client of each interval, an index, shape (n_intervals,).
+        start_s: Starts in seconds, shape (n_intervals,).
+        end_s: Ends in seconds, shape (n_intervals,); an end before the start counts as the start.
+        clients: Number of clients.
+        times: Ascending times in seconds, shape (n_times,).
+
+    Returns:
+        Lengths in seconds, shape (n_clients, n_times).
+    """
+    sums = Piecewise(clients, times)
+    over_s = np.maximum(start_s, end_s)
+    length = over_s - start_s
+    sums.add(client, start_s, over_s, np.zeros(len(length)), length)
+    sums.add(client, over_s, np.full(len(length), np.inf), length, length)
+    return sums.values()
