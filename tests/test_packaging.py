@@ -88,7 +88,8 @@ def test_the_command_runs_from_the_wheel(fresh, tmp_path):
 
 
 def test_a_wheel_says_how_to_get_the_studies(fresh, tmp_path):
-    for arguments in (["reproduce", "claims"], ["reproduce", "--help"], ["plot", "fig7"]):
+    preble = ["run", "--scheduler", "preble-code"]
+    for arguments in (["reproduce", "claims"], ["reproduce", "--help"], ["plot", "fig7"], preble):
         done = subprocess.run(
             [fresh / "fairbench", *arguments], cwd=tmp_path, stderr=subprocess.PIPE, text=True
         )

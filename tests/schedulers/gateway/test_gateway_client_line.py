@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request
-from fairbench.schedulers.gateway.client_line import ClientLine
+from fairbench.schedulers.gateway.client_limits import ClientLine
 
 WEIGHS_100 = 36  # and half of the 128 tokens that are expected of anybody
 

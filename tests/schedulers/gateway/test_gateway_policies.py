@@ -1,5 +1,7 @@
 """Which flow goes next, by hand: each policy's own numbers, and the bounds that two have."""
 
+from collections import Counter
+
 import pytest
 from gateway_helpers import Desk, one_at_a_time
 from hypothesis import given, settings
@@ -245,6 +247,36 @@ def test_drr_bounds_siblings_at_both_levels_while_they_wait(quantum, sizes, weig
     x, y, b = map(max, sizes)
     assert max(clients) - min(clients) <= quantum + x + y
     assert max(tenants) - min(tenants) <= quantum + max(x, y) / weight + b + 1e-6
+
+
+CALLS = st.tuples(st.sampled_from(["a/x", "a/y", "b"]), st.integers(1, 90), st.integers(0, 300))
+
+
+@pytest.mark.parametrize("tenants", [None, "tree"])
+@pytest.mark.parametrize("policy", ["wfq", "drr"])
+@given(calls=st.lists(CALLS, max_size=30))
+def test_charges_add_up_to_what_was_served(policy, tenants, calls):
+    desk = one_at_a_time(policy, **{f"{policy}__tenants": tenants})
+    scheduler, charged = desk.gateway._bands[0].scheduler, Counter()
+    charge = scheduler.charge
+
+    def noted(tenant, node, price, *, sent):
+        charged[node] += price
+        charge(tenant, node, price, sent=sent)
+
+    scheduler.charge = noted
+    served = Counter()
+    for client, tokens, outputs in calls:
+        desk.arrive(client, tokens)
+        served[client] += tokens + 2 * outputs
+        if tenants == "tree" and client != "b":
+            served["a/"] += tokens + 2 * outputs
+    outputs_of = {client: [c[2] for c in calls if c[0] == client] for client in served}
+    while desk.at:
+        (request,) = desk.at
+        desk.answer(output_tokens=(outputs_of.get(request.client) or [0]).pop(0))
+    del charged["warm"]
+    assert charged == pytest.approx(served)
 
 
 @pytest.mark.parametrize("policy", ["wfq", "drr"])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.gateway.admission.request_totals import RequestTotals
+from fairbench.schedulers.gateway.admission.estimate import RequestTotals
 
 dues = st.none() | st.sampled_from([0.5, 1.0, 1.0, 2.5, 9.0])
 requests = st.tuples(st.sampled_from("abc"), dues, dues, st.floats(0, 10))

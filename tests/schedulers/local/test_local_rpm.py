@@ -12,8 +12,8 @@ from local_requests import Calls
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.drive import Tried, drive
+from fairbench.schedulers.list_view import QueueView
 from fairbench.schedulers.local.rpm import RPM
-from fairbench.schedulers.queue_view import QueueView
 from fairbench.schedulers.registry import build_local
 
 

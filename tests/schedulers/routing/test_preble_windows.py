@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.routing import loads
-from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
+from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel, Windows
 from fairbench.schedulers.routing.preble_tree import PrebleTree
-from fairbench.schedulers.routing.preble_windows import Windows
 from fairbench.schedulers.worker_sets import as_bits, members
 
 WINDOW_S = 20.0

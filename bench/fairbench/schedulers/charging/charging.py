@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 from fairbench.core import Request
@@ -16,9 +16,6 @@ class Charging:
 
     By default, events cost nothing.
     """
-
-    token_ps: Callable[[], float] | None = None
-    """The time of one computed token, by which quanta of tokens are times; None charges tokens."""
 
     refunds: ClassVar[bool] = True  # gives back outputs that were charged ahead and did not come
     no_bound = ""  # why no theorem bounds what is charged, such as "charges ..."

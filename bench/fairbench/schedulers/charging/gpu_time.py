@@ -85,7 +85,7 @@ class TimeCharging(Charging):
 
     def prepare(self, name: str, setup: Setup) -> None:
         self._charges = gpu_charges(name, setup)
-        self.token_ps = self._charges.token_ps
+        self.account.unit_of_time = self._charges.token_ps
 
     def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         self.account.charge(request.client, self._charges.admitted(request, extend_tokens))

@@ -12,10 +12,9 @@ from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.gateway.orders import Order
 from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.saturation.detector import Detector
-from fairbench.schedulers.list_view import ListScan
+from fairbench.schedulers.list_view import ListScan, QueueView
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.peers.counters import SharedCounters, WithElsewhere
-from fairbench.schedulers.queue_view import QueueView
 
 
 class OutputsAhead:

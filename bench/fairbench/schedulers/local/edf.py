@@ -127,7 +127,8 @@ class EDF(LocalScheduler):
     def ranks(self, view: WaitingView, now_s: float) -> Callable[[Request], tuple[int, float]]:
         """Return a function that gives a request's rank in this pass: its group, then a time."""
         slack = self._slack
-        slack.look(view.running)
+        if self.setup.costs is not None:
+            slack.look(view.running)
 
         def rank(request: Request) -> tuple[int, float]:
             if now_s - request.arrival_s >= self.params.aging_s:

@@ -105,7 +105,6 @@ class FairScheduler(LocalScheduler):
         super().prepare(setup)
         self.account.prepare(setup.weighted(f"{self.name}.weights", self._weights))
         self.charging.prepare(self.name, setup)
-        self.account.unit_of_time = self.charging.token_ps
 
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         self.charging.admitted(request, extend_tokens, recompute)

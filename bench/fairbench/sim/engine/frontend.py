@@ -1,4 +1,4 @@
-"""What happens before an engine's passes: HTTP server, tokenizer and the time of the next pass."""
+"""The HTTP server and tokenizer before an engine's scheduler, and the time of its next pass."""
 
 from __future__ import annotations
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fairbench.core import Request
-from fairbench.schedulers.list_view import ListScan
-from fairbench.schedulers.queue_view import QueueView
+from fairbench.schedulers.list_view import ListScan, QueueView
 from fairbench.schedulers.views import RunningView
 
 Req = Any  # SGLang's request

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairbench.core import Prompt, Request
-from fairbench.schedulers.list_view import ListScan, ListView
-from fairbench.schedulers.queue_view import QueueView
+from fairbench.schedulers.list_view import ListScan, ListView, QueueView
 from fairbench.schedulers.views import ClientLoad, Running, RunningView, client_load
 
 

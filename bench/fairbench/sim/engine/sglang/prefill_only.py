@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairbench.sim.clock import DECIDE
-from fairbench.sim.engine.sglang.sequence_memory import store_outputs
+from fairbench.sim.engine.sglang.retraction import store_outputs
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.sequence import Sequence
 

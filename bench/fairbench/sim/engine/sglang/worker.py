@@ -24,8 +24,12 @@ from fairbench.sim.engine.prefill import Prefill, report_prompts
 from fairbench.sim.engine.sglang.admission import PrefillPass, run_selection, shares_of
 from fairbench.sim.engine.sglang.pass_interval import PassInterval
 from fairbench.sim.engine.sglang.preemption import Preemption
-from fairbench.sim.engine.sglang.retraction import NewTokenRatio, Retraction
-from fairbench.sim.engine.sglang.sequence_memory import store_outputs, store_prompt
+from fairbench.sim.engine.sglang.retraction import (
+    NewTokenRatio,
+    Retraction,
+    store_outputs,
+    store_prompt,
+)
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.kv_node import KVNode
 from fairbench.sim.records.service_log import ServiceLog
