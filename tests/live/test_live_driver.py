@@ -457,7 +457,8 @@ def test_an_interrupted_run_keeps_what_was_under_way_as_unfinished():
     assert not result.complete
     by_status = Counter(record.status for record in records.requests)
     assert by_status["finished"] == 4
-    assert by_status["unfinished"] == server.seen - 4
+    # On a busy machine, some have left and not arrived.
+    assert by_status["unfinished"] == len(records.requests) - 4 >= server.seen - 4
     cut = [r for r in records.requests if r.status == "unfinished" and r.chunk_s]
     assert all(r.output_tokens == sum(r.chunk_tokens) == 2 for r in cut)
     assert {program.status for program in records.programs} == {"unfinished"}
