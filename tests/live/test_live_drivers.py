@@ -23,7 +23,7 @@ from test_live_launchers import only, rows
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.child import start_child
 from fairbench.execute.drivers.process import ReadClock, serve
-from fairbench.execute.drivers.sharded import Driver, ShardedDrive, Team, Written
+from fairbench.execute.drivers.sharded import Driver, Team, Written, drive_sharded
 from fairbench.execute.drivers.start import LocalCrew
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
@@ -286,10 +286,9 @@ def test_drivers_whose_clocks_are_wrong_make_the_records_of_one(tmp_path):
             await drive(spec, target, tmp_path / "one", vocab=VOCAB)
             (tmp_path / "three").mkdir()
             told = []
-            sharded = ShardedDrive(LocalCrew(3, serve_skewed))
             result = await asyncio.to_thread(
-                lambda: sharded(
-                    *(spec, target, tmp_path / "three"),
+                lambda: drive_sharded(
+                    *(LocalCrew(3, serve_skewed), spec, target, tmp_path / "three"),
                     vocab=VOCAB,
                     on_progress=told.append,
                     interrupted=lambda: False,

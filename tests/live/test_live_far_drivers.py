@@ -16,7 +16,7 @@ from live_driving import VOCAB, small_spec
 from live_null_server import null_server
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.drivers.sharded import ShardedDrive
+from fairbench.execute.drivers.sharded import drive_sharded
 from fairbench.execute.drivers.start import RemoteCrew, address_facing
 from fairbench.execute.launchers import LauncherFlags, driver_launcher_named, launcher_named
 from fairbench.execute.sent_files import SentFiles
@@ -54,8 +54,8 @@ def drive_far(spec, folder, crew, interrupted=lambda server: False, **server_set
     async def run():
         async with null_server(**server_settings) as server:
             return await asyncio.to_thread(
-                lambda: ShardedDrive(crew)(
-                    *(spec, Target(server.url, time_scale=SCALE), folder),
+                lambda: drive_sharded(
+                    *(crew, spec, Target(server.url, time_scale=SCALE), folder),
                     vocab=VOCAB,
                     on_progress=lambda progress: None,
                     interrupted=lambda: interrupted(server),

@@ -39,6 +39,13 @@ def start_child(target: Callable[..., None], *arguments: Any) -> Child:
     return Child(process, ours)
 
 
+def leave_signals_to_parent() -> None:
+    """Ignore signals in a child: its parent hears them too, and says what to do."""
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
 @contextmanager
 def _signals_held_back() -> Iterator[None]:
     """Delay signals to the end of the block; a process started inside inherits the mask."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from fairbench.config import ExperimentSpec, identity
 from fairbench.errors import FairbenchError
 from fairbench.execute.context import RunContext
-from fairbench.execute.drivers.sharded import ShardedDrive
+from fairbench.execute.drivers.sharded import drive_sharded
 from fairbench.execute.drivers.start import LocalCrew, RemoteCrew, address_facing
 from fairbench.execute.executor import Failure, attempt
 from fairbench.execute.interruption import Interrupted, Interruption
@@ -90,7 +90,7 @@ def _driving(spec: ExperimentSpec, options: LiveOptions, context: RunContext) ->
     """Yield a drive from this machine or from a launcher's places."""
     if (launcher := options.driver_launcher) is None:
         alone = options.drivers == 1
-        yield _Driving(drive_here if alone else ShardedDrive(LocalCrew(options.drivers)))
+        yield _Driving(drive_here if alone else partial(drive_sharded, LocalCrew(options.drivers)))
         return
     sent_files = SentFiles.with_files(files_of(spec))
     wanted = Wanted(options.drivers, spread=True, name="driver", asked="--drivers {}")
@@ -98,7 +98,7 @@ def _driving(spec: ExperimentSpec, options: LiveOptions, context: RunContext) ->
         wanted, timeout_s=options.ready_timeout_s, interrupted=context.interrupted
     ) as places:
         address = address_facing(places[0].host)
-        yield _Driving(ShardedDrive(RemoteCrew(places, address, sent_files)), address)
+        yield _Driving(partial(drive_sharded, RemoteCrew(places, address, sent_files)), address)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fairbench.config import ExperimentSpec
 from fairbench.errors import FairbenchError
-from fairbench.execute.interruption import SIGNALS
+from fairbench.execute.child import leave_signals_to_parent
 from fairbench.live.driver.drive import DriveResult, drive
 from fairbench.live.driver.shards import Shard
 from fairbench.live.driver.target import Target
@@ -64,9 +63,7 @@ def serve(pipe: Pipe, clock: Callable[[], float] = time.monotonic) -> None:
 
     The pipe gives ``DriveProgress`` and, last of a drive, ``DriveResult`` or ``Failed``.
     """
-    for signum in SIGNALS:
-        signal.signal(signum, signal.SIG_IGN)  # the parent hears them too, and says what to do
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    leave_signals_to_parent()
     stop = Event()
     with suppress(EOFError, OSError):
         while True:

@@ -12,7 +12,7 @@ from threading import Thread
 from time import sleep
 from typing import Any, NamedTuple, NoReturn
 
-from fairbench.execute.interruption import SIGNALS
+from fairbench.execute.child import leave_signals_to_parent
 
 ANSWER_S = 10.0
 LOOK_S = 2.0
@@ -35,9 +35,7 @@ def connected(pipe: Connection, address: str) -> Iterator[Any]:
     What was begun inside ends with the block, which also ends quietly once nobody is at the other
     end of the pipe. The process ends once its node is lost.
     """
-    for signum in SIGNALS:
-        signal.signal(signum, signal.SIG_IGN)  # the parent hears them too, and says what to do
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    leave_signals_to_parent()
     os.dup2(2, 1)  # Ray prints what befalls its nodes; our standard output may be JSON
     import ray
 
