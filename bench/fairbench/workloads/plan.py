@@ -13,8 +13,9 @@ from fairbench.streams import stream
 from fairbench.targets import NO_TARGETS, Targets
 from fairbench.tenants import named_below
 from fairbench.workloads.disguise import Disguise, latest
+from fairbench.workloads.items import Item
 from fairbench.workloads.programs import program_class
-from fairbench.workloads.programs.base import Item, Job, Program
+from fairbench.workloads.programs.base import Job, Program
 from fairbench.workloads.sampling import sample_gap
 from fairbench.workloads.table import Presence
 from fairbench.workloads.traffic.closed import ClosedArrivals
