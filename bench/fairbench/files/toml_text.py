@@ -1,4 +1,4 @@
-"""TOML of users: tables of texts, truths, 64-bit numbers and lists of these."""
+"""TOML files, bundled or of users: texts, truths, 64-bit numbers and lists of these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's clients, and the stream of programs of each client."""
+"""The stream of programs of each client of a run, and users in closed loops."""
 
 from __future__ import annotations
 

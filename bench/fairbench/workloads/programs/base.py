@@ -1,4 +1,4 @@
-"""Program kinds: their interface, and the real input that they may use."""
+"""The interface of program kinds, and the types of their parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of a trace format, which every file of ``formats/`` implements."""
+"""The interface of trace formats, which ``formats/`` implements, and of traces as read."""
 
 from __future__ import annotations
 
