@@ -14,7 +14,6 @@ from typing import Literal, TypeAlias
 
 SEPARATOR = "/"
 ROOT = ""
-TREE = "tree"
 Tenants: TypeAlias = Literal["tree"]
 """A scheduler's parameter: ``tree`` shares between tenants first, level by level; None does not."""
 

@@ -9,11 +9,11 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
+from metrics_helpers import step_ends
 
 from fairbench.metrics.gap import Gap
 from fairbench.metrics.records import Facts, Floats, Requests, Service
 from fairbench.metrics.service import View, cumulative
-from fairbench.metrics.stretches import step_ends
 from fairbench.metrics.waiting import Backlog, Intervals
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from fairbench.metrics.arrays import spread
 from fairbench.metrics.records import (
     FINISHED,
     Client,
@@ -13,6 +16,7 @@ from fairbench.metrics.records import (
     Service,
     Window,
 )
+from fairbench.metrics.stretches import step_times
 
 NAN = float("nan")
 
@@ -93,3 +97,10 @@ def facts(clients: int = 2, misbehaving: int = 0, **changes: Any) -> Facts:
         "pool_tokens": 1000,
     }
     return Facts(**(made | changes))
+
+
+def step_ends(log, rows):
+    """All steps of the rows: for each, the row and the time at which it ends."""
+    place, number = spread(np.ones(len(rows), dtype=np.int64), log.steps[rows])
+    row = rows[place]
+    return row, step_times(log, row, number)

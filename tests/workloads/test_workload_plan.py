@@ -10,8 +10,8 @@ import pytest
 from workload_fakes import calls_of
 
 from fairbench.workloads.clients import plan_clients
+from fairbench.workloads.items import Item
 from fairbench.workloads.plan import MADE_AHEAD, made_ahead, program_stream
-from fairbench.workloads.programs.base import Item
 from fairbench.workloads.spec import load_workload
 
 

@@ -10,8 +10,8 @@ from workload_fakes import calls_of
 
 from fairbench.core import prompt_tokens
 from fairbench.schedulers.prefix_tree import Node, PrefixTree
+from fairbench.workloads.items import Item
 from fairbench.workloads.programs import make_params, program_class
-from fairbench.workloads.programs.base import Item
 from fairbench.workloads.programs.tool_use import ToolUse, _tools
 from fairbench.workloads.spec import load_workload
 

@@ -13,9 +13,9 @@ from workload_fakes import calls_of, demand_of
 from fairbench.core import Demand, prompt_tokens
 from fairbench.errors import UsageError
 from fairbench.workloads.clients import plan_clients
+from fairbench.workloads.items import Item
 from fairbench.workloads.plan import program_stream
 from fairbench.workloads.programs import make_params, program_class
-from fairbench.workloads.programs.base import Item
 from fairbench.workloads.spec import load_workload, workload_names
 
 

@@ -13,8 +13,8 @@ from fairbench.metrics.records import Client, Facts, Programs, Requests, Window
 from fairbench.metrics.sessions import session_summary
 from fairbench.metrics.tables import Tables
 from fairbench.sim.run import simulate
+from fairbench.workloads.items import all_calls
 from fairbench.workloads.programs.session import Session
-from fairbench.workloads.recorded_calls import all_calls
 from invariants import run_checked
 
 FILE = str(Path(__file__).parents[1] / "data/weka_sessions.jsonl.gz")

@@ -1,4 +1,4 @@
-"""The result of a run: its summary, and its tables as Arrow tables."""
+"""Runs and their results: the summary, and the tables as Arrow tables."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ HEADER = """#:schema ../schema.json
 
 def named_workload(name: str) -> WorkloadSpec:
     """Return a known attack, or that of a bundled workload or file."""
-    from fairbench.workloads.inherit import is_path
+    from fairbench.files.toml_text import is_path
     from fairbench.workloads.spec import load_workload, workload_names
 
     if name in KNOWN:

@@ -1,4 +1,4 @@
-"""Simulations of a search or of known attacks, in parallel."""
+"""Simulations of a search or of known attacks, in parallel, and the attacker's budget."""
 
 from __future__ import annotations
 

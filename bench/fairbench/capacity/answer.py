@@ -1,4 +1,4 @@
-"""The answer of a plan as plain values, the content of ``answer.json``."""
+"""The answer of a plan as plain values, the content of ``answer.json``, and its verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answer of a plan for people, from ``answer.json`` alone."""
+"""The answer of a plan for people, with remarks, from ``answer.json`` alone."""
 
 from __future__ import annotations
 

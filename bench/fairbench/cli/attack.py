@@ -18,6 +18,7 @@ from fairbench.cli.flags import (
     NoProgress,
     RayAddress,
     above_0,
+    json_option,
     takes,
 )
 from fairbench.config.flags.texts import assigned
@@ -72,9 +73,7 @@ def attack(
             "count from its start.",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, Option("--json", help="Print one JSON object, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, json_option(panel=None)] = False,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
     disable_tqdm: NoProgress = False,

@@ -1,4 +1,4 @@
-"""The commands by name. A command's module is imported only when the command is used."""
+"""The commands by name and panel. A command's module is imported only when it is used."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
+from fairbench.cli.flags import Weights
 from fairbench.config.flags.texts import assigned, parse_weights
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
@@ -39,13 +40,7 @@ def emulate(
             help="Parameter of the local scheduler or the engine; may be repeated.",
         ),
     ] = None,
-    weights: Annotated[
-        str | None,
-        Option(
-            metavar="NAME=WEIGHT,...",
-            help="Weights of clients; a client that is not named has weight 1.",
-        ),
-    ] = None,
+    weights: Weights = None,
     time_scale: Annotated[
         float, Option(help="Speed of the emulator: emulated seconds per real second.")
     ] = 1.0,

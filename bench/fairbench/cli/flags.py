@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_RESULT_DIR = Path("results/runs")
 
 
-def option(panel: str, about: str, *names: str, **rest: Any) -> Any:
+def option(panel: str | None, about: str, *names: str, **rest: Any) -> Any:
     """Declare an option of a command, and the panel of ``--help`` that shows it."""
     return Option(*names, help=about, rich_help_panel=panel, **rest)
 
@@ -33,6 +33,13 @@ Settings = Annotated[
         "Parameter of a scheduler, the engine or the workload; may be repeated.",
         "--set",
         metavar="NAME.PARAM=VALUE",
+    ),
+]
+Weights = Annotated[
+    str | None,
+    Option(
+        metavar="NAME=WEIGHT,...",
+        help="Weights of clients; a client that is not named has weight 1.",
     ),
 ]
 NoProgress = Annotated[bool, option(OUTPUT, "Do not show live progress.", "--disable-tqdm")]
@@ -80,9 +87,10 @@ RayAddress = Annotated[
 ]
 
 
-def json_option(what: str) -> Any:
-    """Declare ``--json`` of a command that prints this."""
-    return option(OUTPUT, f"Print {what} as one JSON object, and nothing else.", "--json")
+def json_option(what: str = "", panel: str | None = OUTPUT) -> Any:
+    """Declare ``--json`` of a command that prints this; a panel of None is the usual one."""
+    about = f"{what} as " if what else ""
+    return option(panel, f"Print {about}one JSON object, and nothing else.", "--json")
 
 
 def takes(table: type) -> Callable[[Callable[..., None]], Callable[..., None]]:

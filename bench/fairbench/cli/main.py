@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import io
-import os
-import signal
 import sys
-import traceback
-from collections.abc import Iterable
-from types import FrameType
 
-from fairbench.errors import printable, printable_lines
+from fairbench.cli.exits import FAILED, complain, heed_sigterm, interrupted
 
 
 def main() -> None:
@@ -31,50 +26,3 @@ def main() -> None:
         app()
     except KeyboardInterrupt as error:
         sys.exit(interrupted(error))
-
-
-FAILED, USAGE, INTERRUPTED, TERMINATED = 1, 2, 130, 143
-PRINTS = ("echo", "print", "flush", "write", "_write_buffer")  # of typer and rich
-STDOUT = 1  # its file descriptor
-
-
-def complain(message: str, notes: Iterable[str] = ()) -> None:
-    """Print one line on stderr, followed by notes such as the end of a server's log."""
-    line = printable(" ".join(message.split()))
-    print(f"fairbench: {line}", *map(printable_lines, notes), sep="\n", file=sys.stderr)
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM came."""
-
-
-def heed_sigterm() -> None:
-    """Treat SIGTERM like Ctrl-C from now on, so that open resources are closed."""
-
-    def end(signum: int, _: FrameType | None) -> None:
-        raise Terminated
-
-    signal.signal(signal.SIGTERM, end)
-
-
-def interrupted(error: KeyboardInterrupt) -> int:
-    """Print which signal ended the command; return 128 plus the signal's number."""
-    terminated = isinstance(error, Terminated)
-    complain("terminated" if terminated else "interrupted")
-    return TERMINATED if terminated else INTERRUPTED
-
-
-def written_file(error: OSError) -> str:
-    """Return the output that failed: the file that the error names, or standard output.
-
-    An error without a name is of standard output if it came from what prints there.
-    """
-    if error.filename is not None:
-        return str(error.filename)
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return "standard output" if frame.f_code.co_name in PRINTS else "a file"
-
-
-def discard_output() -> None:
-    """Discard standard output from now on, so that Python's final flush cannot fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)

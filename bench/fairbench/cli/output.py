@@ -1,4 +1,4 @@
-"""Output of summaries to the terminal."""
+"""Output of summaries and comparisons to the terminal."""
 
 from __future__ import annotations
 

@@ -9,7 +9,16 @@ import typer
 from typer import Option
 from typer.core import TyperGroup
 
-from fairbench.cli.profile_probe import Dtype, Output, Tables, check_output, probe, write_profile
+from fairbench.cli.flags import json_option
+from fairbench.cli.profile_probe import (
+    Output,
+    Tables,
+    TensorParallel,
+    WeightFormat,
+    check_output,
+    probe,
+    write_profile,
+)
 
 if TYPE_CHECKING:
     from fairbench.figures.profile_fit import Points
@@ -50,12 +59,8 @@ def derive_profile(
         ),
     ],
     gpu: Annotated[str, Option(help="GPU: h100, a100, h200, b200, l40s, l4 or a10g.")],
-    tp: Annotated[
-        int, Option(min=1, help="Number of GPUs that share the model (tensor parallelism).")
-    ] = 1,
-    dtype: Annotated[
-        Dtype | None, Option(help="Number format of the weights. [default: the published format]")
-    ] = None,
+    tp: TensorParallel = 1,
+    dtype: WeightFormat = None,
     engine: Annotated[
         Tables, Option(help="Engine whose kernels the estimate assumes.")
     ] = Tables.SGLANG,
@@ -74,9 +79,7 @@ def derive_profile(
             help="File to which a picture of the fit is drawn. Needs the extra `plot`.",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, Option("--json", help="Print the profile as one JSON object, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, json_option("the profile", panel=None)] = False,
 ) -> None:
     """Derive a profile from a model's config and the name of a GPU; nothing is measured.
 
@@ -113,9 +116,7 @@ def fit(
         Path,
         typer.Argument(metavar="RUNS.jsonl", help="File of measured runs, one JSON object a line."),
     ],
-    as_json: Annotated[
-        bool, Option("--json", help="Print one JSON object, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, json_option(panel=None)] = False,
 ) -> None:
     """Fit the measured profiles to runs again, and print the fit (takes 4 minutes).
 

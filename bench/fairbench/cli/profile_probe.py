@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from fairbench.cli.flags import parse_headers
+from fairbench.cli.flags import json_option, parse_headers
 from fairbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,6 +36,12 @@ class Tables(StrEnum):
     VLLM = "vllm"
 
 
+TensorParallel = Annotated[
+    int, Option(min=1, help="Number of GPUs that share the model (tensor parallelism).")
+]
+WeightFormat = Annotated[
+    Dtype | None, Option(help="Number format of the weights. [default: the published format]")
+]
 Output = Annotated[
     Path | None,
     Option(
@@ -75,12 +81,8 @@ def probe(
         str | None,
         Option(help="Name of the model in requests. [default: the name that the server lists]"),
     ] = None,
-    tp: Annotated[
-        int, Option(min=1, help="Number of GPUs that share the model (tensor parallelism).")
-    ] = 1,
-    dtype: Annotated[
-        Dtype | None, Option(help="Number format of the weights. [default: the published format]")
-    ] = None,
+    tp: TensorParallel = 1,
+    dtype: WeightFormat = None,
     engine: Annotated[Tables, Option(help="Engine of the server.")] = Tables.SGLANG,
     chunked_prefill_size: Annotated[
         int | None,
@@ -96,9 +98,7 @@ def probe(
         ),
     ] = None,
     output: Output = None,
-    as_json: Annotated[
-        bool, Option("--json", help="Print the profile as one JSON object, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, json_option("the profile", panel=None)] = False,
 ) -> None:
     """Measure a live OpenAI-compatible server for about two minutes, and fit a profile to it.
 

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
+from fairbench.cli.flags import json_option
+
 
 def recover(
     run_dir: Annotated[
         Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run that was killed.")
     ],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as one JSON object, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, json_option("the summary", panel=None)] = False,
 ) -> None:
     """Save the finished requests of a run that was killed.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import typer
 
 from fairbench.cli.bench_file import OnSaved, OutputDetails, OutputFile, run_lines
+from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
     AllowUntested,
@@ -21,7 +22,6 @@ from fairbench.cli.flags import (
     takes,
     with_key,
 )
-from fairbench.cli.main import FAILED
 from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS
 from fairbench.config.flags.run import RunFlags
 from fairbench.config.flags.texts import assigned

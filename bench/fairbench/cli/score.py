@@ -10,7 +10,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.bench_file import OutputDetails, OutputFile
-from fairbench.cli.flags import option_of
+from fairbench.cli.flags import Weights, json_option, option_of
 from fairbench.cli.report_file import check_report, write_report
 from fairbench.config.flags.run import RUN
 from fairbench.config.flags.texts import goodput_flag, parse_weights, split_commas
@@ -83,13 +83,7 @@ def score(
         str | None,
         Option(metavar="A,B", help="Heavy clients: metrics of the well-behaved clients omit them."),
     ] = None,
-    weights: Annotated[
-        str | None,
-        Option(
-            metavar="NAME=WEIGHT,...",
-            help="Weights of clients; a client that is not named has weight 1.",
-        ),
-    ] = None,
+    weights: Weights = None,
     goodput: Annotated[list[str] | None, option_of(RUN["goodput"])] = None,
     percentiles: Annotated[str | None, option_of(RUN["percentiles"])] = None,
     latency: Annotated[
@@ -123,9 +117,7 @@ def score(
     ] = None,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
-    as_json: Annotated[
-        bool, Option("--json", help="Print the summary as one JSON object, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, json_option("the summary", panel=None)] = False,
 ) -> None:
     """Compute every fairness metric from request records of any serving system.
 

@@ -1,4 +1,4 @@
-"""The plan of ``fairbench serve``: its gateway from flags, and the plan as text."""
+"""The plan of ``fairbench serve``: gateway and peers from flags, and the plan as text."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fairbench.cli.bench_file import OutputDetails, OutputFile
-from fairbench.cli.flags import Explain
+from fairbench.cli.flags import Explain, json_option
 from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import MissingFile
 from fairbench.results.directories import FOLDER
@@ -18,9 +18,7 @@ def show(
     run_dir: Annotated[
         Path, typer.Argument(metavar="DIR", help="Directory of a run, a sweep or a plan.")
     ],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as one JSON object, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, json_option("the summary", panel=None)] = False,
     explain: Explain = False,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,

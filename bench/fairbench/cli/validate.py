@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fairbench.cli.flags import json_option
 from fairbench.errors import UsageError
 from fairbench.results.directories import check_writable
 from fairbench.studies import study
@@ -65,9 +66,7 @@ def validate(
             "intervals; measured results are not read.",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, json_option(panel=None)] = False,
 ) -> None:
     """Replay measured runs in the simulator, and compare the results.
 

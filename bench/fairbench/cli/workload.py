@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.flags import given
+from fairbench.cli.flags import given, json_option
 
 if TYPE_CHECKING:
     from fairbench.workloads.model import WorkloadSpec
@@ -45,9 +45,7 @@ def check(
     request_rate: Annotated[float | None, Option(help="Option as of `run`.")] = None,
     duration: Annotated[float | None, Option(help="Option as of `run`.")] = None,
     seed: Annotated[int, Option(help="Seed of the programs that are sampled.")] = 0,
-    as_json: Annotated[
-        bool, Option("--json", help="Print the numbers as one JSON object, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, json_option("the numbers", panel=None)] = False,
 ) -> None:
     """Validate a workload file, and compute the load that it puts on a cluster. Nothing is run."""
     from fairbench.cli.output import look, print_json

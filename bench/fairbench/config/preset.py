@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +19,7 @@ from fairbench.config.settings import flat_settings
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain
-from fairbench.files.toml_text import read_toml
+from fairbench.files.toml_text import bundled_names, file_of, read_toml
 from fairbench.workloads.model import WorkloadSpec
 
 RATE_PER_REPLICA = "rate_per_replica"
@@ -82,8 +81,7 @@ class Preset(_Table):
 
 def preset_names() -> list[str]:
     """Return the names of the bundled presets in alphabetical order."""
-    entries = (files(__package__) / "presets").iterdir()
-    return sorted(entry.name.removesuffix(".toml") for entry in entries)
+    return bundled_names(files(__package__) / "presets")
 
 
 @cache
@@ -92,14 +90,7 @@ def read_preset(ref: str) -> Preset:
 
     Raises UsageError for an unknown name, DataError (file, line or key) for a wrong file.
     """
-    if ref.endswith(".toml") or "/" in ref or "\\" in ref:
-        return _read(Path(ref), ref)
-    if ref not in preset_names():
-        raise unknown_name("preset", ref, preset_names())
-    return _read(files(__package__) / "presets" / f"{ref}.toml", f"{ref}.toml")
-
-
-def _read(file: Traversable, shown: str) -> Preset:
+    file, shown = file_of("preset", ref, files(__package__) / "presets")
     data = read_toml(file, shown)
     try:
         preset = Preset.model_validate({"name": Path(shown).stem, **data})

@@ -1,4 +1,4 @@
-"""``NAME.PARAM=VALUE``: every parameter of schedulers, machine and workload."""
+"""``NAME.PARAM=VALUE``: every parameter of schedulers, machine and workload, and its key."""
 
 from __future__ import annotations
 

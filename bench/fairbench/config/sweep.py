@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from itertools import product
 from math import ceil, prod
 from pathlib import Path
@@ -23,7 +22,7 @@ from fairbench.config.spec import ExperimentSpec, identity
 from fairbench.config.toml import dumps, parse_assignment
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain
-from fairbench.files.toml_text import read_toml
+from fairbench.files.toml_text import bundled_names, file_of, read_toml
 from fairbench.workloads.shape import MAX_NAME
 
 MAX_POINTS = 10_000
@@ -78,8 +77,7 @@ class Sweep(BaseModel):
 
 def sweep_names() -> list[str]:
     """Return the names of the bundled sweeps, in alphabetical order."""
-    entries = (files(__package__) / "sweeps").iterdir()
-    return sorted(entry.name.removesuffix(".toml") for entry in entries)
+    return bundled_names(files(__package__) / "sweeps")
 
 
 def read_sweep(ref: str) -> Sweep:
@@ -87,14 +85,7 @@ def read_sweep(ref: str) -> Sweep:
 
     Raises UsageError for an unknown name, DataError (file, line or key) for a wrong file.
     """
-    if ref.endswith(".toml") or "/" in ref or "\\" in ref:
-        return _read(Path(ref), ref)
-    if ref not in sweep_names():
-        raise unknown_name("sweep", ref, sweep_names())
-    return _read(files(__package__) / "sweeps" / f"{ref}.toml", f"{ref}.toml")
-
-
-def _read(file: Traversable, shown: str) -> Sweep:
+    file, shown = file_of("sweep", ref, files(__package__) / "sweeps")
     data = read_toml(file, shown)
     try:
         return make_sweep({"name": Path(shown).stem, **data})

@@ -1,4 +1,4 @@
-"""The exceptions that fairbench raises on purpose.
+"""The exceptions that fairbench raises on purpose, and texts that are safe to print.
 
 FairbenchError
 ├── UsageError         the user asked for something impossible (exit code 2)

@@ -1,4 +1,4 @@
-"""JSON of users as safe values: limited in length and depth, with 64-bit numbers."""
+"""JSON of users as safe values, limited in length and depth: files, lines and records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times in users' files: numbers in some unit, or ISO 8601, as whole nanoseconds."""
+"""Cells of users' files: missing values, and times in some unit or ISO 8601."""
 
 from __future__ import annotations
 

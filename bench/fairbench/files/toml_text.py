@@ -1,4 +1,4 @@
-"""TOML of users: tables of texts, truths, 64-bit numbers and lists of these."""
+"""TOML files, bundled or of users: texts, truths, 64-bit numbers and lists of these."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
-from fairbench.errors import DataError
+from fairbench.errors import DataError, unknown_name
 from fairbench.errors.validation import TOO_DEEP, is_too_deep, shortened
 from fairbench.files.json_text import INTEGERS
 from fairbench.files.reader import MIB, opened
@@ -19,6 +20,35 @@ _DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*\.[ \t]*{_PART}){{{L
 """A key of so many parts that tomllib takes gigabytes for it; shorter ones are counted later."""
 
 MAX_BYTES = 4 * MIB  # tomllib takes a hundred times as much for tables, and is slow
+
+
+def is_path(ref: str) -> bool:
+    """Return whether a text is the path of a TOML file, not the name of a bundled one."""
+    return ref.endswith(".toml") or "/" in ref or "\\" in ref
+
+
+def bundled_names(folder: Traversable) -> list[str]:
+    """Return the names of the bundled files in a folder, in alphabetical order."""
+    found = (entry.name for entry in folder.iterdir())
+    return sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml"))
+
+
+def file_of(kind: str, ref: str, folder: Traversable) -> tuple[Traversable, str]:
+    """Return a file by path, or by name in a folder of bundled files, and its name in messages.
+
+    Args:
+        kind: Description of the file in the message, such as ``sweep``.
+        ref: Path of a file, or name of a bundled file.
+        folder: Folder of the bundled files.
+
+    Raises:
+        UsageError: No bundled file has this name.
+    """
+    if is_path(ref):
+        return Path(ref), ref
+    if ref not in (names := bundled_names(folder)):
+        raise unknown_name(kind, ref, names)
+    return folder / f"{ref}.toml", f"{ref}.toml"
 
 
 def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[str, Any]:

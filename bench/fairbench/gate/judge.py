@@ -1,4 +1,4 @@
-"""The judge: whether a metric got worse by more than a clause allows."""
+"""The judge: whether a metric got worse by more than a clause allows, and its rank test."""
 
 from __future__ import annotations
 

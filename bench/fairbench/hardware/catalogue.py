@@ -1,4 +1,4 @@
-"""Timing profiles by full id and by users' names: bundled ones, and files."""
+"""Timing profiles by full id and by users' names of GPUs and models, bundled or in files."""
 
 from __future__ import annotations
 

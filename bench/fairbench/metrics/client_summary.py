@@ -1,4 +1,4 @@
-"""The summary of clients: a row for each, by JSON key."""
+"""The summary of clients: a row for each, and the well-behaved clients together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jain's index, max-min entitlement, and their application to the clients of a run."""
+"""Jain's index and max-min entitlement, applied to clients and tenants of a run."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ from fairbench.metrics.fairness_over_time import (
 )
 from fairbench.metrics.gap import max_service_gap
 from fairbench.metrics.metric import NO_SERVICE, NOT_ALL_ACTIVE, QUEUE_ESTIMATED, TOO_FEW_REQUESTS
-from fairbench.metrics.records import Facts, Floats, Programs, Requests, Window
+from fairbench.metrics.records import Facts, Floats, Requests, Window
 from fairbench.metrics.service import View, booked_in
-from fairbench.metrics.tables import ServiceLog
+from fairbench.metrics.tables import ServiceLog, Tables
 from fairbench.metrics.totals import ratio
 from fairbench.metrics.waiting import unqueued_share
 
@@ -69,20 +69,16 @@ class Fairness:
     paper_window_end_s: float
 
 
-def fairness(
-    requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, got: Shares, notes: Notes
-) -> Fairness:
+def fairness(tables: Tables, facts: Facts, got: Shares, notes: Notes) -> Fairness:
     """Return the fairness metrics, given the shares in the window.
 
     Args:
-        requests: Table of the run's requests.
-        programs: Table of the run's programs.
-        log: The run's service log.
+        tables: Tables of the run's requests, programs and service.
         facts: Facts about the run that the tables do not contain.
         got: Service and fair share of each client in the window.
         notes: Notes of the summary under construction, to which new ones are added.
     """
-    weight = facts.client_weights
+    requests, log, weight = tables.requests, tables.service, facts.client_weights
     gap = max_service_gap(requests, log, facts)
     seen = with_admissions(requests)
     empty = unqueued_share(seen, facts.horizon_s, got.window)
@@ -91,7 +87,7 @@ def fairness(
     bound, bound_s = _bound(requests, log, facts, got, notes)
     output, extend = got.booked.output, got.booked.extend
     entitled, why = got.entitled_ratios, got.not_judged
-    window = all_active_window(programs, facts)
+    window = all_active_window(tables.programs, facts)
     paper = _client_service(log, facts, window) if window else np.empty(0)
     weighted = paper / weight if window else paper
     start, end = window or (float("nan"), float("nan"))
@@ -161,30 +157,17 @@ class OverTime(NamedTuple):
     rows: list[dict[str, Any]]
 
 
-def over_time(
-    requests: Requests,
-    programs: Programs,
-    log: ServiceLog,
-    facts: Facts,
-    got: Shares,
-    notes: Notes,
-) -> OverTime:
+def over_time(tables: Tables, facts: Facts, got: Shares, notes: Notes) -> OverTime:
     """Return fairness over time in the window of ``got``; undefined without a shortage.
 
-    Args:
-        requests: Table of the run's requests.
-        programs: Table of the run's programs.
-        log: The run's service log.
-        facts: Facts about the run that the tables do not contain.
-        got: Service and fair share of each client in the window.
-        notes: Notes of the summary under construction, to which new ones are added.
+    The parameters are those of ``fairness``, with known admissions in the requests of ``tables``.
     """
     clients = len(facts.clients)
     why = got.not_judged or TOO_FEW_REQUESTS
     columns = dict.fromkeys((*map(key_of, WINDOWS_S), BACKLOGGED), np.full(clients, np.nan))
     rows: list[dict[str, Any]] = []
     if clients and got.window.length_s and got.contended:
-        line = timeline(requests, programs, log, facts, got.window)
+        line = timeline(tables.requests, tables.programs, tables.service, facts, got.window)
         columns = {key_of(length_s): least_by_client(line, length_s) for length_s in WINDOWS_S}
         columns[BACKLOGGED] = backlogged_shares(line)
         found = [worst_window(line, length_s) for length_s in WINDOWS_S]

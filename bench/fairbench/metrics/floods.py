@@ -1,4 +1,4 @@
-"""Floods: clients that ask for several times as much as others, and their times."""
+"""Floods: clients that ask for much more than others, and the harm to the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Service bookings of clients by cell; only row positions of the log are kept."""
+"""Cells of joint backlogs, and service bookings of clients by cell, as rows of the log."""
 
 from __future__ import annotations
 

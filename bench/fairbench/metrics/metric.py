@@ -1,4 +1,4 @@
-"""A metric: its name, format and direction, and the tables that show it."""
+"""A metric: name, format, direction, tables that show it, and reasons for no value."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from fairbench.metrics.arrays import in_order, spread
+from fairbench.metrics.arrays import in_order
 from fairbench.metrics.records import Facts, FitLimits, Floats, Ints, Service
 from fairbench.metrics.tables import Tables
 
@@ -71,13 +71,6 @@ class Stretches(NamedTuple):
 
 
 _KNOWN: WeakKeyDictionary[Service, Stretches] = WeakKeyDictionary()
-
-
-def step_ends(log: Timed, rows: Ints) -> tuple[Ints, Floats]:
-    """Return all steps of the given rows: for each, the row and the time at which it ends."""
-    place, number = spread(np.ones(len(rows), dtype=np.int64), log.steps[rows])
-    row = rows[place]
-    return row, step_times(log, row, number)
 
 
 def step_times(log: Timed, row: Ints, number: Ints) -> Floats:

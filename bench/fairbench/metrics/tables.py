@@ -1,4 +1,4 @@
-"""The tables of a run, for every kind of run."""
+"""The tables of a run, in memory or in files, and their columns in Arrow's form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Totals and latencies of a whole run, under the names of vLLM and SGLang."""
+"""Totals and latencies of a whole run, by vLLM's and SGLang's names, and of both sides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers over all clients of a run's summary, one line for each topic."""
+"""The numbers over all clients of a run's summary, a line for each topic, and its notes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""New directories: created with the folders above, or not at all."""
+"""New directories, created with the folders above or not at all, and the lock of a run's folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a stored run, in the form that metrics take."""
+"""The tables of a run: its result in memory, and stored tables in the form that metrics take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The summary of external records: the metrics that the records allow."""
+"""The summary and page of external records: metrics that the records allow in a window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clients of a run, from a workload and the command line: their programs and arrivals."""
+"""The clients of a run, from workload and command line: programs, arrivals and targets."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.csv_text import csv_rows
 from fairbench.files.json_text import json_file, json_lines
 from fairbench.streams import stream
-from fairbench.workloads.programs.base import Item
+from fairbench.workloads.items import Item
 from fairbench.workloads.programs.judge import Judge
 from fairbench.workloads.programs.long_qa import LongQA
 from fairbench.workloads.programs.tool_use import ToolUse

@@ -8,37 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from fairbench.errors import UsageError, unknown_name
-from fairbench.files.toml_text import read_toml
+from fairbench.errors import UsageError
+from fairbench.files.toml_text import file_of, is_path, read_toml
 
 KEY = "workload"
 MAX_DEPTH = 8  # files that build on files: beyond that it is a circle
 NOT_INHERITED = ("name", "description")
-
-
-def bundled() -> list[str]:
-    """Return the names of the bundled workloads, in alphabetical order."""
-    folder = files(__package__) / "specs"
-    found = (entry.name for entry in folder.iterdir())
-    return sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml"))
-
-
-def is_path(ref: str) -> bool:
-    """Return whether a workload is named by the path of its file."""
-    return ref.endswith(".toml") or "/" in ref or "\\" in ref
-
-
-def file_of(ref: str) -> Traversable:
-    """Return the file of a workload, by bundled name or by path. Raises UsageError if unknown."""
-    if is_path(ref):
-        return Path(ref)
-    if ref not in (names := bundled()):
-        raise unknown_name("workload", ref, names)
-    return files(__package__) / "specs" / f"{ref}.toml"
+SPECS = files(__package__) / "specs"
 
 
 def rebased(data: Any, folder: Path) -> Any:
@@ -104,7 +83,7 @@ def _read(ref: Any, depth: int) -> dict[str, Any]:
             f"{KEY} = {ref!r}: the files refer to each other in a circle, or are nested "
             f"more than {MAX_DEPTH} deep"
         )
-    data = read_toml(file_of(ref), ref)
+    data = read_toml(file_of("workload", ref, SPECS)[0], ref)
     return whole_workload(rebased(data, Path(ref).parent) if is_path(ref) else data, depth + 1)
 
 

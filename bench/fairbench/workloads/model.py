@@ -1,4 +1,4 @@
-"""A workload whose parts fit together."""
+"""A whole workload file, and the checks that its parts fit together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's clients, and the stream of programs of each client."""
+"""The stream of programs of each client of a run, and users in closed loops."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from fairbench.streams import stream
 from fairbench.targets import NO_TARGETS, Targets
 from fairbench.tenants import named_below
 from fairbench.workloads.disguise import Disguise, latest
+from fairbench.workloads.items import Item
 from fairbench.workloads.programs import program_class
-from fairbench.workloads.programs.base import Item, Job, Program
+from fairbench.workloads.programs.base import Job, Program
 from fairbench.workloads.sampling import sample_gap
 from fairbench.workloads.table import Presence
 from fairbench.workloads.traffic.closed import ClosedArrivals

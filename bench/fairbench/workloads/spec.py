@@ -12,8 +12,8 @@ from pydantic import BaseModel, ValidationError
 
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain
-from fairbench.files.toml_text import read_toml
-from fairbench.workloads.inherit import bundled, file_of, is_path, rebased
+from fairbench.files.toml_text import bundled_names, file_of, is_path, read_toml
+from fairbench.workloads.inherit import SPECS, rebased
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.programs import make_params, program_class
 from fairbench.workloads.shape import Arrivals, Machine, Misbehaving, Other, Scenario, ServiceClass
@@ -24,7 +24,7 @@ _MISBEHAVING = "misbehaving."
 
 def workload_names() -> list[str]:
     """Return the names of the bundled workloads, in alphabetical order."""
-    return bundled()
+    return bundled_names(SPECS)
 
 
 def load_workload(ref: str) -> WorkloadSpec:
@@ -32,7 +32,7 @@ def load_workload(ref: str) -> WorkloadSpec:
 
     Raises UsageError for an unknown name, DataError (file, line or key) for an invalid file.
     """
-    return _load(file_of(ref), ref if is_path(ref) else f"{ref}.toml")
+    return _load(*file_of("workload", ref, SPECS))
 
 
 def settable_params(spec: WorkloadSpec) -> list[str]:

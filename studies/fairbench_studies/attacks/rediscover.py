@@ -12,8 +12,8 @@ from fairbench.attack.search import Search
 from fairbench.attack.store import Plan, SearchStore
 from fairbench.attack.table import processors_text
 from fairbench.attack.workload import Stakes
+from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import given
-from fairbench.cli.main import FAILED
 from fairbench.cli.output import print_json
 from fairbench.execute.context import RunContext
 from fairbench.execute.requests import experiment

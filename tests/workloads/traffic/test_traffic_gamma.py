@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.streams import stream
-from fairbench.workloads.traffic.gamma import GammaArrivals, Rate, arrival_times
+from fairbench.workloads.traffic.gamma import GammaArrivals, Rate, gamma_gaps, stretched
 
 
 def take(count, rates, burstiness=1.0, seed=0):
-    return list(islice(arrival_times(stream(seed, "test"), rates, burstiness), count))
+    return list(islice(stretched(gamma_gaps(stream(seed, "test"), burstiness), rates), count))
 
 
 @pytest.mark.parametrize("burstiness", [0.25, 1.0, 4.0])
@@ -44,7 +44,7 @@ def test_gap_across_a_change_by_hand():
             assert (alpha, beta) == (3.0, 1 / 3.0)
             return 6.0
 
-    assert next(arrival_times(Six(), (Rate(0.0, 2.0), Rate(2.0, 0.5)), 3.0)) == 6.0
+    assert next(stretched(gamma_gaps(Six(), 3.0), (Rate(0.0, 2.0), Rate(2.0, 0.5)))) == 6.0
 
 
 @given(

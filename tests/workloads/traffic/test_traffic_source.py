@@ -9,9 +9,9 @@ import pytest
 from fairbench.config.resolve import resolve
 from fairbench.sim.run import Simulation
 from fairbench.streams import stream
+from fairbench.workloads.items import Item
 from fairbench.workloads.plan import ClientPlan, expected_programs, last_arrival_s, program_stream
 from fairbench.workloads.programs import make_params
-from fairbench.workloads.programs.base import Item
 from fairbench.workloads.spec import load_workload
 from fairbench.workloads.traffic.gamma import GammaArrivals, Rate
 from fairbench.workloads.traffic.source import Arrival, ArrivalSource

@@ -1,4 +1,4 @@
-"""Texts of flags on the command line, read as the values that Python gives."""
+"""Texts of flags, read as the values that Python gives, and the names of backends."""
 
 from __future__ import annotations
 

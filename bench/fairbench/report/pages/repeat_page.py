@@ -1,4 +1,4 @@
-"""The report of one experiment over several seeds: every number with its interval."""
+"""The report of one experiment over several seeds: numbers with intervals, and floods."""
 
 from __future__ import annotations
 

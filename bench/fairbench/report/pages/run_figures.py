@@ -1,4 +1,4 @@
-"""The figures of one run's report: service over time, latencies, and the gap beside its bound."""
+"""The figures of one run's report: service, latencies, gap and bound, and many clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a sweep: the best scheduler and its trade-off, then all numbers."""
+"""The report of a sweep: the best scheduler and its trade-off, then tables of numbers."""
 
 from __future__ import annotations
 

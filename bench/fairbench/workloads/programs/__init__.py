@@ -1,4 +1,4 @@
-"""The program kinds, by their names in workload files. A new kind is one file and one line here."""
+"""The program kinds by name, bundled or a user's. A new kind is a file and a line here."""
 
 from __future__ import annotations
 

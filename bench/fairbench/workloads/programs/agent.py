@@ -9,8 +9,8 @@ from typing import Annotated, NamedTuple, Self
 from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Prompt, Segment, prompt_tokens
+from fairbench.workloads.items import Item
 from fairbench.workloads.programs.base import (
-    Item,
     MeanGap,
     MeanTokens,
     OutputTokens,

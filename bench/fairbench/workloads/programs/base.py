@@ -1,33 +1,16 @@
-"""Program kinds: their interface, and the real input that they may use."""
+"""The interface of program kinds, and the types of their parameters."""
 
 from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
 from annotated_types import Ge, Gt, Le
 
 from fairbench.core import LENGTH, LLM, Demand, Prompt, Segment
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """Token lengths of one piece of real input.
-
-    ``text_tokens`` is the question, article or document (0 where there is none); ``exchanges`` are
-    (question, answer) lengths in order. Two items with one ``key`` are the same content, and two
-    with one ``text_key`` have the same text, such as a system prompt. ``turn``: see ``Job``.
-    """
-
-    key: str
-    text_tokens: int
-    exchanges: tuple[tuple[int, int], ...] = ()
-    text_key: str = ""
-    turn: int | None = None
-
+from fairbench.workloads.items import Item
 
 PartTokens = Annotated[int, Ge(0), Le(10**7)]
 """Length of a fixed prompt part; 0 leaves it out."""

@@ -9,8 +9,8 @@ from typing import Annotated, Self
 from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Prompt, Segment, prompt_tokens
+from fairbench.workloads.items import Item
 from fairbench.workloads.programs.base import (
-    Item,
     MeanTokens,
     OutputTokens,
     PartTokens,

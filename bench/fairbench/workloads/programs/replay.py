@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from fairbench.core import LLM, Demand, prompt_tokens
 from fairbench.errors import UsageError
-from fairbench.workloads.programs.base import Item, Program
-from fairbench.workloads.recorded_calls import Call, Recorded, all_calls
+from fairbench.workloads.items import Call, Item, Recorded, all_calls
+from fairbench.workloads.programs.base import Program
 
 
 class Calls(Program):

@@ -11,9 +11,8 @@ from annotated_types import Ge, Le
 
 from fairbench.core import Prompt, Segment, prompt_tokens
 from fairbench.errors import UsageError
-from fairbench.workloads.programs.base import Item
+from fairbench.workloads.items import Branch, Call, Item, Recorded, all_calls
 from fairbench.workloads.programs.replay import Calls
-from fairbench.workloads.recorded_calls import Branch, Call, Recorded, all_calls
 from fairbench.workloads.traces.read import TraceParams, read_trace
 
 MOST_TOKENS = 10**7

@@ -9,7 +9,8 @@ from typing import Annotated, Self
 from annotated_types import Ge, Le
 
 from fairbench.core import LLM, Demand, Segment
-from fairbench.workloads.programs.base import Item, OutputTokens, Program, content_key
+from fairbench.workloads.items import Item
+from fairbench.workloads.programs.base import OutputTokens, Program, content_key
 
 InputTokens = Annotated[int, Ge(1), Le(10**7)]
 

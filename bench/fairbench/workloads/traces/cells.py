@@ -1,4 +1,4 @@
-"""Single cells of traces: checks of the value of each field."""
+"""Single cells of traces: checks of values, and errors for missing columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of a trace format, which every file of ``formats/`` implements."""
+"""The interface of trace formats, which ``formats/`` implements, and of traces as read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import inf
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from fairbench.files.json_text import Place
-from fairbench.workloads.recorded_calls import Recorded
+from fairbench.workloads.items import Recorded
 from fairbench.workloads.traces.rows import Row
 from fairbench.workloads.traces.table import Table
 

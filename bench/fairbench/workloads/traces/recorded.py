@@ -9,7 +9,7 @@ from math import inf, isnan
 
 import numpy as np
 
-from fairbench.workloads.recorded_calls import Branch, Call, Recorded
+from fairbench.workloads.items import Branch, Call, Recorded
 from fairbench.workloads.traces.blocks import Runs, prompt_of_row, runs_of
 from fairbench.workloads.traces.format import TracedProgram
 from fairbench.workloads.traces.table import Floats, Ints, Table

@@ -18,7 +18,7 @@ from math import inf, lgamma, log1p
 from fairbench.core import Segment
 from fairbench.errors import DataError
 from fairbench.streams import stream
-from fairbench.workloads.recorded_calls import Call, Recorded
+from fairbench.workloads.items import Call, Recorded
 from fairbench.workloads.traces.format import TracedProgram
 from fairbench.workloads.traces.rows import Row
 from fairbench.workloads.traces.table import Table, TableBuilder

@@ -1,4 +1,4 @@
-"""A recorded request, the common form of all trace formats."""
+"""A recorded request, the common form of all trace formats, and their names and fields."""
 
 from __future__ import annotations
 

@@ -91,19 +91,6 @@ class Gamma:
         return GammaArrivals(rates, load.burstiness, count, load.until_s)
 
 
-def arrival_times(
-    rng: random.Random, rates: tuple[Rate, ...], burstiness: float
-) -> Iterator[float]:
-    """Yield endless arrival times in seconds, never decreasing, of a Gamma process.
-
-    Args:
-        rng: Random stream of the gaps.
-        rates: Rates, in programs/s, with their start times.
-        burstiness: Shape of the gaps' Gamma distribution; 1 is Poisson, infinity is even.
-    """
-    return stretched(gamma_gaps(rng, burstiness), rates)
-
-
 def gamma_gaps(rng: random.Random, burstiness: float) -> Iterator[float]:
     """Yield gaps with mean 1 from a Gamma distribution with shape ``burstiness``.
 

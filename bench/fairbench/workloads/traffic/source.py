@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple, Protocol
 
-from fairbench.workloads.programs.base import Item
+from fairbench.workloads.items import Item
 
 
 class Arrival(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairbench.errors import DataError, UsageError
 from fairbench.files.json_text import json_lines
-from fairbench.workloads.programs.base import Item
+from fairbench.workloads.items import Item
 from fairbench.workloads.traces.source import find
 from fairbench.workloads.traffic.source import Arrival, Load
 

@@ -1,4 +1,4 @@
-"""The calls of a recorded program: prompts, lengths, pauses and sub-agents."""
+"""Real input of programs: lengths of an item, and the calls of a recorded program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,22 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from fairbench.core import Prompt
-from fairbench.workloads.programs.base import Item
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Token lengths of one piece of real input.
+
+    ``text_tokens`` is the question, article or document (0 where there is none); ``exchanges`` are
+    (question, answer) lengths in order. Two items with one ``key`` are the same content, and two
+    with one ``text_key`` have the same text, such as a system prompt. ``turn``: see ``Job``.
+    """
+
+    key: str
+    text_tokens: int
+    exchanges: tuple[tuple[int, int], ...] = ()
+    text_key: str = ""
+    turn: int | None = None
 
 
 class Call(NamedTuple):
