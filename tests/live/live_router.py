@@ -83,7 +83,7 @@ class Worker:
             self.strangers.append(request.path)
             return web.json_response({"error": {"message": "who are you?"}}, status=401)
         answer = await handler(request)
-        if isinstance(answer, web.Response):
+        if isinstance(answer, web.Response) and answer.body:
             answer.enable_compression()  # for whoever says that it reads that, as engines do
         return answer
 

@@ -6,7 +6,7 @@ import re
 from math import isnan
 from typing import Any
 
-NOTHING = frozenset({"", "null", "none", "nan", "na", "n/a", "#n/a", "<na>"})
+NOTHING = frozenset({"", "-", "null", "none", "nan", "na", "n/a", "#n/a", "<na>"})
 """Texts, in lower case, that tools write where there is no value."""
 
 

@@ -64,6 +64,9 @@ class Account(ABC):
         """Book the tokens that these clients have decoded until now."""
         self.decoded.settle(clients)
 
+    def forget(self, client: str) -> None:
+        """Forget a client without requests; by default its balance is kept."""
+
     @abstractmethod
     def balances(self) -> dict[str, float]:
         """Return the balance of every client, after all decoded tokens are booked."""

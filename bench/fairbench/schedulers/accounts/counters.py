@@ -80,6 +80,13 @@ class Counters(Account):
         else:
             self.decoded.on_steps(steps, running)
 
+    def forget(self, client: str) -> None:
+        """Forget a client, which is lifted when it comes back, or starts at 0 without lifts."""
+        if client != self.last_left:
+            self.decoded.forget(client)
+            self.of.pop(client, None)
+            self._turn.pop(client, None)
+
     def balances(self) -> dict[str, float]:
         self.decoded.settle_all()
         return self.of

@@ -46,6 +46,14 @@ class Credits(Account):
         self.requests[client] -= 1
         if not self.requests[client]:
             self.let_go(client)
+            del self.requests[client]
+
+    def forget(self, client: str) -> None:
+        """Forget the debt of a client; one without debt has left already."""
+        if client not in self.requests:  # else it is a tenant of others, too
+            self.decoded.forget(client)
+            self.of.pop(client, None)
+            self.rejoin.forget(client)
 
     def charge(self, client: str, amount: float) -> None:
         self.of[client] -= amount

@@ -42,6 +42,13 @@ class Decoded:
         """Settle the accounts of all clients."""
         self._book(self._requests)
 
+    def forget(self, client: str) -> None:
+        """Remove a client that has no running requests."""
+        self.settle((client,))
+        self.changed.discard(client)
+        self._requests.pop(client, None)
+        self._booked.pop(client, None)
+
     def _book(self, clients: Iterable[str]) -> None:
         steps, requests, booked, sums = self._steps, self._requests, self._booked, self.sums
         for client in clients:

@@ -23,6 +23,9 @@ class KeepDebtors:
         """Return the credit with which a client joins the list."""
         return 0
 
+    def forget(self, client: str) -> None:
+        """Forget what is remembered of a client off the list."""
+
 
 @dataclass(slots=True)
 class RememberDebts(KeepDebtors):
@@ -40,6 +43,9 @@ class RememberDebts(KeepDebtors):
 
     def returns(self, client: str) -> float:
         return self._debts.pop(client, 0)
+
+    def forget(self, client: str) -> None:
+        self._debts.pop(client, None)
 
 
 @dataclass(slots=True)

@@ -58,6 +58,9 @@ class TreeCounters(Counters):
         for node in self.setup.lineage(client):
             super().charge(node, amount)
 
+    def forget(self, client: str) -> None:
+        """Keep the client, as a part of what its tenants have had."""
+
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
         self.charge_each(each, steps, running)
 

@@ -34,3 +34,7 @@ class OutputsAhead:
             self._scheduler.on_tokens(request.client, more)
         if output_tokens:
             self._answers.finished(request.client, output_tokens)
+
+    def forget(self, client: str) -> None:
+        """Forget the mean length of a client's answers."""
+        self._answers.forget(client)

@@ -100,5 +100,9 @@ class DRR(FlowPolicy):
     def on_answer(self, request: Request, read: Read, output_tokens: int, now_s: float) -> None:
         self.deficits[request.client] -= self.params.correction(request, read, output_tokens)
 
+    def forget(self, client: str) -> None:
+        if client not in self._rotation:
+            self.deficits.pop(client, None)
+
     def balances(self) -> Mapping[str, float]:
         return self.deficits
