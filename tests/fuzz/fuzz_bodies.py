@@ -41,13 +41,19 @@ RANGES = {
     ),
 }
 REFUSED = frozenset(
-    "stop_regex regex ebnf structural_tag custom_logit_processor custom_params logits_processors "
-    "guided_regex guided_json guided_grammar guided_choice structured_outputs allowed_token_ids "
-    "bad_words vllm_xargs prompt_logprobs priority beam_width use_beam_search data_parallel_rank "
-    "bootstrap_host bootstrap_room session_params lora_path input_embeds rid request_id routing_key "
-    "return_hidden_states truncate_prompt_tokens kv_transfer_params cache_salt prompt_embeds "
-    "add_special_tokens include_stop_str_in_output length_penalty mm_processor_kwargs documents "
-    "chat_template media_io_kwargs return_token_ids extra_key priority_level echo_all".split()
+    {
+        *("stop_regex", "regex", "ebnf", "structural_tag"),
+        *("custom_logit_processor", "custom_params", "logits_processors", "guided_regex"),
+        *("guided_json", "guided_grammar", "guided_choice", "structured_outputs"),
+        *("allowed_token_ids", "bad_words", "vllm_xargs", "prompt_logprobs"),
+        *("priority", "beam_width", "use_beam_search", "data_parallel_rank"),
+        *("bootstrap_host", "bootstrap_room", "session_params", "lora_path"),
+        *("input_embeds", "rid", "request_id", "routing_key"),
+        *("return_hidden_states", "truncate_prompt_tokens", "kv_transfer_params", "cache_salt"),
+        *("prompt_embeds", "add_special_tokens", "include_stop_str_in_output", "length_penalty"),
+        *("mm_processor_kwargs", "documents", "chat_template", "media_io_kwargs"),
+        *("return_token_ids", "extra_key"),
+    }
 )
 VALUES = [
     *(value for value in ODD if value != "\ud800"),
@@ -135,7 +141,8 @@ def harm_in(body):
         if any(abs(value) > 100 for value in (given.get("logit_bias") or {}).values()):
             found.append("logit_bias")
         for name in ("json_schema", "response_format", "tools"):
-            if '"pattern"' in json.dumps(given.get(name)) or '"regex"' in json.dumps(given.get(name)):
+            written = json.dumps(given.get(name))
+            if '"pattern"' in written or '"regex"' in written:
                 found.append(name)
     return found
 

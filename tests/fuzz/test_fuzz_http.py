@@ -2,8 +2,8 @@
 
 import asyncio
 
-import pytest
 import fuzz_bodies
+import pytest
 from fuzz_http import attempts
 
 

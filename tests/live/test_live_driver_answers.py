@@ -3,9 +3,9 @@
 import asyncio
 import json
 import tempfile
-from math import inf, nan
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from math import inf, nan
 from pathlib import Path
 
 import pytest

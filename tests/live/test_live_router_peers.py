@@ -14,7 +14,6 @@ from math import isfinite
 import msgspec
 import pytest
 from aiohttp import ClientSession, web
-from fuzz.fuzz_files import mutated
 from live_router import GENERATE, cluster, until
 from typer.testing import CliRunner
 
@@ -26,6 +25,7 @@ from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.peer_messages import Answer, Message
 from fairbench.live.router.peers import PATH, _before_what
 from fairbench.schedulers.peers.totals import Totals
+from fuzz.fuzz_files import mutated
 
 NOBODY = "http://127.0.0.1:9"  # where nobody listens
 PEERS = {"peers": (NOBODY,), "peer_key": "among routers"}
@@ -136,8 +136,10 @@ def test_routers_that_are_silent_are_forgotten_when_there_are_too_many():
 
 @pytest.mark.parametrize(
     ("part", "place", "status"),
-    [("gateway", 0, 200), ("gateway", 7, 200), ("gateway", 1, 409), ("gateway", 10**9, 409)]
-    + [("router", 0, 200), ("router", 1, 409), ("router", -1, 409), ("router", 2**70, 409)],
+    [
+        *(("gateway", 0, 200), ("gateway", 7, 200), ("gateway", 1, 409), ("gateway", 10**9, 409)),
+        *(("router", 0, 200), ("router", 1, 409), ("router", -1, 409), ("router", 2**70, 409)),
+    ],
 )
 def test_totals_of_workers_or_bands_that_are_not_there_are_not_taken_in(part, place, status):
     """A band that nobody has would be made, with a queue of its own."""

@@ -46,7 +46,7 @@ def why_absent():
 
 @dataclass
 class Server:
-    """Where it listens, its process group, its log, and the calls of stand-ins until it was ready."""
+    """Where it listens, its process group, log, and the calls of stand-ins until it was ready."""
 
     url: str
     group: int

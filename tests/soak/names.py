@@ -83,7 +83,8 @@ async def rows_of(names, flags, tell):
                     mib, now_s = used(pid)
                     rows.append((names * part // PARTS, mib, (now_s - cpu_s) / names * PARTS * 1e3))
                     cpu_s = now_s
-                    tell("%d names: %.1f MiB, %.2f ms of CPU a request" % rows[-1])
+                    told, mib, cpu_ms = rows[-1]
+                    tell(f"{told} names: {mib:.1f} MiB, {cpu_ms:.2f} ms of CPU a request")
     return rows
 
 

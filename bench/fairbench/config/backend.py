@@ -10,10 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 from urllib.parse import urlsplit
 
-from annotated_types import Gt
-from pydantic import (
-    BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator, model_validator,
-)  # fmt: skip
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fairbench.config.backend_names import SIM
 from fairbench.config.router_command import check_router_command
@@ -193,7 +190,7 @@ class Endpoint(BackendConfig):
     extra_body: str | None = None
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     rate_limited: Literal["fail", "wait"] | None = None
-    longest_wait_s: Annotated[FiniteFloat, Gt(0)] | None = None
+    longest_wait_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     is_managed: ClassVar[bool] = False
     disobeyed: ClassVar[frozenset[str]] = frozenset(param_names(MACHINE[ENGINE]))
     run_options: ClassVar[frozenset[str]] = frozenset({"headers"})

@@ -42,14 +42,18 @@ def _reason(value: Any) -> str | None:
 
 SIGNS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(
-        ("errormessage", "errormsg", "errortype", "errorcode", "exception", "failurereason")
-        + ("failed", "iserror", "haserror", "isfailed", "aborted", "cancelled", "canceled"),
+        (
+            *("errormessage", "errormsg", "errortype", "errorcode", "exception", "failurereason"),
+            *("failed", "iserror", "haserror", "isfailed", "aborted", "cancelled", "canceled"),
+        ),
         _trouble,
     ),
     **dict.fromkeys(("finishreason", "stopreason"), _reason),
     **dict.fromkeys(
-        ("statuscode", "httpstatus", "httpstatuscode", "httpcode", "responsecode")
-        + ("responsestatus",),
+        (
+            *("statuscode", "httpstatus", "httpstatuscode", "httpcode", "responsecode"),
+            "responsestatus",
+        ),
         _state,
     ),
     **dict.fromkeys(("success", "succeeded", "successful", "issuccess", "ok"), _switch),

@@ -1,4 +1,4 @@
-"""Many client names: a gateway forgets the longest idle, and whoever is not idle keeps its place."""
+"""Many client names: a gateway forgets the longest idle; who has requests keeps its place."""
 
 import tracemalloc
 

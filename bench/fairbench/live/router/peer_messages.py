@@ -16,7 +16,7 @@ ALL_EVERY_S = 60.0  # everything is told, whatever the peer has said
 
 MOST_TOKENS = 1e15  # of a sum: decades of any fleet, and far from where sums become infinite
 MOST_VERSION = 2**53
-MOST_ORIGINS = 1_000  # routers that are remembered, or are gone in one message
+MOST_ORIGINS = 1_000  # routers that are gone, in one message
 MOST_CLIENTS = 200_000  # entries in one message
 LONGEST_ORIGIN = 64
 
@@ -56,8 +56,8 @@ def check_message(message: Message) -> None:
 
 def places_of(totals: Totals) -> set[int]:
     """Return the workers or bands that totals mention."""
-    found = {place for sums in (totals.charged, totals.raised) for of in sums.values() for place in of}
-    return found.union(*totals.waiting.values())
+    sums = (*totals.charged.values(), *totals.raised.values())
+    return {place for of in sums for place in of}.union(*totals.waiting.values())
 
 
 class Answer(msgspec.Struct, forbid_unknown_fields=True):

@@ -26,9 +26,7 @@ from fairbench.live.router.background import Work
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.encodings import check_plain
-from fairbench.live.router.peer_messages import (
-    MOST_ORIGINS, Answer, Known, Message, check_message, places_of,
-)  # fmt: skip
+from fairbench.live.router.peer_messages import Answer, Known, Message, check_message, places_of
 from fairbench.live.router.problem import Problem, bad_request
 from fairbench.schedulers.gateway.bands import Gateway
 from fairbench.schedulers.gateway.registry import policy_class
@@ -40,6 +38,7 @@ PATH = "/peers/totals"
 PATIENCE_S = 2.0  # for a peer's answer
 RELAYED_S = 30.0  # for so long after somebody came or went, what is gone is told
 ROUTER, GATEWAY = "router", "gateway"  # the parts that may share sums
+MOST_KNOWN = 1_000  # routers that are remembered
 
 log = logging.getLogger(__name__)
 
@@ -140,10 +139,10 @@ class Peering:
     def _forget_surplus(self) -> None:
         """Forget the routers that have been silent for longest, if there are too many."""
         known = {origin for part in self.parts.values() for origin in part.heard_totals()}
-        if len(known) <= MOST_ORIGINS:
+        if len(known) <= MOST_KNOWN:
             return
         silent = sorted(known, key=lambda one: self.heard_s.get(one, (-inf, -inf))[1])
-        for origin in silent[: len(known) - MOST_ORIGINS]:
+        for origin in silent[: len(known) - MOST_KNOWN]:
             self.heard_s.pop(origin, None)
             for part in self.parts.values():
                 part.forget_origin(origin)
