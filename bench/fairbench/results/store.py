@@ -24,6 +24,7 @@ from fairbench.metrics.arrow import to_arrow
 from fairbench.metrics.tables import FiledColumns
 from fairbench.results.directories import fresh_directory, made, naming, renamed_to_fresh
 from fairbench.results.grid import cluster_name, scheduler_name
+from fairbench.results.manifest_schema import check_manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -204,6 +205,7 @@ def read_run(path: Path) -> StoredRun:
             f"{path / MANIFEST}: schema_version = {version!r}: must be {SCHEMA_VERSION} "
             "for this version of fairbench"
         )
+    check_manifest(manifest, path / MANIFEST)
     return StoredRun(path, _in_present_terms(read_json(path / SUMMARY)), manifest)
 
 
