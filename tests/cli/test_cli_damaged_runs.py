@@ -131,3 +131,30 @@ def test_a_file_is_replaced_whole(tmp_path):
     write_text(path, "one")
     write_text(path, "two")
     assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("file", "two")]
+
+
+MANIFESTS = [
+    *(("git", "é"), ("git", {}), ("git", {"commit": 5, "dirty": True}), ("libraries", [])),
+    *(("libraries", {"numpy": 2}), ("scheduler_files", "mine.py"), ("host", "x"), ("host", [])),
+    *(("wall_s", "long"), ("spec_identity", 7), ("program_files", 1), ("cost_files", None)),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), MANIFESTS)
+@pytest.mark.parametrize("command", [("report", "run"), ("show", "run")])
+def test_a_manifest_of_other_types_is_named_by_its_field(run, command, field, value, refused):
+    path = run / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {field: value}))
+    line = refused(*command)
+    assert "manifest.json: " in line
+    assert field in line
+
+
+def test_a_manifest_may_lack_what_older_ones_lacked(run):
+    path = run / "manifest.json"
+    kept = {"schema_version", "complete", "spec_identity"}
+    path.write_text(
+        json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k in kept})
+    )
+    for command in (["show", f"{run}"], ["report", f"{run}"]):
+        assert CliRunner().invoke(app, command).exit_code == 0

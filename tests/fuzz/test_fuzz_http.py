@@ -2,6 +2,7 @@
 
 import asyncio
 
+import fuzz_bodies
 import pytest
 from fuzz_http import attempts
 
@@ -13,3 +14,10 @@ def test_mutated_requests_are_answered():
     assert ends["router 200"] > 10
     assert ends["worker 200"] > 10
     assert ends["router 400"] > 10
+
+
+@pytest.mark.slow
+def test_odd_values_in_fields_of_engines_are_refused_or_harmless():
+    ends, wrong = asyncio.run(fuzz_bodies.attempts(300, seed=1))
+    assert wrong == []
+    assert ends[200] > 30

@@ -82,7 +82,10 @@ class Worker:
         if self.key and request.headers.get("Authorization") != f"Bearer {self.key}":
             self.strangers.append(request.path)
             return web.json_response({"error": {"message": "who are you?"}}, status=401)
-        return await handler(request)
+        answer = await handler(request)
+        if isinstance(answer, web.Response) and answer.body:
+            answer.enable_compression()  # for whoever says that it reads that, as engines do
+        return answer
 
     async def stop(self):
         """End at once: whoever waits for an answer sees the connection break."""

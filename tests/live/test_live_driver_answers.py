@@ -5,6 +5,7 @@ import json
 import tempfile
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from live_driving import SCALE, VOCAB, small_spec
 from pydantic import ValidationError
 
 from fairbench.config.backend import Endpoint
+from fairbench.config.resolve import resolve
 from fairbench.core import Segment
+from fairbench.live.backends.base import LiveOptions
+from fairbench.live.backends.registry import live_backend
 from fairbench.live.client_side import first_messages
 from fairbench.live.driver.api import BadEvent, Question
 from fairbench.live.driver.drive import drive
@@ -126,12 +130,12 @@ def test_fields_that_cannot_be_are_named(text, complaint):
 
 
 def test_how_long_a_server_asks_to_wait():
-    assert waiting_s(b"3") == 3.0
-    assert waiting_s(b"99999") == 600.0
-    assert waiting_s(b"") == waiting_s(b"soon") == waiting_s(b"-4") == 1.0
+    assert [waiting_s(text) for text in (b"3", b" 2.5 ", b"99999")] == [3.0, 2.5, 99_999.0]
+    assert {waiting_s(text) for text in (b"", b"soon", b"-4", b"nan", b"1e3", b"\xb2")} == {1.0}
+    assert waiting_s(b"9" * 500) == inf
     later = datetime.now(UTC) + timedelta(seconds=30)
     assert 25 < waiting_s(format_datetime(later, usegmt=True).encode()) <= 30
-    assert waiting_s(b"Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert waiting_s(b"Wed, 21 Oct 2015 07:28:00 GMT") == waiting_s(b"0") == 0.1
 
 
 META = {"prompt_tokens": 9, "completion_tokens": 1, "finish_reason": {"type": "stop"}}
@@ -176,6 +180,28 @@ def test_a_server_with_too_much_to_do_is_a_failure_or_waited_for(choice, asked, 
     assert [r.status for r in records.requests].count("finished") == finished
     for record in records.requests:
         assert record.sent_s - record.arrival_s < 0.5 * SCALE
+
+
+@pytest.mark.parametrize(("asks", "least", "most"), [("0", 4, 12), ("3600", 2, 2)])
+def test_a_request_waits_no_longer_than_it_may_in_all(asks, least, most):
+    """A server that refuses for ever: 0.1 s at least between two attempts of two requests."""
+    busy = refusal(429, "busy", f"Retry-After: {asks}")
+    records, count = driven_by([busy] * 99, rate_limited="wait", longest_wait_s=0.5)
+    assert least <= count <= most
+    assert {(r.status, r.error) for r in records.requests} == {("refused", "HTTP 429: busy")}
+
+
+def test_how_long_a_request_may_wait_is_a_flag_and_ten_minutes_without_it():
+    for more, longest_s in ({}, 600.0), ({"longest_wait_s": 3}, 3.0):
+        fields = {"base_url": "http://127.0.0.1:1", "rate_limited": "wait", **more}
+        backend = live_backend(resolve({"backend": fields}))
+        assert backend.target("http://127.0.0.1:1", LiveOptions()).longest_wait_s == longest_s
+
+
+@pytest.mark.parametrize("wrong", [0, -1, inf, nan])
+def test_a_wait_that_cannot_be_is_named(wrong):
+    with pytest.raises(ValidationError, match="longest_wait_s"):
+        endpoint(longest_wait_s=wrong)
 
 
 def test_other_refusals_are_not_waited_for():

@@ -199,7 +199,8 @@ NUMBERS = [
     *('"top_p": 1e400', '"top_p": 0', '"top_p": 1e-30', '"top_p": 1.01', '"min_p": -0.1'),
     *('"min_p": 1e39', '"frequency_penalty": 1e300', '"frequency_penalty": -2.1'),
     *('"presence_penalty": 1e39', '"presence_penalty": 1e400', '"repetition_penalty": 1e400'),
-    *('"top_k": 1e30', '"logit_bias": {"5": 1e400}', '"stop_token_ids": [1e400]'),
+    *('"logprobs": [1]', '"logprobs": 21', '"top_k": 1e30'),
+    *('"logit_bias": {"5": 1e400}', '"stop_token_ids": [1e400]'),
 ]
 
 

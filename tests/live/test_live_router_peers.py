@@ -1,12 +1,15 @@
 """Routers that are peers: whom they hear, what they make of it, and two real processes."""
 
 import asyncio
+import io
+import random
 import socket
 import sys
 from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
+from math import isfinite
 
 import msgspec
 import pytest
@@ -22,6 +25,7 @@ from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.peer_messages import Answer, Message
 from fairbench.live.router.peers import PATH, _before_what
 from fairbench.schedulers.peers.totals import Totals
+from fuzz.fuzz_files import mutated
 
 NOBODY = "http://127.0.0.1:9"  # where nobody listens
 PEERS = {"peers": (NOBODY,), "peer_key": "among routers"}
@@ -37,7 +41,8 @@ def told(fleet, version=1, *, charged=None, waiting=(), parts=("gateway",)):
 
 
 async def send(under_test, body, shown=SHOWN):
-    async with under_test.session.post(under_test.url + PATH, data=body, headers=shown) as answer:
+    data = io.BytesIO(body)  # however long
+    async with under_test.session.post(under_test.url + PATH, data=data, headers=shown) as answer:
         return answer.status
 
 
@@ -96,12 +101,84 @@ def test_totals_that_no_router_can_have_are_not_taken_in(forged):
     run(test)
 
 
-def test_nor_are_those_of_thousands_of_routers():
+def test_nor_are_those_of_thousands_of_routers_or_of_too_many_clients():
     async def test():
         async with cluster(1, router=GATED) as (under_test, _):
             body = msgspec.json.decode(told(fleet_of(under_test)))
             body["gone"] = {str(number): body["parts"] for number in range(1_001)}
             assert await send(under_test, msgspec.json.encode(body)) == 400
+            many = {f"c{number}": 1.0 for number in range(200_001)}
+            assert await send(under_test, told(fleet_of(under_test), charged=many)) == 400
+
+    run(test)
+
+
+def test_routers_that_are_silent_are_forgotten_when_there_are_too_many():
+    async def test():
+        async with cluster(1, router={**GATED, "router": "d2lpm"}) as (under_test, _):
+            peering = under_test.peering
+            for part in range(3):
+                body = msgspec.json.decode(peering.message())
+                body |= {"origin": f"peer-{part}", "gone": {}}
+                gone = {f"{part}-{number}": body["parts"] for number in range(900)}
+                for parts in (body["parts"], *gone.values()):
+                    for totals in parts.values():
+                        totals[0] = 9  # the version
+                body["gone"] = gone
+                assert await send(under_test, msgspec.json.encode(body)) == 200
+            heard = [set(one.heard_totals()) for one in peering.parts.values()]
+            assert len(heard) == 2
+            assert [len(one) for one in heard] == [1_000, 1_000]
+            assert all({"peer-0", "peer-1", "peer-2"} <= one for one in heard)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("part", "place", "status"),
+    [
+        *(("gateway", 0, 200), ("gateway", 7, 200), ("gateway", 1, 409), ("gateway", 10**9, 409)),
+        *(("router", 0, 200), ("router", 1, 409), ("router", -1, 409), ("router", 2**70, 409)),
+    ],
+)
+def test_totals_of_workers_or_bands_that_are_not_there_are_not_taken_in(part, place, status):
+    """A band that nobody has would be made, with a queue of its own."""
+
+    async def test():
+        settings = {"gateway.priority": {"vip": 7}}
+        router = {**GATED, "router": "d2lpm", "settings": settings}
+        async with cluster(1, router=router) as (under_test, _):
+            body = msgspec.json.decode(under_test.peering.message())
+            body["origin"] = "another"
+            body["parts"][part] = [1, {"ann": {str(place): 5.0}}, {}, {}, 0]
+            assert await send(under_test, msgspec.json.encode(body)) == status
+
+    run(test)
+
+
+@pytest.mark.slow
+def test_whatever_a_hostile_peer_sends_is_answered_and_counters_stay_numbers():
+    """Mutated and replayed messages of one that has the key, in any order."""
+
+    async def test():
+        rng = random.Random(32)
+        router = {**GATED, "router": "d2lpm"}
+        async with cluster(1, router=router) as (under_test, _):
+            fleet = fleet_of(under_test)
+            ends = Counter()
+            for number in range(300):
+                charged = {"ann": rng.choice((5.0, -5.0, 1e15, 1e300)), f"c{number}": 1.0}
+                body = told(fleet, number + 1, charged=charged, parts=("gateway", "router"))
+                body = body if rng.random() < 0.3 else mutated(body, rng)
+                ends[await send(under_test, body)] += 1
+                if rng.random() < 0.2:
+                    ends[await send(under_test, body)] += 1  # replayed
+            assert ends.keys() <= {200, 400, 409}
+            assert min(ends[200], ends[400]) > 20
+            policy = under_test.peering.parts["gateway"]._band(0).scheduler
+            assert all(isfinite(one) for one in policy.counters.values())
+            async with under_test.post(GENERATE) as answer:
+                assert answer.status == 200
 
     run(test)
 

@@ -18,6 +18,7 @@ from live_router import (
 
 from fairbench.live import headers
 from fairbench.live.router.health import PROOF
+from fairbench.live.router.progress import LONGEST_STALLS
 
 STALL_S = 0.4
 ROUTER = {"stall_s": STALL_S}
@@ -103,18 +104,68 @@ def test_a_slow_stream_is_progress():
     assert asyncio.run(run()) == (200, False, {0})
 
 
-class Counting(Worker):
+class Telling(Worker):
+    """A worker with this page of metrics."""
+
+    page = ""
+
+    async def metrics(self, _):
+        return web.Response(text=self.page)
+
+    def pages(self):
+        return [web.get("/metrics", self.metrics)]
+
+
+class Counting(Telling):
     """A worker that exports how many tokens it has produced, which grows while ``decodes``."""
 
     decodes = True
     tokens = 0
 
-    async def metrics(self, _):
+    @property
+    def page(self):
         self.tokens += self.decodes
-        return web.Response(text=f'vllm:generation_tokens_total{{engine="0"}} {self.tokens}\n')
+        return f'vllm:generation_tokens_total{{engine="0"}} {self.tokens}\n'
 
-    def pages(self):
-        return [web.get("/metrics", self.metrics)]
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        'sglang:http_requests_total{method="GET"} 9\n',  # no token yet: SGLang has no counter then
+        "vllm:generation_tokens_total 0\n",
+        "vllm:kv_cache_usage_perc NaN\n",
+    ],
+)
+def test_a_worker_whose_first_request_hangs_is_down_in_the_usual_time(page):
+    """Its longest answer would be allowed five times as long."""
+
+    async def run():
+        worker = Telling(held_at=0)
+        worker.page = page
+        await worker.start()
+        async with router_before([worker], stall_s=2.0) as under_test:
+            body = {**PATHS[COMPLETIONS], "max_tokens": 10**6}
+            began_s = asyncio.get_running_loop().time()
+            async with under_test.post(COMPLETIONS, body) as answer:
+                took_s = asyncio.get_running_loop().time() - began_s
+                assert answer.status == 502
+        await worker.stop()
+        return took_s
+
+    assert asyncio.run(run()) < 0.9 * LONGEST_STALLS * 2.0
+
+
+def test_a_page_that_is_none_costs_nothing():
+    async def run():
+        worker = Telling(held_at=0)
+        worker.page = "sglang:gen_throughput many\n"
+        await worker.start()
+        async with router_before([worker], **ROUTER) as under_test:
+            status = await statuses_of(under_test)
+        await worker.stop()
+        return status
+
+    assert asyncio.run(run()) == 502
 
 
 def test_a_worker_that_counts_tokens_may_take_long_over_an_answer_in_one_piece():

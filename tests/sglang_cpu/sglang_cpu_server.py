@@ -46,9 +46,10 @@ def why_absent():
 
 @dataclass
 class Server:
-    """Where it listens, its log, and the calls of stand-ins until it was ready."""
+    """Where it listens, its process group, log, and the calls of stand-ins until it was ready."""
 
     url: str
+    group: int
     log: Path
     stub_calls: Path
     calls_before: int
@@ -85,7 +86,7 @@ def sglang_server(folder, *flags, environment=None):
         )
     try:
         _wait_until_ready(process, url, log)
-        yield Server(url, log, calls, _lines(calls))
+        yield Server(url, process.pid, log, calls, _lines(calls))
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

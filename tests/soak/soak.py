@@ -1,10 +1,10 @@
 """A soak: many requests of twenty clients through two routers to four emulated workers that fail.
 
-    python tests/soak/soak.py REQUESTS FAULTS [SEED]
+    python tests/soak/soak.py REQUESTS FAULTS [SEED [d2lpm|fair-finish]]
 
-The first router is ``fairbench serve --dp 4``, D2LPM, which starts the workers again when they die;
-the second stands before the same workers with a VTC gateway. Prints what happened; exit code 1 if
-anything did that must not.
+The first router is ``fairbench serve --dp 4`` with that scheduler, which starts the workers again
+when they die; the second stands before the same workers with a VTC gateway. Prints what happened;
+exit code 1 if anything did that must not.
 """
 
 import asyncio
@@ -24,7 +24,13 @@ from aiohttp import ClientSession, TCPConnector
 from prometheus_client.parser import text_string_to_metric_families
 from soak_clients import Crowd
 from soak_faults import Saboteur
-from soak_recount import compared_with_books, compared_with_clients, read_log, recounted
+from soak_recount import (
+    compared_with_books,
+    compared_with_clients,
+    left_behind,
+    read_log,
+    recounted,
+)
 
 from fairbench.live.processes.addresses import free_ports
 
@@ -35,7 +41,7 @@ KEPT_S = 6.0  # within which connections that nobody uses are closed
 SAMPLES = 200  # of memory, over the whole, if there are so many requests
 SLACK_MIB = 3.0
 ENGINE = ("--set", "engine.max_total_tokens=40000", "--set", "engine.max_running_requests=32")
-NAMES = ("logged-d2lpm", "logged-least-loaded")
+LOCAL = {"d2lpm": "dlpm", "fair-finish": "dlpm-hold"}  # the first router's schedulers
 
 
 class Router:
@@ -73,8 +79,8 @@ class Router:
 
 
 @contextmanager
-def two_routers(folder, keys):
-    """Both, and the workers' URLs."""
+def two_routers(folder, keys, names, local):
+    """Both, by the names of their schedulers, and the workers' URLs."""
     (folder / "keys.toml").write_text("".join(f'"{key}" = "{one}"\n' for one, key in keys.items()))
     (folder / "admin").write_text(ADMIN_KEY)
     (port,) = free_ports(1)
@@ -83,7 +89,7 @@ def two_routers(folder, keys):
     try:
         first = Router(
             *(folder, "first", "--dp", str(WORKERS), "--backend", "emulator"),
-            *("--scheduler", f"{NAMES[0]}+dlpm", "--time-scale", "20", *ENGINE, *known),
+            *("--scheduler", f"{names[0]}+{local}", "--time-scale", "20", *ENGINE, *known),
             *("--admin-port", str(port), "--admin-key-file", str(folder / "admin")),
             *("--log-dir", str(folder / "workers")),
         )
@@ -92,7 +98,7 @@ def two_routers(folder, keys):
         urls = [row["url"] for row in asyncio.run(rows_of(port))]
         named = [part for url in urls for part in ("--worker-url", url)]
         second = Router(
-            *(folder, "second", *named, "--router", NAMES[1], "--gateway", "vtc", *known),
+            *(folder, "second", *named, "--router", names[1], "--gateway", "vtc", *known),
             *("--max-inflight-per-worker", "8"),
         )
         routers.append(second)
@@ -166,14 +172,14 @@ async def crowd_through(routers, urls, keys, total, faults, draw, last_s, tell):
     return crowd.ended, saboteur.done, books, samples, files
 
 
-def soak(total, faults, seed, last_s, *, tell=lambda text: None):
+def soak(total, faults, seed, last_s, router="d2lpm", *, tell=lambda text: None):
     """One soak. What was seen, by name; ``wrong`` holds all that must not have been."""
-    draw = random.Random(seed)
+    draw, names = random.Random(seed), (f"logged-{router}", "logged-least-loaded")
     keys = {f"client-{n}": f"key-of-{n}-{draw.getrandbits(64):x}" for n in range(CLIENTS)}
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with two_routers(folder, keys) as (routers, urls):
+        with two_routers(folder, keys, names, LOCAL[router]) as (routers, urls):
             told = asyncio.run(
                 crowd_through(routers, urls, keys, total, faults, draw, last_s, tell)
             )
@@ -181,14 +187,15 @@ def soak(total, faults, seed, last_s, *, tell=lambda text: None):
         wrong = [one.why for one in ended.values() if one.how == "wrong"]
         recounts = 0
         for number, router in enumerate(routers):
-            log = read_log(folder / f"{NAMES[number]}.jsonl")
+            log = read_log(folder / f"{names[number]}.jsonl")
             wrong += compared_with_clients(log, ended, number)
             wrong += compared_with_books(log, ended, number, books[number])
-            for ours, theirs in recounted(log) if number == 0 else ():
+            wrong += [f"left behind: {left}"[:2000] for left in left_behind(log)]
+            for ours, theirs in recounted(log) if names[number] == "logged-d2lpm" else ():
                 recounts += 1
                 if ours != theirs:
                     wrong.append(f"credits: recounted {ours}, said {theirs}"[:2000])
-            wrong += [] if router.code == 0 else [f"{NAMES[number]}: exit code {router.code}"]
+            wrong += [] if router.code == 0 else [f"{names[number]}: exit code {router.code}"]
         errors = [router.errors for router in routers] + sorted(folder.glob("workers/**/*.log"))
         for file in errors:
             if "Traceback" in (text := file.read_text(errors="replace")):
@@ -224,8 +231,12 @@ def grew(told):
     ]
 
 
-def main(total, faults, seed):
-    told = soak(total, faults, seed, (8.0, 40.0), tell=lambda text: print(text, flush=True))
+def tell(text):
+    print(text, flush=True)
+
+
+def main(total, faults, seed=0, router="d2lpm"):
+    told = soak(*map(int, (total, faults, seed)), (8.0, 40.0), router, tell=tell)
     told["wrong"] += grew(told)
     print(json.dumps({**told, "wrong": told["wrong"][:20]}, indent=1))
     return 1 if told["wrong"] else 0
@@ -233,4 +244,4 @@ def main(total, faults, seed):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    sys.exit(main(*map(int, [*sys.argv[1:], 0][:3])))
+    sys.exit(main(*sys.argv[1:]))

@@ -19,6 +19,7 @@ from aiohttp import web
 from fairbench.live import headers
 from fairbench.live.emulator import app as emulated
 from fairbench.schedulers.routing.d2lpm import D2LPM
+from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.routing.least_loaded import LeastLoaded
 
 CREDITS_EVERY = 500  # requests
@@ -82,6 +83,23 @@ class _Logged:
 class LoggedD2LPM(_Logged, D2LPM):
     name = "logged-d2lpm"
     Params = D2LPM.Params
+
+    def on_failure(self, request, worker, now_s):
+        super().on_failure(request, worker, now_s)
+        self._log("fail", request.request_id, request.program_id, request.client, worker)
+
+
+class LoggedFairFinish(_Logged, FairFinish):
+    name = "logged-fair-finish"
+    Params = FairFinish.Params
+
+    def __init__(self, params, workers):
+        super().__init__(params, workers)
+        atexit.register(self._left)
+
+    def _left(self):
+        left = {worker: sorted(one.clients()) for worker, one in self._backlogs.items()}
+        self._log("backlogs", left)
 
     def on_failure(self, request, worker, now_s):
         super().on_failure(request, worker, now_s)

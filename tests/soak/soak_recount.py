@@ -61,6 +61,11 @@ def compared_with_books(log, ended, router, books):
     return wrong
 
 
+def left_behind(log):
+    """What a fair-finish router still has of anybody's work when nothing is under way any more."""
+    return [row[1] for row in log if row[0] == "backlogs" and any(row[1].values())]
+
+
 def recounted(log):
     """Every credit that D2LPM ought to have, by its definition, at each row where it says its own.
 

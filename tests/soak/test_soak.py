@@ -5,9 +5,10 @@ import random
 
 import pytest
 from kills import POINTS, kills
+from names import SLACK_MIB, rows_of
 from soak_faults import Saboteur
 
-from soak import soak
+from soak import LOCAL, soak
 
 FAULTS = 5
 
@@ -50,13 +51,21 @@ def test_requests_that_take_no_time_wait_for_every_fault(total, faults, monkeypa
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_no_request_is_lost_whatever_fails():
-    told = soak(2_000, FAULTS, seed=1, last_s=(1.0, 3.0))
+@pytest.mark.parametrize("router", LOCAL)
+def test_no_request_is_lost_whatever_fails(router):
+    told = soak(2_000, FAULTS, seed=1, last_s=(1.0, 3.0), router=router)
     assert told["wrong"] == []
     assert sum(told["requests"].values()) == 2_000
     assert told["requests"]["ok"] > 1_700
     assert sum(told["faults"].values()) == FAULTS
-    assert told["recounts of all credits"] > 1
+    assert (told["recounts of all credits"] > 1) is (router == "d2lpm")
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+def test_a_router_that_each_of_many_names_asks_once_stays_small():
+    rows = asyncio.run(rows_of(6_000, ("--scheduler", "d2lpm", "--gateway", "vtc"), print))
+    assert rows[-1][1] < rows[4][1] + SLACK_MIB
 
 
 @pytest.mark.slow

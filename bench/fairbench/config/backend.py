@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fairbench.config.router_command import check_router_command
+from fairbench.config.server_args import check_server_args
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.errors import DataError
 from fairbench.files.json_text import parsed
@@ -29,14 +30,6 @@ MANAGED_FIELDS = frozenset(
     {"messages", "prompt", "input_ids", "stream", "max_tokens", "max_completion_tokens"}
 )
 
-# Options that the launcher passes to every server.
-MANAGED_ARGS = frozenset(
-    {"--host", "--port", "--model-path", "--model", "--tp-size", "--tp", "--load-format"}
-    | {"--schedule-policy", "--kv-events-config", "--kv-events-port", "--time-scale", "--local"}
-    | {"--scheduler-cls", "--tensor-parallel-size", "--enable-prompt-tokens-details"}
-)
-# Data parallelism within a server (SGLang, vLLM), by how its flags begin.
-RANK_ARGS = ("--dp", "--data-parallel", "--enable-dp")
 # Engine settings that SGLang has no flag for.
 ENGINE_ONLY = (
     "full_reservation",
@@ -100,20 +93,7 @@ class _Servers(BackendConfig):
 
     @model_validator(mode="after")
     def _not_managed(self) -> Self:
-        for arg in self.server_args:
-            flag = arg.partition("=")[0]
-            if flag.startswith("--") and len(words := flag.split()) > 1:
-                raise ValueError(
-                    f"server_args: {flag!r} has {len(words)} words, and each item must be one word"
-                )
-            if flag in MANAGED_ARGS:
-                raise ValueError(f"server_args: {flag} is set by fairbench itself; leave it out")
-            if flag.startswith(RANK_ARGS):
-                raise ValueError(
-                    f"server_args: {flag} is not supported: each rank has its own queue, "
-                    "so credits and deficits would be counted per rank; start more "
-                    "servers with dp instead"
-                )
+        check_server_args(self.server_args)
         return self
 
 
@@ -198,8 +178,8 @@ class Endpoint(BackendConfig):
     With ``output_lengths`` exact it is asked for ``min_tokens``, which not every server knows;
     free, its answers may be shorter than the workload has them. ``extra_body`` is a JSON object of
     more fields for every request, in which null removes a field; ``max_tokens_field`` is what the
-    most tokens of an answer are called. ``rate_limited`` is what an answer 429 means: a failure, or
-    to wait for as long as its Retry-After says and to ask again.
+    most tokens of an answer are called. ``rate_limited``: after a 429 the request fails, or waits
+    as its Retry-After says and is sent again, for ``longest_wait_s`` in total.
     """
 
     kind: Literal["endpoint"] = "endpoint"
@@ -209,6 +189,7 @@ class Endpoint(BackendConfig):
     extra_body: str | None = None
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
     rate_limited: Literal["fail", "wait"] | None = None
+    longest_wait_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     is_managed: ClassVar[bool] = False
     disobeyed: ClassVar[frozenset[str]] = frozenset(param_names(MACHINE[ENGINE]))
     run_options: ClassVar[frozenset[str]] = frozenset({"headers"})

@@ -34,12 +34,16 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
     csv.field_size_limit(limit_bytes() // LARGEST_PART)  # as of a line; a prompt may be long
     found = lines(file, shown, blank=True, streamed=streamed)  # as a text in quotes may hold
     texts = (decoded(data, f"{shown}, line {number}") for number, data in found)
-    header = next(texts, "")
-    separator = separator_of(header)
+    above: list[str] = []  # blank lines, and the line of column names
+    while not above or not above[-1].strip():
+        if (text := next(texts, None)) is None:
+            break
+        above.append(text)
+    separator = separator_of("".join(above))
     if separator != ",":  # cells between other marks are not counted as memory
         texts = (_checked(text, separator, shown) for text in texts)
     # Strictly: a quote that is never closed would hide all that follows.
-    return csv.DictReader(chain([header], texts), delimiter=separator, strict=True)
+    return csv.DictReader(chain(above, texts), delimiter=separator, strict=True)
 
 
 def separator_of(header: str) -> str:
@@ -62,6 +66,7 @@ def csv_rows(file: Traversable, shown: str, *, streamed: bool = False) -> Iterat
     reader = csv_reader(file, shown, streamed=streamed)
     rows = reader.reader
     try:
+        reader.fieldnames = next(filter(None, rows), None)
         for name, times in Counter(reader.fieldnames or ()).items():
             if name and times > 1:
                 raise DataError(f"{shown}, line 1: column {shortened(repr(name))} appears twice")

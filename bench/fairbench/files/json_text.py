@@ -172,6 +172,8 @@ def kind_of(path: Path, shown: str) -> Kind:
     for mark, what in NO_TEXT.items():
         if start.startswith(mark):
             raise DataError(f"{shown}: {what}")
+    if b"\0" in start:
+        raise DataError(f"{shown}: is not text, or is UTF-16: save it as UTF-8")
     ending = Path(path.name.lower().removesuffix(".gz")).suffix
     start = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     by_start = {b"{": Kind.OBJECTS, b"[": Kind.LIST}

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from math import isfinite, isnan
 from typing import Any
 
-NOTHING = frozenset({"", "null", "none", "nan", "na", "n/a", "#n/a", "<na>"})
+NOTHING = frozenset({"", "-", "null", "none", "nan", "na", "n/a", "#n/a", "<na>"})
 """Texts, in lower case, that tools write where there is no value."""
 
 

@@ -22,6 +22,7 @@ from fairbench.files.reader import MissingFile
 from fairbench.metrics.tables import FiledColumns, to_arrow
 from fairbench.results.directories import fresh_directory, made, naming, renamed_to_fresh
 from fairbench.results.grid import cluster_name, scheduler_name
+from fairbench.results.manifest_schema import check_manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -202,6 +203,7 @@ def read_run(path: Path) -> StoredRun:
             f"{path / MANIFEST}: schema_version = {version!r}: must be {SCHEMA_VERSION} "
             "for this version of fairbench"
         )
+    check_manifest(manifest, path / MANIFEST)
     return StoredRun(path, _in_present_terms(read_json(path / SUMMARY)), manifest)
 
 

@@ -107,6 +107,13 @@ class LocalScheduler(ABC):
         ``view`` does not contain the request yet.
         """
 
+    def forget(self, client: str) -> None:
+        """Forget a client without requests, which then starts anew, so that memory stays bounded.
+
+        A gateway calls this method for the clients that have been idle for longest, once there are
+        more than 10,000.
+        """
+
     def on_admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         """Handle an admission of a request.
 

@@ -12,6 +12,7 @@ from fairbench.files.column_names import NAMES, plain
 from fairbench.files.times import is_blank, is_missing, number_of
 from fairbench.score.files import Object
 from fairbench.score.layout import LAST, OPTIONAL, PLAIN, TIMES, Layout, Shape, common, inner
+from fairbench.score.signs import signed
 
 Run = TypeVar("Run")
 
@@ -121,6 +122,8 @@ def _transposed(layout: Layout, rows: list[Any], where: str, names: Mapping[str,
     made = _checked(layout, {f: [row.get(n) for row in rows] for f, n in used.items()}, {}, where)
     if layout.name == PLAIN:
         _add_others(made, rows, names)
+        if not {"status", "error"} & names.keys():
+            _add_signs(made, rows)
         _fill_clients(made, rows)
         _check_ends(made, rows, where)
     return made
@@ -182,6 +185,17 @@ def _add_others(made: Columns, rows: list[Object], names: Mapping[str, str]) -> 
                 mine[:] = [b if a is None else a for a, b in zip(mine, values, strict=True)]
             else:
                 made.columns[name] = Column(name, key, None, values)
+
+
+def _add_signs(made: Columns, rows: list[Object]) -> None:
+    """Fill missing statuses from columns of other names, such as ``success``."""
+    if (signs := signed(rows)) is None:
+        return
+    if "status" in made.columns:
+        said = made.columns["status"].values
+        said[:] = [b if is_missing_cell(a) else a for a, b in zip(said, signs, strict=True)]
+    else:
+        made.columns["status"] = Column("status", "status", None, signs)
 
 
 def _checked(layout: Layout, values: dict[str, Any], run: Object, where: str) -> Columns:

@@ -15,15 +15,20 @@ from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
 
 UNSAID = -1
 FAILED = 3
+FINISHED_WORD, FAILED_WORD = "finished", "failed"
 """The state of a request that broke off, which the metrics' tables have as refused."""
 
 WORDS = {
-    FINISHED: ("finished", "success", "succeeded", "successful", "ok", "completed", "complete"),
+    FINISHED: (
+        *("finished", "success", "succeeded", "successful", "ok", "completed", "complete"),
+        *("done", "passed", "true"),
+    ),
     REFUSED: ("refused", "rejected", "denied", "throttled", "ratelimited"),
     UNFINISHED: ("unfinished", "incomplete", "running", "pending", "inprogress"),
     FAILED: (
         *("failed", "failure", "error", "errored", "timeout", "timedout", "abort", "aborted"),
-        *("cancelled", "canceled"),
+        *("cancelled", "canceled", "disconnected", "dropped", "killed", "exception"),
+        "false",
     ),
 }
 _HTTP = re.compile(r"(?:http\S*\s+)?([1-5]\d\d)(?:\s.*)?", re.IGNORECASE)
@@ -66,5 +71,5 @@ def is_error(value: Any) -> bool:
     if isinstance(value, list | dict):
         return bool(value)
     if isinstance(value, str):
-        return not is_missing(value) and value.strip().lower() not in ("false", "0")
+        return not is_missing(value) and value.strip().lower() not in ("false", "no", "0")
     return not is_missing(value) and bool(value)

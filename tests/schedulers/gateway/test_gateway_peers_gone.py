@@ -23,7 +23,9 @@ class Process:
         self.up = {0}
         dispatcher = SimpleNamespace(now_s=lambda: clock.now_s, release=self._release, up=self.up)
         parts = {"gateway": self.desk.gateway}
-        self.peering = Peering(parts, fleet, "key", dispatcher, TERMS.forget_s, name)
+        self.peering = Peering(
+            parts, fleet, "key", dispatcher, TERMS.forget_s, {"gateway": {0}}, name
+        )
         self._clock = clock
         self.of_others = defaultdict(Known)  # by name: what this one has heard that it knows
 

@@ -121,3 +121,23 @@ def test_an_identity_of_65_bits_is_refused(read):
     record = {"timestamp": 0, "input_length": 512, "output_length": 10, "hash_ids": [2**64]}
     with pytest.raises(DataError, match="does not fit 64 bits"):
         read([record])
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [["9223372036854775813", "7"], ["0x8000000000000005", "0x7"], [f"{BIG + 5}", 7.0]],
+)
+def test_identities_may_be_texts_or_whole_floats(read, ids):
+    record = {"timestamp": 0, "input_length": 1024, "output_length": 10}
+    texts, plain = (
+        read([{**record, "hash_ids": given}]).trace.table(0).blocks.tolist()
+        for given in (ids, [BIG + 5, 7])
+    )
+    assert texts == plain
+
+
+@pytest.mark.parametrize("ids", [["a"], ["1.5"], [1.5], [True], [None], [[1]], ["1e3"]])
+def test_other_identities_are_named(read, ids):
+    record = {"timestamp": 0, "input_length": 512, "output_length": 10, "hash_ids": ids}
+    with pytest.raises(DataError, match="must be a list of integers"):
+        read([record])

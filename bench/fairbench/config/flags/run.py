@@ -159,6 +159,16 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
             "fail|wait",
         ),
     ]
+    longest_wait: Annotated[
+        float | None,
+        Flag(
+            "Longest total wait of a request after 429s, with --rate-limited wait; then it fails.",
+            SERVERS,
+            "600",
+            key="backend.longest_wait_s",
+            unit="s",
+        ),
+    ]
     tp: Annotated[int | None, _server("GPUs of each server.", "1")]
     share_gpus: Annotated[bool, _server("Let SGLang servers share GPUs if there are too few.")]
     schedule_policy: Annotated[

@@ -8,7 +8,7 @@ from typing import Any
 from fairbench.config.backend import AS_SERVED, Endpoint
 from fairbench.errors import RunFailed
 from fairbench.live.backends.base import LiveBackend, LiveOptions, Served
-from fairbench.live.driver.target import Target
+from fairbench.live.driver.target import LONGEST_WAIT_S, Target
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.http import get_json
 
@@ -50,6 +50,7 @@ class EndpointBackend(LiveBackend[Endpoint]):
             extra_body=config.extra_fields,
             max_tokens_field=config.max_tokens_field or "max_tokens",
             rate_limited=config.rate_limited or "fail",
+            longest_wait_s=config.longest_wait_s or LONGEST_WAIT_S,
         )
 
 

@@ -165,12 +165,14 @@ class Caller:
     async def _wait_and_ask_again(self, attempt: Attempt, request: bytes) -> None:
         """Retry while the server says that it is overloaded, if the run asks for retries.
 
-        The request counts as sent when it was sent first: the wait is the server's.
+        The request counts as sent when it was sent first: the wait is the server's. The request
+        fails, at once, if the server asks for more than is left of the longest wait.
         """
-        sent_s = attempt.sent_s
+        sent_s, loop = attempt.sent_s, asyncio.get_running_loop()
+        last_s = loop.time() + self._target.longest_wait_s
         while self._target.rate_limited == "wait":
             wait_s = attempt.stream.retry_after_s
-            if wait_s is None:
+            if wait_s is None or loop.time() + wait_s > last_s:
                 return
             await asyncio.sleep(wait_s)
             attempt.stream = self._stream()

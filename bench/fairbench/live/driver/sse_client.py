@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from email.utils import parsedate_to_datetime
 
@@ -12,9 +13,10 @@ from fairbench.live.driver.connection import Connection, Disconnected
 from fairbench.live.headers import WORKER
 
 OK, TOO_MANY = 200, 429
-UNSAID_WAIT_S, LONGEST_WAIT_S = 1.0, 600.0
+UNSAID_WAIT_S, SHORTEST_WAIT_S = 1.0, 0.1
 MAX_ERROR_BYTES = 500  # of the body of a refusal, kept to say why
 _WORKER = WORKER.encode()
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 MAX_EVENT_BYTES = 16 * 2**20
 
 
@@ -38,13 +40,11 @@ class EventSplitter:
 def waiting_s(retry_after: bytes) -> float:
     """Return the seconds to wait by a Retry-After header; 1 s if it is not valid."""
     text = retry_after.decode("latin-1").strip()
-    if text.isdigit() and len(text) < 10:
-        return min(float(text), LONGEST_WAIT_S)
     try:
-        since_s = parsedate_to_datetime(text).timestamp() - time.time()
-    except (TypeError, ValueError):
-        return UNSAID_WAIT_S
-    return min(max(0.0, since_s), LONGEST_WAIT_S)
+        wait_s = parsedate_to_datetime(text).timestamp() - time.time()
+    except (TypeError, ValueError, OverflowError):
+        wait_s = float(text) if _SECONDS.fullmatch(text) else UNSAID_WAIT_S
+    return max(SHORTEST_WAIT_S, wait_s)
 
 
 class Stream:

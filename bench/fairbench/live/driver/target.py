@@ -12,6 +12,7 @@ from fairbench.config.backend import Api
 from fairbench.errors import UsageError, unknown_name
 
 Lengths = Literal["exact", "header", "free"]
+LONGEST_WAIT_S = 600.0  # after answers 429, in all
 
 MANAGED_HEADERS = frozenset({"content-length", "transfer-encoding", "connection"})
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110
@@ -33,8 +34,8 @@ class Target:
     router of ours knows what they were promised. ``names``: whose a client's requests say that they
     are, where that is not its own name. ``extra_body`` are more fields of every body, and
     ``max_tokens_field`` what OpenAI's APIs call the most tokens of an answer. ``rate_limited`` says
-    what an answer 429 means: a failure, or to wait for as long as it says and ask again. Raises
-    UsageError for a value that is impossible.
+    what an answer 429 means: a failure, or to wait for as long as it says and ask again, for
+    ``longest_wait_s`` wall seconds in total. Raises UsageError for a value that is impossible.
     """
 
     base_url: str
@@ -52,6 +53,7 @@ class Target:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     max_tokens_field: str = "max_tokens"
     rate_limited: Literal["fail", "wait"] = "fail"
+    longest_wait_s: float = LONGEST_WAIT_S
 
     def __post_init__(self) -> None:
         if self.api not in get_args(Api):

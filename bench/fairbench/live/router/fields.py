@@ -123,6 +123,7 @@ class RoutedChat(OpenAI, kw_only=True):
 
     messages: list[Message]
     max_completion_tokens: Count | None = None
+    logprobs: bool | FewLogprobs | None = None
     top_logprobs: FewLogprobs | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 

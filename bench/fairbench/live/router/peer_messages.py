@@ -17,6 +17,7 @@ ALL_EVERY_S = 60.0  # everything is told, whatever the peer has said
 MOST_TOKENS = 1e15  # of a sum: decades of any fleet, and far from where sums become infinite
 MOST_VERSION = 2**53
 MOST_ORIGINS = 1_000  # routers that are gone, in one message
+MOST_CLIENTS = 200_000  # entries in one message
 LONGEST_ORIGIN = 64
 
 Versions = dict[str, dict[str, int]]
@@ -41,12 +42,22 @@ def check_message(message: Message) -> None:
     told = {**message.gone, message.origin: message.parts}
     if len(told) > MOST_ORIGINS or any(len(origin) > LONGEST_ORIGIN for origin in told):
         raise bad_request("the message lists more routers than are allowed")
-    for totals in (one for parts in told.values() for one in parts.values()):
+    every = [one for parts in told.values() for one in parts.values()]
+    entries = sum(len(one.charged) + len(one.raised) + len(one.waiting) for one in every)
+    if entries > MOST_CLIENTS:
+        raise bad_request(f"the message has more than {MOST_CLIENTS} entries of clients")
+    for totals in every:
         fits = 0 <= totals.since <= totals.version <= MOST_VERSION
         sums = (*totals.charged.items(), *totals.raised.items())
         fits &= all(abs(value) <= MOST_TOKENS for _, of in sums for value in of.values())
         if not (fits and all(map(is_name, {*dict(sums), *totals.waiting}))):
             raise bad_request("the message has impossible totals")
+
+
+def places_of(totals: Totals) -> set[int]:
+    """Return the workers or bands that totals mention."""
+    sums = (*totals.charged.values(), *totals.raised.values())
+    return {place for of in sums for place in of}.union(*totals.waiting.values())
 
 
 class Answer(msgspec.Struct, forbid_unknown_fields=True):

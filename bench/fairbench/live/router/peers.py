@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from math import inf
@@ -26,7 +26,7 @@ from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.encodings import check_plain
 from fairbench.live.router.identity import check_bearer
-from fairbench.live.router.peer_messages import Answer, Known, Message, check_message
+from fairbench.live.router.peer_messages import Answer, Known, Message, check_message, places_of
 from fairbench.live.router.problem import Problem, bad_request
 from fairbench.schedulers.gateway.bands import Gateway
 from fairbench.schedulers.gateway.registry import policy_class
@@ -38,6 +38,7 @@ PATH = "/peers/totals"
 PATIENCE_S = 2.0  # for a peer's answer
 RELAYED_S = 30.0  # for so long after somebody came or went, what is gone is told
 ROUTER, GATEWAY = "router", "gateway"  # the parts that may share sums
+MOST_KNOWN = 1_000  # routers that are remembered
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class Peering:
     key: str = field(repr=False)
     dispatcher: Dispatcher
     forget_s: float
+    places: Mapping[str, Collection[int]]  # of each part: workers, or bands of the gateway
     origin: str = field(default_factory=lambda: token_hex(8))
     # Origin -> first and last time it was heard from (s on the dispatcher's clock).
     heard_s: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -107,7 +109,11 @@ class Peering:
             raise bad_request("the body must be a message of a peer router") from None
         check_message(message)
         told = {**message.gone, message.origin: message.parts}
-        fits = all(parts.keys() == self.parts.keys() for parts in told.values())
+        fits = all(
+            parts.keys() == self.parts.keys()
+            and all(places_of(one) <= set(self.places[name]) for name, one in parts.items())
+            for parts in told.values()
+        )
         if message.fleet != self.fleet or not fits:
             raise Problem(
                 HTTPStatus.CONFLICT,
@@ -123,8 +129,20 @@ class Peering:
         for origin, parts in told.items():
             for name, part in self.parts.items():
                 part.merge_totals(origin, parts[name], now_s)
+        self._forget_surplus()
         self.dispatcher.release()
         return Answer(self.origin, {origin: self._versions(origin) for origin in told})
+
+    def _forget_surplus(self) -> None:
+        """Forget the routers that have been silent for longest, if there are too many."""
+        known = {origin for part in self.parts.values() for origin in part.heard_totals()}
+        if len(known) <= MOST_KNOWN:
+            return
+        silent = sorted(known, key=lambda one: self.heard_s.get(one, (-inf, -inf))[1])
+        for origin in silent[: len(known) - MOST_KNOWN]:
+            self.heard_s.pop(origin, None)
+            for part in self.parts.values():
+                part.forget_origin(origin)
 
     def _versions(self, origin: str) -> dict[str, int]:
         """Return the latest versions heard from an origin, by part."""
@@ -141,13 +159,15 @@ def peering_of(config: RouterConfig, dispatcher: Dispatcher) -> Peering | None:
     if isinstance(dispatcher.router, Exchanges):
         parts[ROUTER] = dispatcher.router
     queue = None if dispatcher.ingress is None else dispatcher.ingress.queue
+    places: dict[str, Collection[int]] = {ROUTER: range(len(config.workers))}
     if isinstance(queue, Gateway) and queue.shares_counters:
         parts[GATEWAY] = queue
+        places[GATEWAY] = {0, *queue.params.priority.values()}
     for part in parts.values():
         part.join_peers()
     fleet = hashlib.sha256(repr(_before_what(config)).encode()).hexdigest()[:16]
     forget_s = served_routers(config.settings).terms(len(config.workers)).forget_s
-    return Peering(parts, fleet, config.peer_key, dispatcher, forget_s)
+    return Peering(parts, fleet, config.peer_key, dispatcher, forget_s, places)
 
 
 def _before_what(config: RouterConfig) -> tuple[object, ...]:

@@ -55,7 +55,7 @@ class Progress:
         self._stall_s = stall_s
         self._on_stall = on_stall
         self._silent_s: defaultdict[int, float] = defaultdict(float)
-        self._told: dict[int, tuple[float, ...]] = {}
+        self._told: dict[int, list[str]] = {}  # in text, in which NaN equals NaN
 
     def heard(self, worker: int) -> None:
         """Record that a part of an answer has arrived from the worker."""
@@ -101,14 +101,11 @@ class Progress:
                 timeout=ClientTimeout(total=patience_s),
                 allow_redirects=False,
             ) as answer:
-                page = await answer.text() if answer.ok else ""
+                told = samples(await answer.text()) if answer.ok else []
         except (ClientError, OSError, ValueError):
             return
-        told = tuple(value for name, value in samples(page) if name in MOVING)
-        before = self._told.get(worker)
-        if not told:
-            self._told.pop(worker, None)
-        else:
-            self._told[worker] = told
-            if before is not None and before != told:
+        before = self._told.pop(worker, None)
+        if told:  # before an engine's first token its page may lack the samples that will move
+            self._told[worker] = [str(value) for name, value in told if name in MOVING]
+            if before is not None and before != self._told[worker]:
                 self.heard(worker)

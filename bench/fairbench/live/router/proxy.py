@@ -198,7 +198,6 @@ class Proxy:
             headers.ROUTERS: f"{passed},{self._config.router_id}".lstrip(",")[-MOST_PASSED:],
             "x-request-id": uuid4().hex,  # by which vLLM knows a request, so nobody may choose it
             "Content-Type": "application/json",
-            "Accept-Encoding": "identity",  # what comes is passed on as it is
         }
 
     def _authorization(self, http: web.Request) -> dict[str, str]:

@@ -147,6 +147,7 @@ def _new_session(connector: TCPConnector) -> ClientSession:
         # Never a total: a request may wait long. Health checks find a worker that hangs.
         timeout=ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
         auto_decompress=False,
+        headers={"Accept-Encoding": "identity"},  # workers' pages are read as they come, too
     )
 
 

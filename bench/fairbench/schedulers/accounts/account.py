@@ -48,6 +48,13 @@ class Decoded:
         """Settle the accounts of all clients."""
         self._book(self._requests)
 
+    def forget(self, client: str) -> None:
+        """Remove a client that has no running requests."""
+        self.settle((client,))
+        self.changed.discard(client)
+        self._requests.pop(client, None)
+        self._booked.pop(client, None)
+
     def _book(self, clients: Iterable[str]) -> None:
         steps, requests, booked, sums = self._steps, self._requests, self._booked, self.sums
         for client in clients:
@@ -112,6 +119,9 @@ class Account(ABC):
     def settle(self, clients: Collection[str]) -> None:
         """Book the tokens that these clients have decoded until now."""
         self.decoded.settle(clients)
+
+    def forget(self, client: str) -> None:
+        """Forget a client without requests; by default its balance is kept."""
 
     @abstractmethod
     def balances(self) -> dict[str, float]:

@@ -80,6 +80,13 @@ class Counters(Account):
         else:
             self.decoded.on_steps(steps, running)
 
+    def forget(self, client: str) -> None:
+        """Forget a client, which is lifted when it comes back, or starts at 0 without lifts."""
+        if client != self.last_left:
+            self.decoded.forget(client)
+            self.of.pop(client, None)
+            self._turn.pop(client, None)
+
     def balances(self) -> dict[str, float]:
         self.decoded.settle_all()
         return self.of
@@ -138,6 +145,9 @@ class TreeCounters(Counters):
     def charge(self, client: str, amount: float) -> None:
         for node in self.setup.lineage(client):
             super().charge(node, amount)
+
+    def forget(self, client: str) -> None:
+        """Keep the client, as a part of what its tenants have had."""
 
     def charge_steps(self, each: int, steps: int, running: Mapping[str, int]) -> None:
         self.charge_each(each, steps, running)

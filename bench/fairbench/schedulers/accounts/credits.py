@@ -27,6 +27,9 @@ class KeepDebtors:
         """Return the credit with which a client joins the list."""
         return 0
 
+    def forget(self, client: str) -> None:
+        """Forget what is remembered of a client off the list."""
+
 
 @dataclass(slots=True)
 class RememberDebts(KeepDebtors):
@@ -44,6 +47,9 @@ class RememberDebts(KeepDebtors):
 
     def returns(self, client: str) -> float:
         return self._debts.pop(client, 0)
+
+    def forget(self, client: str) -> None:
+        self._debts.pop(client, None)
 
 
 @dataclass(slots=True)
@@ -100,6 +106,14 @@ class Credits(Account):
         self.requests[client] -= 1
         if not self.requests[client]:
             self.let_go(client)
+            del self.requests[client]
+
+    def forget(self, client: str) -> None:
+        """Forget the debt of a client; one without debt has left already."""
+        if client not in self.requests:  # else it is a tenant of others, too
+            self.decoded.forget(client)
+            self.of.pop(client, None)
+            self.rejoin.forget(client)
 
     def charge(self, client: str, amount: float) -> None:
         self.of[client] -= amount

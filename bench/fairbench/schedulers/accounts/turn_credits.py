@@ -55,5 +55,10 @@ class TurnCredits(Account):
         for client, requests in running.items():
             of[client] -= price * requests
 
+    def forget(self, client: str) -> None:
+        """Forget the debt or credit of a client."""
+        self.decoded.forget(client)
+        self.of.pop(client, None)
+
     def balances(self) -> dict[str, float]:
         return self.of

@@ -64,3 +64,6 @@ class Charging:
 
     def finished(self, request: Request) -> None:
         """Refund the unused amount charged in advance for a request that has ended."""
+
+    def forget(self, client: str) -> None:
+        """Forget what is remembered of a client without requests."""

@@ -89,6 +89,9 @@ class PredictedCharging(TokenCharging):
         new = ((WINDOW - 1) * old + produced) / WINDOW
         self._average[request.client] = new if old else float(produced)
 
+    def forget(self, client: str) -> None:
+        self._average.pop(client, None)
+
     def _charge_beyond(self) -> None:
         if self._step_charged:
             return

@@ -234,6 +234,11 @@ class Gateway:
                 there = [client for client, bands in totals.waiting.items() if band in bands]
                 shared.hear(origin, newly, totals.raised, there, band, now_s)
 
+    def forget_origin(self, origin: str) -> None:
+        self.others.forget(origin)
+        for shared in self._shared().values():
+            shared.forget(origin)
+
     @property
     def ahead(self) -> float:
         """The largest lead of a served client over a client that waited at another router."""

@@ -9,6 +9,7 @@ from fairbench.core import Request
 from fairbench.schedulers.base import LocalScheduler, Read, Router, Selection, WaitingView
 from fairbench.schedulers.charging.dispatch import MeanAnswers
 from fairbench.schedulers.drive import Tried, drive
+from fairbench.schedulers.gateway.idle_clients import IdleClients
 from fairbench.schedulers.gateway.orders import Order
 from fairbench.schedulers.gateway.policy import FlowPolicy
 from fairbench.schedulers.gateway.saturation.detector import Detector
@@ -44,6 +45,10 @@ class OutputsAhead:
             self._scheduler.on_tokens(request.client, more)
         if output_tokens:
             self._answers.finished(request.client, output_tokens)
+
+    def forget(self, client: str) -> None:
+        """Forget the mean length of a client's answers."""
+        self._answers.forget(client)
 
 
 class FlowView(QueueView):
@@ -163,6 +168,7 @@ class GatewayQueue:
         self._detector = detector
         self._view = QueueView() if view is None else view
         self._heard_s = 0.0
+        self._idle = IdleClients()
 
     def __len__(self) -> int:
         return len(self._view)
@@ -182,6 +188,7 @@ class GatewayQueue:
             self.scheduler.on_arrival(request, WithElsewhere(self._view, elsewhere), now_s)
             self.shared.lifted(request.client, before)
         self._view.enter(request)
+        self._idle.entered(request.client)
         return True
 
     def retry_after_s(self) -> float | None:
@@ -237,7 +244,7 @@ class GatewayQueue:
             self._flows.on_answer(request, read or Read(request.input_tokens), output_tokens, at_s)
         else:
             self._tell(request, output_tokens, read)
-        self.scheduler.on_finish(request)
+        self._over(request)
 
     def _tell(self, request: Request, output_tokens: int, read: Read | None) -> None:
         """Tell a local scheduler the request's outcome, as an engine would."""
@@ -259,4 +266,13 @@ class GatewayQueue:
         self._view.leave(request)
         if self._flows is None:
             self.scheduler.on_output(request, 0)
+        self._over(request)
+
+    def _over(self, request: Request) -> None:
+        """Handle the end of a request; forget clients that have been idle for longest."""
         self.scheduler.on_finish(request)
+        for client in self._idle.over(request.client):
+            if self.shared is None:  # else other routers count on the counter
+                self.scheduler.forget(client)
+            if self._ahead is not None:
+                self._ahead.forget(client)

@@ -136,6 +136,10 @@ class FairScheduler(LocalScheduler):
     def on_finish(self, request: Request) -> None:
         self.charging.finished(request)
 
+    def forget(self, client: str) -> None:
+        self.account.forget(client)
+        self.charging.forget(client)
+
     def _bound(
         self, view: Literal["actual", "client"], quantum: int, theorem: str, prices: Prices
     ) -> ServiceBound | NoBound:

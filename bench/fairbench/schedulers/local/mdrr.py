@@ -63,6 +63,10 @@ class MDRR(FairScheduler):
         super().on_retract(request, view, now_s)
         self._turns.setdefault(request.client)
 
+    def forget(self, client: str) -> None:
+        super().forget(client)
+        self._turns.pop(client, None)
+
     def select(self, view: WaitingView, now_s: float) -> Selection:
         while self._turns:
             client = next(iter(self._turns))

@@ -128,6 +128,10 @@ class SharedCounters:
             self._counters.hear(client, self.counter(client))
         self._elsewhere[origin] = now_s, waiting
 
+    def forget(self, origin: str) -> None:
+        """Forget the clients that waited at another router."""
+        self._elsewhere.pop(origin, None)
+
     def elsewhere(self, now_s: float) -> dict[str, float]:
         """Return the clients that wait at other routers, and when each was last heard of."""
         found: dict[str, float] = {}

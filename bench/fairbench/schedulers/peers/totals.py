@@ -60,6 +60,10 @@ class Exchanges(Protocol):
         """Merge totals of another origin, perhaps late, repeated or out of order."""
         ...
 
+    def forget_origin(self, origin: str) -> None:
+        """Forget the totals of an origin that is gone for good; what it charged stays charged."""
+        ...
+
 
 class Heard:
     """The latest complete totals of each origin."""
@@ -71,6 +75,11 @@ class Heard:
     def places(self, origin: str) -> Collection[int]:
         """Return the workers at which the origin router has charged any client."""
         return self._places.get(origin, ())
+
+    def forget(self, origin: str) -> None:
+        """Forget an origin's totals; later totals of the origin would count anew."""
+        self.latest.pop(origin, None)
+        self._places.pop(origin, None)
 
     def newer(self, origin: str, totals: Totals) -> dict[str, dict[int, float]] | None:
         """Return the origin's charges since its last message, for clients with a change.

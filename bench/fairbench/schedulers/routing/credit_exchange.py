@@ -59,3 +59,7 @@ class CreditExchange:
         """
         for client, change in self._shared.hear(origin, totals).items():
             self.credits.hear(client, change)
+
+    def forget_origin(self, origin: str) -> None:
+        """Forget the totals of a router that is gone."""
+        self._shared.others.forget(origin)

@@ -159,19 +159,25 @@ def check_fit(blocks: int, size: int, tokens: int, where: str) -> None:
         )
 
 
+def _block_id(value: Any) -> Any:
+    """Return an identity as an integer, if the value is one. Raises ValueError for other texts."""
+    if isinstance(value, str):
+        return int(value, 16 if value.lower().startswith("0x") else 10)
+    exact = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    return int(value) if exact else value
+
+
 def block_ids(value: Any, where: str) -> list[int]:
     """Return block identities: a JSON list, or numbers in CSV separated by spaces or commas.
 
-    Unsigned 64-bit identities are read as the signed numbers with the same bits.
+    Unsigned 64-bit identities are read as the signed numbers with the same bits. Identities may be
+    texts, since not every tool writes integers of 64 bits exactly, or whole floats.
     """
     if given(value) is None:
         return []
     try:
-        found = (
-            value
-            if isinstance(value, list)
-            else [int(one) for one in value.strip("[]").replace(",", " ").split()]
-        )
+        listed = value if isinstance(value, list) else value.strip("[]").replace(",", " ").split()
+        found = [_block_id(one) for one in listed]
         if all(type(one) is int and one in INTEGERS for one in found):
             return [one - 2**64 if one >= 2**63 else one for one in found]
     except (AttributeError, ValueError):

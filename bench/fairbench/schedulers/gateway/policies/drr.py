@@ -103,5 +103,9 @@ class DRR(SharePolicy):
         if sent and node not in self.siblings(tenant, self._waiting):
             self._leave(tenant, node)
 
+    def forget(self, client: str) -> None:
+        if client not in self._rotation:
+            self.deficits.pop(client, None)
+
     def balances(self) -> Mapping[str, float]:
         return self.deficits

@@ -52,5 +52,9 @@ class WFQ(SharePolicy):
     def _length(self, node: str, price: float) -> float:
         return price / self.setup.weight(node)
 
+    def forget(self, client: str) -> None:
+        if self.params.tenants is None:
+            self.ends.pop(client, None)
+
     def balances(self) -> Mapping[str, float]:
         return self.ends

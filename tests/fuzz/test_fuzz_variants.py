@@ -1,0 +1,9 @@
+"""The same records in other words give the same numbers."""
+
+from fuzz_variants import attempts
+
+
+def test_the_same_records_written_otherwise_are_the_same():
+    ends, wrong = attempts(60, seed=1)
+    assert wrong == []
+    assert ends["right"] > 20

@@ -1,0 +1,97 @@
+"""Many client names: a gateway forgets the longest idle; who has requests keeps its place."""
+
+import tracemalloc
+
+import pytest
+from gateway_helpers import Desk, one_at_a_time
+
+from fairbench.schedulers.gateway import idle_clients
+from fairbench.schedulers.gateway.idle_clients import IdleClients
+
+MOST, BATCH = 20, 5
+BOUNDED = ("vtc", "vtc-predict", "lcf", "dlpm", "dlpm-hold", "drr", "mdrr", "wfq", "fcfs")
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr(idle_clients, "MAX_CLIENTS", MOST)
+    monkeypatch.setattr(idle_clients, "BATCH", BATCH)
+
+
+def known(desk):
+    return set(desk.gateway.balances[0])
+
+
+def served(desk, names, **request):
+    """Each name has a request that is answered before the next one comes."""
+    for name in names:
+        desk.arrive(name, **request)
+        desk.answer(desk.sent[-1])
+
+
+def test_the_longest_idle_are_forgotten_a_batch_at_once(few):
+    clients = IdleClients()
+    gone = []
+    for number in range(MOST + 1):
+        clients.entered(f"c{number}")
+        clients.entered("busy")
+        gone += clients.over(f"c{number}")
+    assert gone == [f"c{number}" for number in range(BATCH)]
+    for _ in range(MOST):
+        assert clients.over("busy") == ()
+    assert clients.over("busy") == ()
+
+
+@pytest.mark.parametrize("policy", [name for name in BOUNDED if name != "fcfs"])
+def test_a_policy_knows_no_more_clients_than_it_has_to(policy, few):
+    desk = Desk(policy, concurrency__requests=2)
+    served(desk, (f"c{number}" for number in range(10 * MOST)))
+    assert len(known(desk)) <= MOST + 2
+
+
+@pytest.mark.parametrize("policy", [name for name in BOUNDED if name != "fcfs"])
+def test_clients_with_requests_are_not_forgotten(policy, few):
+    desk = Desk(policy, concurrency__requests=2)
+    held = desk.arrive("held", 40)
+    served(desk, (f"c{number}" for number in range(10 * MOST)))
+    waiting = [desk.arrive("waits", 40) for _ in range(3)]
+    served(desk, (f"d{number}" for number in range(MOST)))
+    desk.answer(held, 7)
+    for request in waiting:
+        if request in desk.at:
+            desk.answer(request, 7)
+    assert desk.refused == desk.shed == []
+
+
+def test_a_client_that_comes_back_to_vtc_is_owed_nothing(few):
+    desk = one_at_a_time("vtc")
+    desk.arrive("steady", 1000)
+    served(desk, ["back"], tokens=10)
+    for number in range(10 * MOST):
+        desk.arrive("steady", 1000)
+        desk.answer()
+        served(desk, [f"c{number}"], tokens=1000)
+    assert "back" not in known(desk)
+    desk.arrive("steady", 1000)
+    desk.arrive("back", 10)
+    balances = desk.gateway.balances[0]
+    assert balances["back"] >= balances["steady"] - 2000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", BOUNDED)
+def test_a_hundred_thousand_names_take_no_more_memory_than_ten_thousand(policy):
+    desk = Desk(policy, concurrency__requests=2)
+
+    def come_and_go(names):
+        served(desk, (f"client-{name}" for name in names))
+        desk.sent.clear()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = come_and_go(range(20_000))
+        after = come_and_go(range(20_000, 100_000))
+    finally:
+        tracemalloc.stop()
+    assert after < 1.25 * before + 2**16
