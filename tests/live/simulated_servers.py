@@ -49,7 +49,7 @@ def main(engine, slowdown, *changed):
     sweep = tomllib.loads((EXAMPLES / f"{engine}-cpu.toml").read_text())
     base = sweep["base"]
     settings = settings_of(engine, base)
-    settings |= {key: int(value) for key, _, value in (one.partition("=") for one in changed)}
+    settings |= {key: float(value) for key, _, value in (one.partition("=") for one in changed)}
     for scheduler in sweep["grid"]["scheduler"]:
         summary = simulated(resolve({**base, "scheduler": scheduler}, settings), float(slowdown))
         print(scheduler, *(f"{name} {summary[name]:.4g}" for name in SHOWN), sep="  ")

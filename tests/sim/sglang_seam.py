@@ -23,7 +23,9 @@ from fairbench.live.plugins.sglang.match_order import prefix_len
 from fairbench.live.plugins.sglang.release import DISTRIBUTIONS, SUPPORTED
 
 VERSION = installed(DISTRIBUTIONS) or SUPPORTED[-1]
-FITS = ("0.5.23",)  # older releases import and begin here, and then end a stream before its end
+FITS = (
+    "0.5.23",
+)  # the simulator follows its rules; docs/reference/releases.md says what older ones do
 
 RADIX = "radix"
 
@@ -85,7 +87,7 @@ OFF = (
 
 
 def why_absent():
-    """Why SGLang cannot be driven here, or "" if it can. Imports nothing."""
+    """Why SGLang cannot be compared with the simulator here, or "". Imports nothing."""
     if not installed(DISTRIBUTIONS):
         return f"sglang {VERSION} is not installed"
     return "" if VERSION in FITS else f"sglang is {VERSION}, not {' or '.join(FITS)}"
@@ -143,6 +145,7 @@ def _scheduler_class():
             self.page_size, self.max_running_requests = 1, slots
             self.chunked_prefill_size, self.max_prefill_tokens = chunk, max_prefill
             self.waiting_queue, self.retracted, self.on_evict = [], [], on_evict
+            self.server_args = server_args(sgl)
             self.running_batch = sgl.schedule_batch.ScheduleBatch(reqs=[], batch_is_full=False)
             self._make_memory(pool, slots, longest, tree)
             self.policy = sgl.schedule_policy.SchedulePolicy(
@@ -168,7 +171,10 @@ def _scheduler_class():
         def _make_surroundings(self):
             """What has no say in scheduling."""
             self.model_config = types.SimpleNamespace(
-                is_encoder_decoder=False, vocab_size=2**62, self_opened_think_start_ids=None
+                is_encoder_decoder=False,
+                vocab_size=2**62,
+                self_opened_think_start_ids=None,
+                think_end_ids=None,
             )
             self.metrics_reporter = Absent(num_generated_tokens=0, forward_ct_decode=0)
             self.grammar_manager = Absent(has_waiting_grammars=lambda: False)
@@ -207,7 +213,13 @@ def ratio_tracker(sgl):
     tracker = sgl.scheduler.NewTokenRatioTracker
     if hasattr(tracker, "from_config"):
         return tracker.from_config()
-    return tracker.from_server_args(sgl.runtime_context.get_server_args())
+    return tracker.from_server_args(server_args(sgl))
+
+
+def server_args(sgl):
+    """The arguments of the server that older releases keep, None in a newer one."""
+    get = getattr(sgl.runtime_context, "get_server_args", None)
+    return get() if get else None
 
 
 def extend_len(req):
@@ -254,7 +266,7 @@ def _around(hook):
 def configured(policy, hooks, *, chunk, max_prefill, slots, conservativeness, match_limit):
     """SGLang's global configuration, and the plugin's hooks around its methods, until closed."""
     sgl = sglang()
-    sgl.schedule_policy.WAITING_QUEUE_PREFIX_MATCH_MAX = match_limit
+    sgl.schedule_policy.WAITING_QUEUE_PREFIX_MATCH_MAX = match_limit  # before 0.5.22 always 128
     config = sgl.runtime_context.get_context().override_server_args(
         schedule_policy=policy,
         chunked_prefill_size=chunk,
@@ -324,7 +336,12 @@ class RealEngine:
         )
         params.normalize(None)
         req = sgl.schedule_batch.Req(
-            str(number), "", array("q", prompt), params, routing_key=client
+            str(number),
+            "",
+            array("q", prompt),
+            params,
+            routing_key=client,
+            vocab_size=2**62,
         )
         self._outputs[req] = output
         self.scheduler._add_request_to_queue(req)
@@ -333,11 +350,19 @@ class RealEngine:
     def plan(self):
         """The first half of a turn of SGLang's event loop: the batch to run, None if none is."""
         scheduler = self.scheduler
+        held = len(scheduler.running_batch.reqs)
+        batch = self._turn()
+        if batch is None and held and not scheduler.running_batch.reqs:
+            batch = self._turn()  # before 0.5.23 a turn may only drop what has finished
+        if batch is None and not scheduler.waiting_queue:
+            scheduler.new_token_ratio_tracker.reset()
+        return batch
+
+    def _turn(self):
+        scheduler = self.scheduler
         plan = scheduler.get_next_batch_to_run(scheduler.running_batch, scheduler.last_batch)
         scheduler.running_batch, batch = plan.running_batch, plan.batch_to_run
         scheduler.last_batch = batch
-        if batch is None and not scheduler.waiting_queue:
-            scheduler.new_token_ratio_tracker.reset()
         return batch
 
     def complete(self, batch):

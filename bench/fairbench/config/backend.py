@@ -46,6 +46,7 @@ ENGINE_ONLY = (
     "num_continuous_decode_steps",
     "in_batch_prefix_caching",
     "swap_space",
+    "prefix_match_us",
 )
 
 # vLLM's flags for the engine settings that it has too.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from annotated_types import Ge, Gt, Le
 
 from fairbench.hardware.load_cap import LoadCapSetting
 from fairbench.hardware.timing import TimingProfile
+
+PrefixMatchTime: TypeAlias = Annotated[float, Ge(0), Le(10**6)] | None
+"""A parameter of an engine: us of CPU for each waiting request that a pass matches."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,10 @@ class EngineParams:
     ahead of them is about to compute last, as SGLang does since December 2024 (PR #2442).
     ``swap_space``: GiB of the host's memory, per GPU, for what a scheduler preempts with ``swap``;
     by default 4, as vLLM had it. ``load_cap``: the most that may run at once, in tokens of context
-    as docs/appendix/engine.md counts them, or ``auto``; by default ``none``.
+    as docs/appendix/engine.md counts them, or ``auto``; by default ``none``. ``prefix_match_us``:
+    CPU time in us that a scheduling pass takes for each waiting request when a cache-aware
+    scheduler has the queue matched against the cache; the GPU waits. By default 0; measured in
+    docs/appendix/speed.md.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0
@@ -41,13 +47,15 @@ class EngineParams:
     in_batch_prefix_caching: bool | None = None
     swap_space: Annotated[float, Ge(0), Le(10**6)] | None = None
     load_cap: LoadCapSetting = None
+    prefix_match_us: PrefixMatchTime = None
 
 
 @dataclass(frozen=True)
 class EngineLimits:
     """The resolved start parameters of an engine, in tokens except for the number of requests.
 
-    ``host_tokens`` is the host memory for swapped KV cache. ``load_cap`` is the setting as given.
+    ``host_tokens`` is the host memory for swapped KV cache. ``load_cap`` and ``prefix_match_us``
+    are the settings as given.
     """
 
     pool_tokens: int
@@ -61,6 +69,7 @@ class EngineLimits:
     in_batch_prefix_caching: bool = True
     host_tokens: int = 0
     load_cap: LoadCapSetting = None
+    prefix_match_us: PrefixMatchTime = None
 
 
 def swap_gib(given: float | None) -> float:
@@ -89,4 +98,5 @@ def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
         in_batch_prefix_caching=params.in_batch_prefix_caching is not False,
         host_tokens=pool.host_tokens(swap_gib(params.swap_space)),
         load_cap=params.load_cap,
+        prefix_match_us=params.prefix_match_us,
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 from annotated_types import Ge, Gt, Le, Lt
 
 from fairbench.errors import UsageError
-from fairbench.hardware.engine_params import swap_gib
+from fairbench.hardware.engine_params import PrefixMatchTime, swap_gib
 from fairbench.hardware.load_cap import LoadCapSetting
 from fairbench.hardware.timing import TimingProfile
 
@@ -23,8 +23,8 @@ class VLLMLimits:
     whole prompt, not of its first chunk. ``watermark`` is the share of all blocks that admission
     leaves free while something runs. ``goes_on_after_self``: a running request that was preempted
     for want of its own memory does not end the loop over those after it (0.33.0 on, under a
-    retraction order). ``host_tokens`` is the host's memory for what is swapped, ``load_cap`` as in
-    ``EngineParams``. Raises ValueError for what vLLM does not start with.
+    retraction order). ``host_tokens`` is the host's memory for what is swapped, ``load_cap`` and
+    ``prefix_match_us`` as in ``EngineParams``. Raises ValueError for what vLLM does not start with.
     """
 
     pool_tokens: int
@@ -38,6 +38,7 @@ class VLLMLimits:
     host_tokens: int = 0
     goes_on_after_self: bool = False
     load_cap: LoadCapSetting = None
+    prefix_match_us: PrefixMatchTime = None
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -76,10 +77,10 @@ class VLLMParams:
     engine would have, so that both have the same memory. ``watermark`` is the share of all blocks
     that admission leaves free. ``step_by_step`` advances one step at a time instead of in closed
     form; the records are the same. ``swap_space``: GiB of the host's memory, per GPU, for what a
-    scheduler preempts with ``swap``; by default 4, as in vLLM's V0 engine. ``load_cap`` as in
-    ``EngineParams``. ``release`` is the release whose contract is followed: from 0.33 on a request
-    that a retraction order preempts for its own memory does not end the loop; the default is that
-    of 0.31 and 0.32.
+    scheduler preempts with ``swap``; by default 4, as in vLLM's V0 engine. ``load_cap`` and
+    ``prefix_match_us`` as in ``EngineParams``. ``release`` is the release whose contract is
+    followed: from 0.33 on a request that a retraction order preempts for its own memory does not
+    end the loop; the default is that of 0.31 and 0.32.
     """
 
     max_num_batched_tokens: Annotated[int, Ge(0)] = 0
@@ -92,6 +93,7 @@ class VLLMParams:
     step_by_step: bool = False
     swap_space: Annotated[float, Ge(0), Le(10**6)] | None = None
     load_cap: LoadCapSetting = None
+    prefix_match_us: PrefixMatchTime = None
     release: Literal["0.31", "0.32", "0.33"] | None = None
 
 
@@ -123,6 +125,7 @@ def vllm_limits(params: VLLMParams, profile: TimingProfile) -> VLLMLimits:
             step_by_step=params.step_by_step,
             host_tokens=pool.host_tokens(swap_gib(params.swap_space)),
             load_cap=params.load_cap,
+            prefix_match_us=params.prefix_match_us,
             goes_on_after_self=params.release == "0.33",
         )
     except ValueError as error:

@@ -184,7 +184,7 @@ class EngineLoop(ABC, Generic[N]):
 
     def _rest(self) -> None:
         """Mark the engine idle, because its scheduler leaves the waiting requests queued."""
-        self._idle = True
+        self._idle, self.waiting.matched = True, 0  # no iteration is delayed
         if len(self.waiting):
             self._wake_up.rest(self.scheduler, self.waiting)
 
@@ -224,14 +224,14 @@ class EngineLoop(ABC, Generic[N]):
     # Runs of decode steps.
 
     def _start_run(self, steps: int, saved_ps: int) -> None:
-        """Start ``steps`` decode steps after pending copies; each step saves ``saved_ps``."""
+        """Start ``steps`` decode steps after what delays them; each step saves ``saved_ps``."""
         batch, token_ps, start_ps = self.batch, self._token_ps, self._clock.now_ps
-        if self.host.copied:
-            start_ps += self.host.delay_ps()
+        if delay_ps := self.host.delay_ps() + self.waiting.matching_ps():
+            self._end_stretch()
+            start_ps += delay_ps
         size, context = batch.size, batch.context_tokens
-        fixed_ps = self._step_ps(size)
-        self._context_tokens, self._fixed_ps = context, fixed_ps
-        first_ps = fixed_ps + token_ps * context - saved_ps
+        self._context_tokens, self._fixed_ps = context, self._step_ps(size)
+        first_ps = self._fixed_ps + token_ps * context - saved_ps
         self._run = run = DecodeRun(start_ps, first_ps, token_ps * size, steps)
         self._await_end(run)
 

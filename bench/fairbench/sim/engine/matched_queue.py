@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Generic
 
 from fairbench.compiled import mypyc_attr
-from fairbench.core import Prompt, Request
+from fairbench.core import PS_PER_S, Prompt, Request
 from fairbench.schedulers.list_view import IN_BATCH_TOKENS, head_of
 from fairbench.schedulers.views import NothingRunning, RunningView
 from fairbench.sim.engine.match_order import MatchOrder
@@ -22,6 +22,7 @@ from fairbench.sim.engine.waiting_entry import DEPRIORITIZED, Entry
 from fairbench.sim.prefix_cache import MatchCache, N, Waiter
 from fairbench.sim.sequence import Sequence
 
+PS_PER_US = PS_PER_S // 10**6
 FIRST = -(1 << 62)  # before every match
 
 
@@ -29,16 +30,25 @@ FIRST = -(1 << 62)  # before every match
 class MatchedQueue(ABC, Generic[N]):
     """A WaitingView for the host of a cache. Match order is kept only if ``cache_aware``.
 
+    Matching a waiting request takes ``match_us`` of CPU time: ``prefix_match_us`` of the engine.
     With ``in_batch`` a cold request that shares its first tokens with one ahead of it comes last.
     Use: ``enter`` arrivals; in a pass let the scheduler look, ``admit`` what is admitted, then
     ``end_pass``.
     """
 
-    def __init__(self, cache: MatchCache[N], cache_aware: bool, *, in_batch: bool = True) -> None:
+    def __init__(
+        self,
+        cache: MatchCache[N],
+        cache_aware: bool,
+        *,
+        in_batch: bool = True,
+        match_us: float | None = None,
+    ) -> None:
         self.running: RunningView = NothingRunning()
         self._cache = cache
         self._cache_aware = cache_aware
         self._in_batch = in_batch
+        self._match_ps = round((match_us or 0) * PS_PER_US)
         self._queue: OrderedDict[int, Entry[N]] = OrderedDict()
         self._of_client: dict[str, OrderedDict[int, Entry[N]]] = {}
         self.entries: dict[Request, Entry[N]] = {}
@@ -52,6 +62,7 @@ class MatchedQueue(ABC, Generic[N]):
         self._number = self._front = 0
         self._low = self._high = 0
         self._looked = False  # match_order has been called in this pass
+        self.matched = 0  # waiting requests, summed over the refreshes since ``matching_ps``
         if cache_aware:
             cache.on_moved = self._on_moved
 
@@ -72,6 +83,7 @@ class MatchedQueue(ABC, Generic[N]):
     def match_order(self, *, refresh: bool = True) -> MatchScan:
         assert self._cache_aware, "match order is kept only for a cache-aware scheduler"
         if refresh:
+            self.matched += len(self.entries)
             self._refresh()
         elif not self._looked:
             self.pass_unmatched()
@@ -94,6 +106,11 @@ class MatchedQueue(ABC, Generic[N]):
         """Do what the engine does with the queue in a pass that matches nothing."""
 
     # The home's side.
+
+    def matching_ps(self) -> int:
+        """Return the CPU time (ps) of the matching since the last call."""
+        spent_ps, self.matched = self.matched * self._match_ps, 0
+        return spent_ps
 
     def enter(self, sequence: Sequence, *, first: bool = False) -> None:
         """Take in an arrival or a retracted request: at the tail, or ``first``, at the head."""

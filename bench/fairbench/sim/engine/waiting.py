@@ -15,8 +15,15 @@ TOUCH_EVERY, TOUCH_COUNT = 32, 128  # LRU touch of the list's head in passes tha
 class WaitingQueue(MatchedQueue[N]):
     """The queue before a simulated cache, which it matches and touches as SGLang does."""
 
-    def __init__(self, cache: PrefixCache[N], cache_aware: bool, *, in_batch: bool = True) -> None:
-        super().__init__(cache, cache_aware, in_batch=in_batch)
+    def __init__(
+        self,
+        cache: PrefixCache[N],
+        cache_aware: bool,
+        *,
+        in_batch: bool = True,
+        match_us: float | None = None,
+    ) -> None:
+        super().__init__(cache, cache_aware, in_batch=in_batch, match_us=match_us)
         self._tree = cache
         self._unmatched_passes = 0
 

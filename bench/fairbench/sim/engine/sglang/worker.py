@@ -52,8 +52,8 @@ class Worker(EngineLoop[KVNode]):
         log: ServiceLog,
         cache: KVCache,
     ) -> None:
-        in_batch = limits.in_batch_prefix_caching
-        waiting = WaitingQueue(cache, scheduler.cache_aware, in_batch=in_batch)
+        in_batch, match_us = limits.in_batch_prefix_caching, limits.prefix_match_us
+        waiting = WaitingQueue(cache, scheduler.cache_aware, in_batch=in_batch, match_us=match_us)
         host = HostMemory(limits.host_tokens, profile.pool.host_token_ps)
         cap = load_cap(limits.load_cap, ProfileCosts(profile))
         batch = RunningBatch(log.index)
@@ -192,7 +192,8 @@ class Worker(EngineLoop[KVNode]):
             if first and sequence.host_tokens:
                 self.host.load(sequence, cached - loaded)
             self._computed.append((cached, tokens))
-        start_ps = self._prefill_start_ps = self._clock.now_ps + self.host.delay_ps()
+        delay_ps = self.host.delay_ps() + self.waiting.matching_ps()
+        start_ps = self._prefill_start_ps = self._clock.now_ps + delay_ps
         duration = self._profile.prefill_ps(self._computed)
         self._end_stretch()
         self._computes_prompts = True
@@ -271,10 +272,7 @@ class Worker(EngineLoop[KVNode]):
         return True
 
     def _saved_ps(self) -> int:
-        """Return the time (ps) a step saves by reading each shared prefix token only once.
-
-        The tokens for which this step allocates memory are included.
-        """
+        """Return the time (ps) a step saves by reading each shared prefix, its own too, once."""
         cache, batch = self.cache, self.batch
         held = cache.capacity - cache.free - cache.evictable + batch.size
         return self._profile.saved_ps(max(0, batch.context_tokens - held))

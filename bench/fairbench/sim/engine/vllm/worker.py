@@ -51,7 +51,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         self.limits = limits
         self.cache = cache or cache_of(limits)
         self.running = RunningList(self.cache, limits, log.index)
-        waiting = WaitingQueue(self.cache, scheduler.cache_aware)
+        waiting = WaitingQueue(self.cache, scheduler.cache_aware, match_us=limits.prefix_match_us)
         host = HostMemory(limits.host_tokens, profile.pool.host_token_ps)
         batch = self.running.batch
         cap = load_cap(limits.load_cap, ProfileCosts(profile))
@@ -156,7 +156,8 @@ class VLLMWorker(EngineLoop[BlockNode]):
             saved_ps -= self._profile.vllm_extra_ps(step.decodes, context)
         duration_ps = self._profile.step_ps(computed, step.decodes, context)
         duration_ps -= saved_ps
-        start_ps = self._clock.now_ps + self.host.delay_ps()
+        delay_ps = self.host.delay_ps() + self.waiting.matching_ps()
+        start_ps = self._clock.now_ps + delay_ps
         end = partial(self._end_mixed, step, start_ps, context, saved_ps)
         self._clock.at(start_ps + duration_ps, END, self.index, end)
 
