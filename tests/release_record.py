@@ -26,18 +26,30 @@ The scripts run the release's own scheduler classes on a CPU, with random reques
 KV pools.
 
 - *Serves correctly*: streams in which every request finished with all of its tokens.
+- *Decides as the engine*: streams in which the plugin's FCFS (on SGLang also its LPM) makes the
+  same decisions as this release without the plugin, in every iteration.
 - *Decides as simulated*: streams in which admissions, cached tokens, evictions and preemptions
   equal the simulator's in every iteration.
 - *Server*: whether the tests started a real server of the release with the plugin, on a CPU.
 
 The plugins refuse other releases before they import the engine. To try a newer release, give
-`--allow-untested-release` to `run` or `serve`, or set `FAIRBENCH_ALLOW_UNTESTED_RELEASE=1` in the
-environment of a server that you start yourself. Older releases are always refused.
-For SGLang 0.5.17 to 0.5.22 only the hooked functions were checked, because the test harness
-supports only 0.5.23. Its rule for a spent budget differs from the older releases.
+`--allow-untested-release` to `run`, `sweep` or `serve`, or set `FAIRBENCH_ALLOW_UNTESTED_RELEASE=1`
+in the environment of a server that you start yourself. Older releases are always refused.
 
-| engine | release | hooked functions | serves correctly | decides as simulated | server |
-|---|---|---|---|---|---|
+The simulator follows the rules of SGLang 0.5.23. Before it, SGLang has other rules in three cases,
+and the small pools and chunks of these streams meet them often:
+
+- A prompt that is computed in chunks counts twice against the limit on running requests.
+- A request that finishes with its first token stays in the batch until the next decode step.
+- Before 0.5.22 a pass that has spent `max_prefill_tokens` may admit one more request.
+
+The plugin keeps matches between passes on `RadixCache` in every release, and on `UnifiedRadixCache`
+from 0.5.22 on. Older releases of `UnifiedRadixCache` have no call that marks a prefix as used
+(`touch_prefix`). There a cache-aware scheduler matches its whole queue in every pass, which takes
+[about 40 us for each waiting request](../appendix/speed.md#what-a-scheduling-pass-costs).
+
+| engine | release | hooked functions | serves correctly | as the engine | as simulated | server |
+|---|---|---|---|---|---|---|
 """
 
 SERVERS = {("SGLang", "0.5.23"), ("vLLM", "0.32.0")}
@@ -70,12 +82,13 @@ def page():
 
 def _line(engine, release, row):
     server = "started in the tests" if (engine, release) in SERVERS else "not tried"
-    if row is None or "streams" not in row:
-        cells = [str(row["targets"]) if row else "not tried", "not tried", "not tried"]
+    if row is None:
+        cells = ["not tried"] * 4
     else:
-        total = row["streams"]
+        total, stock = row["streams"], row["stock_streams"]
         served = "yes" if row["served"] == total else f"{row['served']} of {total} streams"
-        cells = [str(row["targets"]), served, f"{row['alike']} of {total} streams"]
+        alike = f"{row['alike']} of {total} streams"
+        cells = [str(row["targets"]), served, f"{row['as_stock']} of {stock} streams", alike]
     return f"| {' | '.join([engine, release, *cells, server])} |"
 
 

@@ -4,7 +4,7 @@ import sys
 
 from vllm_plugin_streams import SCHEDULERS, SETTINGS, ask_ours, ask_plugin
 from vllm_seam import VERSION
-from vllm_streams import assert_alike, random_stream
+from vllm_streams import ask_vllm, assert_alike, random_stream
 
 from release_record import record, seen_in
 
@@ -25,6 +25,13 @@ def play(local, seed):
     return served, True
 
 
+def as_stock(seed):
+    """Whether the plugin under FCFS decides as this vLLM does by itself."""
+    stream = random_stream(seed)
+    stream.policy = "fcfs"
+    return ask_plugin(stream, "fcfs", {}) == ask_vllm(stream)
+
+
 def main(seeds):
     """Play the streams; print and record what was seen."""
     from vllm_seam import vllm
@@ -32,9 +39,11 @@ def main(seeds):
     scheduler = vllm().scheduler.Scheduler
     targets = sum(hasattr(scheduler, name) for name in OVERRIDDEN)
     row = {"release": VERSION, "targets": targets, **seen_in(SCHEDULERS, range(seeds), play)}
+    stock = [as_stock(seed) for seed in range(seeds)]
+    row |= {"stock_streams": len(stock), "as_stock": sum(stock)}
     print(row)
     record("vLLM", row)
-    sys.exit(row["served"] != row["streams"])
+    sys.exit(row["served"] != row["streams"] or not all(stock))
 
 
 if __name__ == "__main__":
