@@ -26,8 +26,8 @@ The scripts run the release's own scheduler classes on a CPU, with random reques
 KV pools.
 
 - *Serves correctly*: streams in which every request finished with all of its tokens.
-- *Decides as the engine*: streams in which the plugin's FCFS (on SGLang also its LPM) makes the same
-  decisions as this release without the plugin, in every iteration.
+- *Decides as the engine*: streams in which the plugin's FCFS (on SGLang also its LPM) makes the
+  same decisions as this release without the plugin, in every iteration.
 - *Decides as simulated*: streams in which admissions, cached tokens, evictions and preemptions
   equal the simulator's in every iteration.
 - *Server*: whether the tests started a real server of the release with the plugin, on a CPU.
@@ -43,7 +43,12 @@ and the small pools and chunks of these streams meet them often:
 - A request that finishes with its first token stays in the batch until the next decode step.
 - Before 0.5.22 a pass that has spent `max_prefill_tokens` may admit one more request.
 
-| engine | release | hooked functions | serves correctly | decides as the engine | decides as simulated | server |
+The plugin keeps matches between passes on `RadixCache` in every release, and on `UnifiedRadixCache`
+from 0.5.22 on. Older releases of `UnifiedRadixCache` have no call that marks a prefix as used
+(`touch_prefix`). There a cache-aware scheduler matches its whole queue in every pass, which takes
+[about 40 us for each waiting request](../appendix/speed.md#what-a-scheduling-pass-costs).
+
+| engine | release | hooked functions | serves correctly | as the engine | as simulated | server |
 |---|---|---|---|---|---|---|
 """
 

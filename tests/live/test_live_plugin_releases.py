@@ -57,9 +57,10 @@ def test_the_flag_reaches_the_servers_and_is_refused_without_a_real_engine(monke
     try_untested(spec)
     assert not check_release("SGLang", "0.6.0", WINDOW)
     assert live_backend(spec)._plugin()[UNTESTED] == "1"
-    refused = CliRunner().invoke(app, ["run", "--allow-untested-release"])
-    assert refused.exit_code == 2
-    assert "--allow-untested-release needs --backend sglang or vllm" in refused.stderr
+    for command in (["run"], ["sweep", "--schedulers", "vtc,fcfs"]):
+        refused = CliRunner().invoke(app, [*command, "--allow-untested-release"])
+        assert refused.exit_code == 2
+        assert "--allow-untested-release needs --backend sglang or vllm" in refused.stderr
 
 
 def test_the_version_is_read_from_metadata_of_the_first_that_is_there():

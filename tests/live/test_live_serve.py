@@ -292,6 +292,11 @@ WRONG = [
     ((*WORKER, "--server-python", "python"), "--server-python needs --dp"),
     ((*WORKER, "--ready-check-timeout-sec", "9"), "--ready-check-timeout-sec needs --dp"),
     ((*WORKER, "--log-dir", "logs"), "--log-dir needs --dp"),
+    ((*WORKER, "--mem-fraction-static", "0.5"), "--mem-fraction-static needs --dp"),
+    (
+        ("--dp", "1", "--mem-fraction-static", "0.5", "--set", "engine.mem_fraction_static=0.4"),
+        "set the same parameter: give only one of them",
+    ),
     ((*WORKER, "--set", "dlpm.quantum=1"), "only d2lpm.PARAM can be set here"),
     (("--dp", "2", "--backend", "sim"), "choose from emulator, sglang"),
     (("--dp", "2", "--backend", "emulatr"), "Did you mean 'emulator'?"),

@@ -271,6 +271,10 @@ def test_the_gap_is_also_told_in_seconds_of_cluster_service():
         ({"token_count_method": "4.6 characters a token"}, "data set: 4.6 characters a token"),
         ({"mem_fraction_static": 0.88}, "(mem_fraction_static 0.88)"),
         ({"mem_fraction_static": None}, "(set by --max-total-tokens)"),
+        (
+            {"mem_fraction_static": None, "pool_flag": "--num-gpu-blocks-override"},
+            "(set by --num-gpu-blocks-override)",
+        ),
         ({"simulated": False, "served": "SGLang with m"}, "measured on SGLang with m, dp 4"),
         ({"simulated": False, "emulated": True}, "emulated on a100"),
         (

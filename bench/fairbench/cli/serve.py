@@ -25,7 +25,13 @@ MAX_QUEUE, STALL_S, GRACE_S, READY_S = 10_000, 120.0, 30.0, 600.0
 # Options for workers that this command starts.
 ONLY_WITH_DP = (
     *("local", "backend", "model", "gpu", "tp", "load_format", "server_args", "time_scale"),
-    *("server_python", "allow_untested_release", "ready_check_timeout_sec", "log_dir"),
+    *(
+        "mem_fraction_static",
+        "server_python",
+        "allow_untested_release",
+        "ready_check_timeout_sec",
+        "log_dir",
+    ),
 )
 ONLY_WITH_URLS = ("worker_key", "worker_key_file", "peer", "peer_key_file")
 
@@ -90,7 +96,7 @@ def serve(
         check_address(LOOPBACK, admin_port, f"--admin-port {admin_port}")
     held = held_by(
         *(flags.get("gateway"), flags.get("saturation"), flags.get("max_inflight_per_worker")),
-        flags.get("settings") or {},
+        _settings(flags),
     )
     scheduler, router = flags.get("scheduler", "d2lpm"), flags.get("router")
     asked = not (router or flags.get("gateway")) or "scheduler" in flags
@@ -179,6 +185,19 @@ def _check_together(flags: ServeFlags) -> None:
     only, other = (ONLY_WITH_URLS, "worker-url") if flags.get("dp") else (ONLY_WITH_DP, "dp")
     if misplaced := [name for name in only if name in flags]:
         raise UsageError(f"{SERVE[misplaced[0]].option} needs --{other}")
+
+
+def _settings(flags: ServeFlags) -> dict[str, Any]:
+    """Return the settings that the user chose. Raises UsageError for one that is given twice."""
+    settings, name = dict(flags.get("settings") or {}), "engine.mem_fraction_static"
+    if (fraction := flags.get("mem_fraction_static")) is None:
+        return settings
+    if name in settings:
+        raise UsageError(
+            f"--mem-fraction-static {fraction} and --set {name} set the same parameter: give only "
+            "one of them"
+        )
+    return {**settings, name: fraction}
 
 
 def _started(flags: ServeFlags) -> dict[str, Any]:

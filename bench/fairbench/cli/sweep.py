@@ -11,6 +11,7 @@ from typer import Option
 
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
+    AllowUntested,
     ExecutorName,
     NoProgress,
     RayAddress,
@@ -92,6 +93,7 @@ def sweep(
             "Python that runs fairbench]",
         ),
     ] = None,
+    allow_untested_release: AllowUntested = False,
     ready_check_timeout_sec: ReadyTimeout = 600.0,
     executor: ExecutorName = LOCAL,
     ray_address: RayAddress = None,
@@ -110,7 +112,7 @@ def sweep(
     from fairbench.config import identity
     from fairbench.config.sweep import parse_axis, points, said_by, sweep_of
     from fairbench.execute.context import run_context
-    from fairbench.execute.live_options import LiveFlags, options_of_points
+    from fairbench.execute.live_options import LiveFlags, options_of_points, try_untested
     from fairbench.execute.sweeps import run_sweep
     from fairbench.report.progress import shown_progress
     from fairbench.results.sweep_store import SweepStore
@@ -137,6 +139,8 @@ def sweep(
     for other in others:
         other.sweep()  # raises for what is no store
     live = LiveFlags(server_python, ready_check_timeout_sec)
+    if allow_untested_release:
+        try_untested(specs)
     options = options_of_points(specs, live)
     if resume is None:
         store = SweepStore.create(result_dir, swept, specs)

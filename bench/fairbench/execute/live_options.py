@@ -101,6 +101,14 @@ def by_workers(points: Sequence[LivePoint]) -> list[list[LivePoint]]:
     return groups
 
 
+def try_untested(specs: Sequence[ExperimentSpec]) -> None:
+    """Try a release newer than the supported ones. Raises UsageError if no point has an engine."""
+    from fairbench.live.backends import registry
+
+    engines = [spec for spec in specs if obeys(spec.backend, "server_python")]
+    registry.try_untested((engines or list(specs))[0])
+
+
 def options_of_points(specs: Sequence[ExperimentSpec], flags: LiveFlags) -> LiveOptions | None:
     """Return the options of a sweep, None if it only simulates.
 

@@ -31,10 +31,10 @@ from fairbench.live.backends.workers import Workers
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.run import Driving, drive_here, own_workers, run_live
-from fairbench.results.directories import run_folder
+from fairbench.results.directories import FOLDER, run_folder
 from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.run_tables import RunResult
-from fairbench.results.store import begin_run, has_begun, write_run
+from fairbench.results.store import begin_run, has_begun, without_logs, write_run
 from fairbench.results.sweep_store import SweepStore
 
 NOT_STARTED = "interrupted before the servers were ready"
@@ -51,7 +51,7 @@ def run_live_in(
 
     Raises Interrupted if interrupted before the servers were ready, and leaves no directory then.
     After any other failure the directory keeps logs and records, see ``execute.recovery``; without
-    any it goes too.
+    records it goes too, and its logs are moved.
 
     Args:
         parent: Directory in which the fresh directory is created.
@@ -143,13 +143,14 @@ def cluster_in(
 def _removed_unless_begun(path: Path, context: RunContext) -> Iterator[None]:
     """Remove the directory after a KeyboardInterrupt before the run began.
 
-    So it does after an error that leaves nothing in it, such as of a host that does not answer.
+    An error before the first record, such as of a server that does not start, removes the directory
+    too. The logs are then moved to a temporary directory, which the message names.
     """
     try:
         yield
-    except FairbenchError:
-        if not has_begun(path):
-            shutil.rmtree(path)
+    except FairbenchError as error:
+        if not has_begun(path) and (kept := without_logs(path)):
+            error.args = (str(error).replace(str(path / FOLDER), str(kept)), *error.args[1:])
         raise
     except Interrupted:  # by a run inside, that has cleared up after itself
         raise

@@ -77,9 +77,9 @@ class VLLMParams:
     that admission leaves free. ``step_by_step`` advances one step at a time instead of in closed
     form; the records are the same. ``swap_space``: GiB of the host's memory, per GPU, for what a
     scheduler preempts with ``swap``; by default 4, as in vLLM's V0 engine. ``load_cap`` and
-    ``prefix_match_us`` as in ``EngineParams``. ``release`` is the release whose contract is followed: from 0.33 on a request
-    that a retraction order preempts for its own memory does not end the loop; the default is that
-    of 0.31 and 0.32.
+    ``prefix_match_us`` as in ``EngineParams``. ``release`` is the release whose contract is
+    followed: from 0.33 on a request that a retraction order preempts for its own memory does not
+    end the loop; the default is that of 0.31 and 0.32.
     """
 
     max_num_batched_tokens: Annotated[int, Ge(0)] = 0

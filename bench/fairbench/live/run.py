@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fairbench.config import ExperimentSpec
+from fairbench.errors import RunFailed
 from fairbench.live.backends.base import LiveOptions, Served
 from fairbench.live.backends.endpoint import told_by
 from fairbench.live.backends.registry import live_backend
@@ -17,6 +18,7 @@ from fairbench.live.backends.workers import Workers, running_workers
 from fairbench.live.driver.drive import DriveProgress, DriveResult, drive
 from fairbench.live.driver.target import Target
 from fairbench.live.outcome import outcome, write_served
+from fairbench.live.pool import too_small
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.router import running_router
 from fairbench.live.processes.start import Server
@@ -169,6 +171,8 @@ def _serving(
             )
         )
         served = replace(backend.served(workers.server_info()), hosts=workers.hosts)
+        if reason := too_small(spec, served.pool_tokens):
+            raise RunFailed(f"the servers started, but {reason}")
         target = backend.target(router.url, options)
         if not target.foreign_router:
             target = replace(target, objectives=objectives(spec), names=sent_names(spec))

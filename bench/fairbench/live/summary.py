@@ -67,7 +67,12 @@ def summary_of(
         timing_error_pct=0.0,
         token_count_method=counter.method if counter else None,
         bound=facts.bound,
-        served={"emulated": served.emulated, "backend": served.backend, "served": served.name},
+        served={
+            "emulated": served.emulated,
+            "backend": served.backend,
+            "served": served.name,
+            **({"pool_flag": served.pool_flag} if served.pool_flag else {}),
+        },
     )
     return {
         **header,

@@ -41,5 +41,7 @@ def details_line(summary: Summary) -> str:
     if summary.get("pool_tokens") is None:
         return text
     fraction = summary.get("mem_fraction_static")
-    source = "set by --max-total-tokens" if fraction is None else f"mem_fraction_static {fraction}"
+    source = f"set by {summary.get('pool_flag', '--max-total-tokens')}"
+    if fraction is not None:
+        source = f"mem_fraction_static {fraction}"
     return f"{text}, KV pool {summary['pool_tokens']:,} tokens per replica ({source})"

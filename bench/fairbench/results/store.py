@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,7 @@ SCHEMA_VERSION = 1
 
 TABLES = ("requests", "programs", "service")
 MEMORY_TABLE = "memory"  # only of a run that recorded who holds KV memory
+LOG = ".log"
 EXPERIMENT, SUMMARY = "experiment.toml", "summary.json"
 MANIFEST = "manifest.json"  # what has one is a run
 ROWS_PER_GROUP = 65_536
@@ -119,8 +121,18 @@ def begun_run(parent: Path, spec: ExperimentSpec) -> Iterator[Path]:
 
 
 def has_begun(path: Path) -> bool:
-    """Return whether a run's directory holds a log or a record besides its spec."""
-    return any(path.glob("*/[!.]*"))
+    """Return whether a run's directory holds a record besides its spec. Logs do not count."""
+    return any(file.suffix != LOG for file in path.glob("*/[!.]*"))
+
+
+def without_logs(path: Path) -> Path | None:
+    """Remove the directory of a run that did not begin; return where its logs are now, if any."""
+    logs = sorted(path.glob(f"*/[!.]*{LOG}"))
+    kept = Path(mkdtemp(prefix="fairbench-logs-")) if logs else None
+    for log in logs:
+        shutil.move(log, f"{kept}/{log.name}")
+    shutil.rmtree(path)
+    return kept
 
 
 def run_name(spec: ExperimentSpec) -> str:

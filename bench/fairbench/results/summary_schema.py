@@ -82,6 +82,7 @@ class _Run(_Shown):
     think_time: bool | None = None
     pool_tokens: Count | None = None
     mem_fraction_static: Number = None
+    pool_flag: str = "--max-total-tokens"
     token_count_method: str | None = None
     bound_source: str | None = None
     censored: list[str] = []

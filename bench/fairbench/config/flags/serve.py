@@ -245,6 +245,13 @@ class ServeFlags(TypedDict, total=False):
         str | None,
         _flag("Format of the model's weights for servers started with --dp, as in SGLang."),
     ]
+    mem_fraction_static: Annotated[
+        float | None,
+        _flag(
+            "Fraction of GPU memory for weights and KV cache of workers started with --dp, in the "
+            "form of `--set engine.mem_fraction_static`."
+        ),
+    ]
     server_args: Annotated[
         Sequence[str] | None,
         _flag(

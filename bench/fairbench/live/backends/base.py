@@ -49,6 +49,7 @@ class Served:
     """The server of a run. Sizes are None if unknown.
 
     - ``name`` is the server's name in tables.
+    - ``pool_flag`` is the server's flag that set its KV pool, if it is no flag of ours.
     - ``timing_profile`` and its grade belong to emulated servers.
     - ``workers`` is the number of workers for which it counts, or None for the experiment's number.
     - ``unbounded`` is the reason why no theorem bounds its scheduling, "" if a theorem may apply.
@@ -62,6 +63,7 @@ class Served:
     unbounded: str = ""
     pool_tokens: int | None = None
     mem_fraction_static: float | None = None
+    pool_flag: str = ""
     chunked_prefill_size: int | None = None
     timing_profile: str | None = None
     timing_grade: str | None = None

@@ -15,8 +15,11 @@ from fairbench.live.launchers.base import Wanted
 from fairbench.live.launchers.local import LocalLauncher
 from fairbench.live.plugins.config import LOCAL, plugin_environment
 from fairbench.live.plugins.releases import untested_environment
+from fairbench.live.pool import too_small
 from fairbench.live.processes.server_python import ServerPython
 from fairbench.live.sent_names import sent_weights
+
+POOL = "engine.max_total_tokens"
 
 R = TypeVar("R", bound=RealServers)
 
@@ -53,6 +56,9 @@ class RealServerBackend(WorkerBackend[R]):
                 f"model = {model!r}: there is no such folder; give an existing folder, or a "
                 "name on the Hugging Face hub"
             )
+        given = self.spec.settings.get(POOL)
+        if given and (reason := too_small(self.spec, given)):
+            raise UsageError(f"{POOL} = {given}: {reason}")
         if config.schedule_policy is not None:
             python = replace(python, release="")  # no plugin has to fit
         return Wanted(

@@ -25,6 +25,7 @@ from fairbench.schedulers.params import own_settings
 
 PYTHON = "FAIRBENCH_VLLM_PYTHON"
 RELEASE = "vllm==0.32.0"
+POOL_FLAGS = ("--num-gpu-blocks-override", "--kv-cache-memory-bytes")  # before its memory fraction
 SERVER = "fairbench.live.plugins.vllm"
 SCHEDULER = "fairbench.live.plugins.vllm.scheduler.FairScheduler"
 # vLLM binds what has a "*" in it, or is a socket of this machine; a name behind "@" is no file.
@@ -87,6 +88,10 @@ class VLLMBackend(RealServerBackend[VLLM]):
             self.config.kind,
             name=self._name(info),
             pool_tokens=info.get("max_total_num_tokens"),
+            pool_flag=next(
+                (flag for flag in POOL_FLAGS if _given(flag, self.config.server_args)),
+                VLLM_FLAGS["mem_fraction_static"],
+            ),
         )
 
     def _arguments(self, place: Place, ports: Sequence[int]) -> list[str]:
@@ -111,6 +116,10 @@ class VLLMBackend(RealServerBackend[VLLM]):
             if (value := engine.get(name)) not in (None, getattr(EngineParams(), name)):
                 arguments += [flag, str(value)]
         return [*arguments, *config.server_args]
+
+
+def _given(flag: str, server_args: Sequence[str]) -> bool:
+    return any(word == flag or word.startswith(f"{flag}=") for word in server_args)
 
 
 BACKEND = VLLMBackend

@@ -274,7 +274,7 @@ class Worker(EngineLoop[KVNode]):
         return True
 
     def _saved_ps(self) -> int:
-        """Return the time (ps) a step saves by reading shared prefixes, its own tokens too, once."""
+        """Return the time (ps) a step saves by reading each shared prefix, its own too, once."""
         cache, batch = self.cache, self.batch
         held = cache.capacity - cache.free - cache.evictable + batch.size
         return self._profile.saved_ps(max(0, batch.context_tokens - held))
