@@ -18,6 +18,7 @@ from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.errors.validation import explain, keys_of
 from fairbench.files.json_text import parsed
+from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.schedulers.params import param_names
 
 NO_PROFILE = "none"  # the ``gpu`` of a spec whose hardware is real
@@ -47,6 +48,9 @@ ENGINE_ONLY = (
     "in_batch_prefix_caching",
     "swap_space",
 )
+
+# Eviction policies that no server can run, because no request tells its session.
+NEED_SESSIONS = frozenset({"retention"})
 
 # vLLM's flags for the engine settings that it has too.
 VLLM_FLAGS = {
@@ -78,6 +82,8 @@ class BackendConfig(BaseModel):
     """Whether fairbench starts its servers and chooses router and scheduler."""
     disobeyed: ClassVar[frozenset[str]] = frozenset()
     """The engine settings that nothing there obeys."""
+    evictions: ClassVar[frozenset[str]] = frozenset()
+    """The eviction policies that its servers can run."""
     run_options: ClassVar[frozenset[str]] = frozenset()
     """The options of runs that only this kind of backend supports (``LiveOptions``)."""
 
@@ -140,6 +146,7 @@ class SGLang(RealServers):
 
     kind: Literal["sglang"] = "sglang"
     schedule_policy: Literal["fcfs", "lpm"] | None = None
+    evictions: ClassVar[frozenset[str]] = frozenset(EVICTIONS) - NEED_SESSIONS
     disobeyed: ClassVar[frozenset[str]] = frozenset(ENGINE_ONLY)
 
 

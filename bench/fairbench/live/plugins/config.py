@@ -11,7 +11,7 @@ from fairbench.errors import UsageError
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.eviction.policy import EvictionPolicy
-from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION, build_eviction
+from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION, build_eviction, eviction_class
 from fairbench.schedulers.load_cap import NONE, LoadCap
 from fairbench.schedulers.params import as_settings, make_params
 from fairbench.schedulers.registry import build_local, local_class
@@ -93,9 +93,9 @@ def plugin_config(
     policy, clients = evicting
     if policy in (None, DEFAULT_EVICTION):
         return PluginConfig(local, told, checked)
-    built = build_eviction(policy, settings)
-    built.prepare(Setup(clients, checked))  # refuses clients that it does not know
-    told |= as_settings(policy, built.params)
+    eviction_params = make_params(policy, eviction_class(policy).Params, settings)
+    build_eviction(policy, settings).prepare(Setup(clients, checked))  # refuses unknown clients
+    told |= as_settings(policy, eviction_params)
     return PluginConfig(local, told, checked, policy, clients)
 
 

@@ -23,7 +23,7 @@ class Prefix(NamedTuple):
     """A cached prefix: its tokens, and the namespace that keeps equal tokens apart."""
 
     ids: Ids
-    namespace: Hashable
+    namespace: tuple[Hashable, Hashable]
 
 
 class LiveMemoryLog(WorkerMemoryLog):
@@ -74,7 +74,8 @@ class MirroredCache(ClientCache):
 
     def prefix_of(self, node: KVNode) -> Prefix:
         """Return all tokens from the root to the end of a node."""
-        parts, namespace = [], None
+        parts: list[Ids] = []
+        namespace: tuple[Hashable, Hashable] = (None, None)
         while (parent := node.parent) is not None:
             ids, namespace = self._stretches[node]
             parts.append(ids)
@@ -169,7 +170,7 @@ class MirroredCache(ClientCache):
         """
         stored, at = 0, node
         while (parent := at.parent) is not None and not at.holders:
-            stored, at = stored + at.length, cast(ClaimedNode, parent)
+            stored, at = stored + at.length, parent
         self.residency.add_private(request.client, stored - private)  # others had stored the rest
         (self.retain if last else self.claim)(node, request)
 

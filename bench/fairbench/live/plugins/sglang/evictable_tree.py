@@ -12,7 +12,13 @@ from typing import Any
 
 from fairbench.errors import UsageError
 from fairbench.live.plugins.mirrored_cache import MirroredCache, Prefix
-from fairbench.live.plugins.sglang.kept_tree import RADIX_MODULE, after, is_radix, is_unified
+from fairbench.live.plugins.sglang.kept_tree import (
+    RADIX_MODULE,
+    after,
+    before,
+    is_radix,
+    is_unified,
+)
 from fairbench.live.plugins.sglang.kept_tree import namespace_of as namespace_of
 from fairbench.sim.engine.client_cache import ClaimedNode
 
@@ -38,6 +44,8 @@ class EvictableTree:
         self._base = import_module(BASE_MODULE)
         self._key = import_module(RADIX_MODULE).RadixKey
         self._match_theirs = tree.match_prefix
+        self._splits = False  # SGLang now inserts the prompt again, to split the node at its end
+        self._in_checkpoint = False
         if is_unified(tree):
             self._drop_theirs, evicting = self._drop_unified, "_evict"
         else:
@@ -47,8 +55,10 @@ class EvictableTree:
         after(tree, "match_prefix", self._matched)
         after(tree, "touch_prefix", self._touched)
         after(tree, "insert", self._inserted)
-        after(tree, "inc_lock_ref", lambda _, handle, *__: self.mirror.lock(self.nodes[handle]))
-        after(tree, "dec_lock_ref", lambda _, handle, *__: self.mirror.unlock(self.nodes[handle]))
+        before(tree, "checkpoint", self._checkpoint_begins)
+        after(tree, "checkpoint", self._checkpoint_ends)
+        after(tree, "inc_lock_ref", self._locked)
+        after(tree, "dec_lock_ref", self._unlocked)
         after(tree, "reset", lambda _: self._start())
         self._start()
 
@@ -79,12 +89,26 @@ class EvictableTree:
         prefix, length = _prefix(params.key), len(params.key)
         self.mirror.end_of(prefix, result.prefix_len)  # may be in the middle of a node
         node = self.mirror.end_of(prefix, length - length % self._tree.page_size)
-        self._ends(result.last_device_node, node)
+        self._ends(result.last_device_node, node, used=not self._splits)
+        self._splits = self._in_checkpoint
 
-    def _ends(self, handle: Hashable, node: ClaimedNode) -> None:
+    def _checkpoint_begins(self, *_: Any, **__: Any) -> None:
+        self._in_checkpoint = True
+
+    def _checkpoint_ends(self, *_: Any, **__: Any) -> None:
+        self._in_checkpoint = self._splits = False
+
+    def _locked(self, _: Any, handle: Hashable, *__: Any, **___: Any) -> None:
+        self.mirror.lock(self.nodes[handle])
+
+    def _unlocked(self, _: Any, handle: Hashable, *__: Any, **___: Any) -> None:
+        self.mirror.unlock(self.nodes[handle])
+
+    def _ends(self, handle: Hashable, node: ClaimedNode, *, used: bool = True) -> None:
         self.nodes[handle] = node
         self._handles[node] = handle
-        self.mirror.touch(node)
+        if used:
+            self.mirror.touch(node)
 
     # SGLang is asked.
 
@@ -127,7 +151,9 @@ def check_tree(tree: Any) -> None:
             "of fairbench needs a prefix cache of full attention in GPU memory alone"
         )
     if getattr(tree, "disable", False):
-        raise UsageError("--disable-radix-cache leaves nothing for an eviction policy; leave it out")
+        raise UsageError(
+            "--disable-radix-cache leaves nothing for an eviction policy; leave it out"
+        )
     if getattr(getattr(tree, "tree_core", tree), "is_eagle", False):
         raise UsageError("speculative decoding by EAGLE is not supported with an eviction policy")
 

@@ -287,8 +287,11 @@ class Hooks:
             "local": self._config.local,
             "params": dict(self._config.params),
             "weights": dict(self._config.weights),
-            **({"eviction": self._config.eviction, "residency": self.eviction.residency()}
-               if self.eviction else {}),
+            **(
+                {"eviction": self._config.eviction, "residency": self.eviction.residency()}
+                if self.eviction
+                else {}
+            ),
             "vocab_size": self._vocab_size,
             "versions": {"fairbench": __version__, "sglang": self._release},
             "hooks": {target: self.calls[target] for target in self.by_target()},
