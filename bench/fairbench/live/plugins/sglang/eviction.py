@@ -27,6 +27,7 @@ class Holding:
 
     request: Request
     private: int = 0
+    decodes: bool = False
 
 
 class Eviction:
@@ -36,6 +37,8 @@ class Eviction:
         self._config = config
         self._now_s = now_s
         self._held: dict[Req, Holding] = {}
+        self._decoding: dict[str, int] = {}  # requests by client, the longest there first
+        self._watching = False
         self._batch: Any = None  # whose requests need memory
         self._tree: EvictableTree
 
@@ -49,6 +52,7 @@ class Eviction:
         self._page = tree.page_size
         self._kept = kept
         self._tree = EvictableTree(tree, self._make_mirror, self._evict)
+        self._watching = True
         after(tree, "checkpoint", self._stored)
         after(tree, "on_release", self._released)
         if kept is not None:
@@ -59,6 +63,7 @@ class Eviction:
         policy = config.build_eviction()
         policy.prepare(Setup(config.clients, config.weights, self._capacity))
         self._held.clear()
+        self._decoding.clear()
         return MirroredCache(self._capacity, policy, self._now_s, drop, self._page)
 
     @property
@@ -67,7 +72,9 @@ class Eviction:
         return self._tree.mirror
 
     def residency(self) -> Mapping[str, float]:
-        """Return the tokens that each client holds, running or cached."""
+        """Return the tokens that each client holds; empty before a tree is watched."""
+        if not self._watching:
+            return {}
         residency = self._tree.mirror.residency
         return {client: residency.held(client) for client in residency.clients}
 
@@ -90,8 +97,14 @@ class Eviction:
 
     def _released(self, _: Any, req: Req, **named: Any) -> None:
         """Forget a request that has given its memory back."""
-        if (mine := self._held.pop(req, None)) is not None:
-            self._tree.mirror.residency.add_private(mine.request.client, -mine.private)
+        if (mine := self._held.pop(req, None)) is None:
+            return
+        client = mine.request.client
+        self._tree.mirror.residency.add_private(client, -mine.private)
+        if mine.decodes:
+            self._decoding[client] -= 1
+            if not self._decoding[client]:
+                del self._decoding[client]
 
     # Memory.
 
@@ -100,16 +113,18 @@ class Eviction:
         mirror = self._mirror
         for req in batch.reqs:
             if (mine := self._held.get(req)) is not None:
-                mirror.take(mine.request.client, req.extend_len)
-                mine.private += req.extend_len
+                mirror.take(mine.request.client, tokens := req.extend_len)
+                mine.private += tokens
         return self.of_batch(original, batch, *args, **named)
 
     def decode(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
         """Around ``prepare_for_decode``: each request takes a token."""
-        self._mirror.decode(self._per_client(batch))
-        for req in batch.reqs:
-            if (mine := self._held.get(req)) is not None:
-                mine.private += 1
+        for mine in filter(None, map(self._held.get, batch.reqs)):
+            mine.private += 1
+            if not mine.decodes:
+                mine.decodes, client = True, mine.request.client
+                self._decoding[client] = self._decoding.get(client, 0) + 1
+        self._mirror.decode(self._decoding)
         return self.of_batch(original, batch, *args, **named)
 
     def of_batch(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
