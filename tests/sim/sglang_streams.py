@@ -211,13 +211,13 @@ def retelling(base):
     return Retelling
 
 
-def ask_ours(name, settings, stream, cap=inf):
+def ask_ours(name, settings, stream, cap=inf, **home):
     """What our engine does, by iteration. Decode steps after the first of a run are implied."""
     cls = local_class(name)
-    return ask_ours_under(cls, make_params(name, cls.Params, settings), stream, cap)
+    return ask_ours_under(cls, make_params(name, cls.Params, settings), stream, cap, **home)
 
 
-def ask_ours_under(cls, params, stream, cap=inf):
+def ask_ours_under(cls, params, stream, cap=inf, **home):
     """The same under a scheduler of this class. ``cap`` is the most context that may run."""
     done, tokens, profile = {}, Tokens(), StepProfile()
     scheduler = retelling(cls)(params)
@@ -232,6 +232,7 @@ def ask_ours_under(cls, params, stream, cap=inf):
             max_running_requests=stream.slots,
             schedule_conservativeness=stream.conservativeness,
             full_reservation=stream.full,
+            **home,
         )
 
     def heard(back=0):

@@ -69,7 +69,16 @@ class SpyLPM(LPM):
 class Home:
     """A worker on a clock of its own, checked after every event."""
 
-    def __init__(self, scheduler=None, *, pool=1000, profile=PLAIN, clients=("x", "y"), **limits):
+    def __init__(
+        self,
+        scheduler=None,
+        *,
+        pool=1000,
+        profile=PLAIN,
+        clients=("x", "y"),
+        cache_of=None,
+        **limits,
+    ):
         limits = {
             "chunked_prefill_size": 8192,
             "max_prefill_tokens": 16384,
@@ -80,7 +89,10 @@ class Home:
         self.scheduler = scheduler or Spy()
         self.evicted = []
         self.sent = []
-        cache = KVCache(pool, lambda prefix, tokens: self.evicted.append((prefix, tokens)))
+        if cache_of is None:
+            cache = KVCache(pool, lambda prefix, tokens: self.evicted.append((prefix, tokens)))
+        else:
+            cache = cache_of(self.clock)
         limits = EngineLimits(pool, **limits)
         self.worker = Worker(0, self.clock, self.scheduler, profile, limits, self.log, cache)
         watch(self.clock, [self.worker])

@@ -17,6 +17,7 @@ from fairbench.config.server_args import check_server_args
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.errors import DataError
 from fairbench.files.json_text import parsed
+from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.schedulers.params import param_names
 
 NO_PROFILE = "none"  # the ``gpu`` of a spec whose hardware is real
@@ -39,6 +40,9 @@ ENGINE_ONLY = (
     "swap_space",
     "prefix_match_us",
 )
+
+# Eviction policies that no server can run, because no request tells its session.
+NEED_SESSIONS = frozenset({"retention"})
 
 # vLLM's flags for the engine settings that it has too.
 VLLM_FLAGS = {
@@ -70,6 +74,8 @@ class BackendConfig(BaseModel):
     """Whether fairbench starts its servers and chooses router and scheduler."""
     disobeyed: ClassVar[frozenset[str]] = frozenset()
     """The engine settings that nothing there obeys."""
+    evictions: ClassVar[frozenset[str]] = frozenset()
+    """The eviction policies that its servers can run."""
     run_options: ClassVar[frozenset[str]] = frozenset()
     """The options of runs that only this kind of backend supports (``LiveOptions``)."""
 
@@ -119,6 +125,7 @@ class SGLang(RealServers):
 
     kind: Literal["sglang"] = "sglang"
     schedule_policy: Literal["fcfs", "lpm"] | None = None
+    evictions: ClassVar[frozenset[str]] = frozenset(EVICTIONS) - NEED_SESSIONS
     disobeyed: ClassVar[frozenset[str]] = frozenset(ENGINE_ONLY)
 
 

@@ -10,7 +10,7 @@ from fairbench.config.spec import MAX_REPLICAS
 from fairbench.errors import UsageError
 from fairbench.hardware.cluster_params import DISAGGREGATION
 from fairbench.hardware.engines import DEFAULT_ENGINE
-from fairbench.schedulers.eviction.registry import eviction_class
+from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION, EVICTIONS, eviction_class
 from fairbench.schedulers.params import make_params, own_settings
 from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
 
@@ -106,10 +106,7 @@ def with_eviction(
         if key not in made:
             continue
         if backend is not None:
-            raise UsageError(
-                f"{key} = {made[key]!r}: backend {backend.kind} has its own eviction policy; "
-                f"leave {key} out"
-            )
+            _check_backend(key, made[key], backend)
         if engine is not None and engine != DEFAULT_ENGINE:
             raise UsageError(f"{key} = {made[key]!r}: only engine {DEFAULT_ENGINE} supports {key}")
     if EVICTION in made:
@@ -117,6 +114,26 @@ def with_eviction(
             raise UsageError(f"{EVICTION} = {made[EVICTION]!r}: must be a text")
         eviction_class(made[EVICTION])
     return made
+
+
+def _check_backend(key: str, value: Any, backend: BackendConfig) -> None:
+    """Raise UsageError unless servers of the backend evict by this policy of ours."""
+    kind = backend.kind
+    if key != EVICTION or not backend.evictions:
+        raise UsageError(
+            f"{key} = {value!r}: backend {kind} has its own eviction policy; leave {key} out"
+        )
+    if value in EVICTIONS and value not in backend.evictions:
+        allowed = ", ".join(name for name in EVICTIONS if name in backend.evictions)
+        raise UsageError(
+            f"{key} = {value!r}: must be one of {allowed} for backend {kind}, whose requests do "
+            "not tell their sessions"
+        )
+    if backend.own_policy is not None and value != DEFAULT_EVICTION:
+        raise UsageError(
+            f"{key} = {value!r}: needs fairbench's scheduler in the server; leave "
+            "backend.schedule_policy out"
+        )
 
 
 def eviction_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:

@@ -62,9 +62,7 @@ class SweepFlags(SetupFlags, EveryFlags, SeedFlags, total=False):
     ]
     evictions: Annotated[
         Sequence[str] | None,
-        _axis(
-            "Eviction policies of simulated replicas, see `list evictions`.", CLUSTER, "eviction"
-        ),
+        _axis("Eviction policies of KV memory, see `list evictions`.", CLUSTER, "eviction"),
     ]
     gateways: Annotated[
         Sequence[str] | None,

@@ -104,8 +104,8 @@ class RunFlags(SetupFlags, SingleFlags, ArrivalFlags, ServedFlags, total=False):
     eviction: Annotated[
         str | None,
         Flag(
-            "Eviction policy of simulated replicas, see `list evictions`; records who holds KV "
-            "memory.",
+            "Eviction policy of KV memory, see `list evictions`; simulations record who holds "
+            "the memory.",
             CLUSTER,
             "lru, without records",
             "POLICY",

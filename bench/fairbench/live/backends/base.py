@@ -17,7 +17,7 @@ from fairbench.live.plugins.report import fetch_report, require_active
 from fairbench.live.processes.http import get_json
 from fairbench.live.processes.process import Place
 from fairbench.live.processes.start import Recipe, Server
-from fairbench.live.sent_names import sent_weights
+from fairbench.live.sent_names import sent_evicting, sent_settings, sent_weights
 
 C = TypeVar("C", bound=BackendConfig)
 
@@ -115,7 +115,11 @@ class LiveBackend(ABC, Generic[C]):
         """Raise RunFailed unless the worker at the URL schedules as the experiment says."""
         spec = self.spec
         require_active(
-            fetch_report(url), local=spec.local, settings=spec.settings, weights=sent_weights(spec)
+            fetch_report(url),
+            local=spec.local,
+            settings=sent_settings(spec),
+            weights=sent_weights(spec),
+            evicting=sent_evicting(spec),
         )
 
     def remarks(self, workers: Sequence[Server]) -> dict[str, str]:
@@ -137,6 +141,7 @@ class LiveBackend(ABC, Generic[C]):
             "local": spec.local,
             "settings": worker_settings(spec),
             "weights": sent_weights(spec),
+            "eviction": sent_evicting(spec),
         }
 
 

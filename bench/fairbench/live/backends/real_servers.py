@@ -17,7 +17,7 @@ from fairbench.live.plugins.config import LOCAL, plugin_environment
 from fairbench.live.plugins.releases import untested_environment
 from fairbench.live.pool import too_small
 from fairbench.live.processes.server_python import ServerPython
-from fairbench.live.sent_names import sent_weights
+from fairbench.live.sent_names import sent_evicting, sent_settings, sent_weights
 
 POOL = "engine.max_total_tokens"
 
@@ -45,7 +45,10 @@ class RealServerBackend(WorkerBackend[R]):
         """Return the environment variables that configure the plugin."""
         if self.config.schedule_policy is not None:
             return {LOCAL: ""}  # whatever this process was told itself
-        told = plugin_environment(self.spec.local, self.spec.settings, sent_weights(self.spec))
+        spec = self.spec
+        told = plugin_environment(
+            spec.local, sent_settings(spec), sent_weights(spec), sent_evicting(spec)
+        )
         return told | untested_environment()
 
     def _wanted(self, python: ServerPython, options: LiveOptions, *, on_cpu: bool) -> Wanted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fairbench.config.backend import SGLang
@@ -18,6 +19,7 @@ from fairbench.live.processes.http import get_json
 from fairbench.live.processes.process import Place
 from fairbench.live.processes.server_python import ServerPython
 from fairbench.live.processes.start import Recipe
+from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION
 from fairbench.schedulers.params import make_params, own_settings
 
 PYTHON = "FAIRBENCH_SGLANG_PYTHON"
@@ -45,7 +47,9 @@ class SGLangBackend(RealServerBackend[SGLang]):
     def wanted(self, options: LiveOptions) -> Wanted:
         check_given(self.config.server_args)
         on_cpu = _device(self.config.server_args) == "cpu"
-        return self._wanted(SERVER_PYTHON, options, on_cpu=on_cpu)
+        evicts = self.spec.eviction not in (None, DEFAULT_EVICTION)
+        python = replace(SERVER_PYTHON, check="check_evicting") if evicts else SERVER_PYTHON
+        return self._wanted(python, options, on_cpu=on_cpu)
 
     def recipe(self, number: int, place: Place) -> Recipe:
         return Recipe(

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.schedulers.base import LocalScheduler
+from fairbench.schedulers.eviction.policy import EvictionPolicy
+from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION, build_eviction, eviction_class
 from fairbench.schedulers.load_cap import NONE, LoadCap
 from fairbench.schedulers.params import as_settings, make_params
 from fairbench.schedulers.registry import build_local, local_class
-from fairbench.schedulers.setup import checked_weights
+from fairbench.schedulers.setup import Setup, checked_weights
 
 LOCAL = "FAIRBENCH_LOCAL"
 SETTINGS = "FAIRBENCH_SETTINGS"
 WEIGHTS = "FAIRBENCH_WEIGHTS"
+EVICTION = "FAIRBENCH_EVICTION"
 
 LOAD_CAP = "engine.load_cap"  # the one setting of engines that a plugin obeys
 
@@ -27,16 +30,25 @@ class PluginConfig:
     """A local scheduler with all its parameters, including defaults, as ``NAME.PARAM``.
 
     Among them is ``LOAD_CAP`` if there is one, which no server has of its own. ``weights`` are what
-    clients are entitled to, 1 where there is none.
+    clients are entitled to, 1 where there is none. ``eviction`` names the policy that evicts from
+    the server's cache on behalf of ``clients``, None for the server's own order; its parameters are
+    among ``params``.
     """
 
     local: str
     params: Mapping[str, Any]
     weights: Mapping[str, float] = field(default_factory=dict)
+    eviction: str | None = None
+    clients: tuple[str, ...] = ()
 
     def build(self) -> LocalScheduler:
         """Build a fresh scheduler."""
         return build_local(self.local, self.params)
+
+    def build_eviction(self) -> EvictionPolicy:
+        """Build a fresh eviction policy. Precondition: there is one."""
+        assert self.eviction is not None
+        return build_eviction(self.eviction, self.params)
 
     @property
     def has_cap(self) -> bool:
@@ -48,21 +60,43 @@ class PluginConfig:
         return LoadCap(self.params.get(LOAD_CAP))
 
 
+class Evicting(NamedTuple):
+    """The eviction policy of a run's servers, and the clients that it tells apart."""
+
+    policy: str | None = None
+    clients: tuple[str, ...] = ()
+
+
+OWN_ORDER = Evicting()  # the server's
+
+
 def plugin_config(
-    local: str, settings: Mapping[str, Any], weights: Mapping[str, float] | None = None
+    local: str,
+    settings: Mapping[str, Any],
+    weights: Mapping[str, float] | None = None,
+    evicting: Evicting = OWN_ORDER,
 ) -> PluginConfig:
     """Return the configuration of one scheduler from a run's settings.
 
-    Raises UsageError for an unknown scheduler, an unknown parameter or a value not allowed.
+    Raises UsageError for an unknown scheduler or eviction policy, an unknown parameter or a value
+    not allowed.
 
     Args:
         local: Name of the local scheduler.
         settings: Settings of the run, as ``NAME.PARAM``.
         weights: Weights by client; 1 for each client that is not named.
+        evicting: Eviction policy and its clients; LRU is the server's own order.
     """
     params = make_params(local, local_class(local).Params, settings)
     cap = make_params("engine", EngineParams, settings).load_cap
-    return PluginConfig(local, plugin_params(local, params, cap), checked_weights(weights or {}))
+    told, checked = plugin_params(local, params, cap), checked_weights(weights or {})
+    policy, clients = evicting
+    if policy in (None, DEFAULT_EVICTION):
+        return PluginConfig(local, told, checked)
+    eviction_params = make_params(policy, eviction_class(policy).Params, settings)
+    build_eviction(policy, settings).prepare(Setup(clients, checked))  # refuses unknown clients
+    told |= as_settings(policy, eviction_params)
+    return PluginConfig(local, told, checked, policy, clients)
 
 
 def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[str, Any]:
@@ -78,7 +112,10 @@ def plugin_params(local: str, params: Any, load_cap: str | int | None) -> dict[s
 
 
 def plugin_environment(
-    local: str, settings: Mapping[str, Any], weights: Mapping[str, float] | None = None
+    local: str,
+    settings: Mapping[str, Any],
+    weights: Mapping[str, float] | None = None,
+    evicting: Evicting = OWN_ORDER,
 ) -> dict[str, str]:
     """Return the environment that makes a server use ``local``. Raises as ``plugin_config``.
 
@@ -86,24 +123,38 @@ def plugin_environment(
         local: Name of the local scheduler.
         settings: Settings of the run, as ``NAME.PARAM``.
         weights: Weights by client; 1 for each client that is not named.
+        evicting: Eviction policy and its clients; LRU is the server's own order.
     """
-    config = plugin_config(local, settings, weights)
+    config = plugin_config(local, settings, weights, evicting)
     told = {LOCAL: local, SETTINGS: json.dumps(config.params)}
     # Also where there are none, so that a server does not take over this process's own.
-    return told | {WEIGHTS: json.dumps(config.weights)}
+    told |= {WEIGHTS: json.dumps(config.weights)}
+    eviction = {"policy": config.eviction, "clients": config.clients} if config.eviction else {}
+    return told | {EVICTION: json.dumps(eviction)}
 
 
 def config_from(environment: Mapping[str, str]) -> PluginConfig:
     """Parse the variables that ``plugin_environment`` writes. Raises UsageError for a bad one."""
     local = environment[LOCAL]
     settings = _read(environment, SETTINGS, f'{{"{local}.PARAM": VALUE}}')
+    evicting = _evicting(environment)
     for name in settings:
-        if not name.startswith(f"{local}.") and name != LOAD_CAP:
+        if not name.startswith((f"{local}.", f"{evicting.policy}.")) and name != LOAD_CAP:
             raise UsageError(
                 f"{SETTINGS}: {name!r} is not a parameter of {local}, the scheduler that "
                 f"{LOCAL} names"
             )
-    return plugin_config(local, settings, _read(environment, WEIGHTS, '{"CLIENT": WEIGHT}'))
+    weights = _read(environment, WEIGHTS, '{"CLIENT": WEIGHT}')
+    return plugin_config(local, settings, weights, evicting)
+
+
+def _evicting(environment: Mapping[str, str]) -> Evicting:
+    shape = '{"policy": "POLICY", "clients": ["CLIENT"]}'
+    found = _read(environment, EVICTION, shape)
+    policy, clients = found.get("policy"), found.get("clients", [])
+    if found and not (isinstance(policy, str) and isinstance(clients, list) and clients):
+        raise UsageError(f"{EVICTION} = {environment[EVICTION]}: must have the form {shape}")
+    return Evicting(policy, tuple(map(str, clients)))
 
 
 def _read(environment: Mapping[str, str], variable: str, shape: str) -> dict[str, Any]:

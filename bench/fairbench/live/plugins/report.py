@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairbench.errors import RunFailed
-from fairbench.live.plugins.config import LOAD_CAP, plugin_config
+from fairbench.live.plugins.config import LOAD_CAP, OWN_ORDER, Evicting, plugin_config
 from fairbench.live.processes.http import get_json
 
 
@@ -18,6 +18,8 @@ class PluginReport:
     local: str
     params: Mapping[str, Any]  # every parameter, as NAME.PARAM
     weights: Mapping[str, float] = field(default_factory=dict)
+    eviction: str | None = None  # the policy of ours that evicts from its cache
+    residency: Mapping[str, float] = field(default_factory=dict)  # tokens by client
     vocab_size: int | None = None
     hooks: Mapping[str, int] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -47,20 +49,27 @@ def require_active(
     local: str,
     settings: Mapping[str, Any],
     weights: Mapping[str, float] | None = None,
+    evicting: Evicting = OWN_ORDER,
 ) -> None:
     """Raise RunFailed unless every scheduler of the server is ``local``, with these settings.
 
-    Nor if it has other ``weights`` of clients.
+    Nor if it has other ``weights`` of clients, or another eviction policy.
     """
     if not reports:
         raise RunFailed(
             f"the server does not run fairbench's scheduler {local}: fairbench's plugin is "
             "not active in it"
         )
-    wanted = plugin_config(local, settings, weights)
+    wanted = plugin_config(local, settings, weights, evicting)
     for report in reports:
         if report.local != local:
             raise RunFailed(f"the server runs the scheduler {report.local} instead of {local}")
+        if report.eviction != wanted.eviction:
+            found, expected = (
+                f"by {policy}" if policy else "in its own order"
+                for policy in (report.eviction, wanted.eviction)
+            )
+            raise RunFailed(f"the server evicts {found} instead of {expected}")
         for name in {**wanted.params, LOAD_CAP: None}:
             found, value = report.params.get(name), wanted.params.get(name)
             if found != value:

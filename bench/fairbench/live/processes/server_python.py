@@ -23,7 +23,7 @@ from fairbench.live.plugins.releases import installed
 module = import_module(sys.argv[1])
 try:
     if installed(module.DISTRIBUTIONS):
-        module.check_version()
+        getattr(module, sys.argv[2])()
 except UsageError as error:
     print(error)
 """
@@ -35,7 +35,7 @@ class ServerPython:
 
     The environment's ``variable`` names the Python where nobody chose one; ``install`` provides the
     first of ``modules``. ``for_cpu`` is a program that prints True where no GPU is needed.
-    ``release`` is a module of ours whose ``check_version`` refuses releases that the plugin does
+    ``release`` is a module of ours whose function ``check`` refuses releases that the plugin does
     not fit.
     """
 
@@ -44,6 +44,7 @@ class ServerPython:
     variable: str = ""
     for_cpu: str | None = None
     release: str = ""
+    check: str = "check_version"
 
     def named(self, chosen: str | None) -> str:
         """Return the chosen Python, else the one of the environment variable, else this one."""
@@ -63,8 +64,10 @@ class ServerPython:
                 f"{self.install} and fairbench-llm in one environment, and give its "
                 f"Python with --server-python or {self.variable}"
             )
-        if self.release and (refused := ask_python(python, REFUSED, self.release).strip()):
-            raise UsageError(f"server_python {python}: {refused}")
+        if self.release:
+            refused = ask_python(python, REFUSED, self.release, self.check).strip()
+            if refused:
+                raise UsageError(f"server_python {python}: {refused}")
         return python
 
     def needs_no_gpu(self, python: str) -> bool:

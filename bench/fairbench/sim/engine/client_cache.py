@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import heappop, heappush, heapreplace
 from typing import Self, cast
 
+from fairbench.compiled import mypyc_attr
 from fairbench.core import PS_PER_S, Prompt, Request
 from fairbench.schedulers.eviction.policy import (
     Claimant,
@@ -47,6 +48,7 @@ class ClaimedNode(KVNode):
         self.keep_s = 0.0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ClientCache(KVCache):
     """KV memory of ``capacity`` tokens, from which ``policy`` evicts."""
 

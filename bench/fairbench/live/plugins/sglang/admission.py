@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fairbench.live.plugins.sglang.eviction import Eviction
 from fairbench.live.plugins.sglang.home import Home, Next
 from fairbench.live.plugins.sglang.live_view import ArmedQueue, Req
 from fairbench.live.plugins.sglang.match_order import MatchOrder, prefix_len
@@ -19,11 +20,16 @@ class Admission:
     home: Home
 
     def __init__(
-        self, order: MatchOrder, preemption: Preemption, now_s: Callable[[], float]
+        self,
+        order: MatchOrder,
+        preemption: Preemption,
+        now_s: Callable[[], float],
+        eviction: Eviction | None,
     ) -> None:
         self._order = order
         self._now_s = now_s
         self._preemption = preemption
+        self._eviction = eviction
         self._scheduler: Any = None  # whose pass is under way
         self._passed_over = False  # in this pass a request did not fit, and others were tried
         self._no_slot: Req | None = None  # the request that is passed over for want of a slot
@@ -90,7 +96,11 @@ class Admission:
         while True:
             result = original(adder, req, *args, **named)
             if len(adder.can_run_list) > before:
-                self.home.admitted(req, len(req.full_untruncated_fill_ids) - prefix_len(req))
+                admitted = self.home.admitted(
+                    req, len(req.full_untruncated_fill_ids) - prefix_len(req)
+                )
+                if self._eviction is not None:
+                    self._eviction.admitted(req, admitted)
                 return result
             if result is not type(result).NO_TOKEN:
                 return result

@@ -205,8 +205,11 @@ class Home:
         unknown = [req for req in reqs if req not in self._tracked]
         return [*(known[request] for request in wanted), *unknown]
 
-    def admitted(self, req: Req, extend_tokens: int) -> None:
-        """SGLang took the candidate in; its uncached tokens will all be computed, if in chunks."""
+    def admitted(self, req: Req, extend_tokens: int) -> Request:
+        """Account the candidate that SGLang took in; return the scheduler's view of it.
+
+        Its uncached tokens will all be computed, if in chunks.
+        """
         tracked = self._tracked[req]
         request, recompute = tracked.request, tracked.admitted
         tracked.admitted = self._answer = True
@@ -217,6 +220,7 @@ class Home:
         self.ledger.count(what, request.client, extend_tokens)
         self.cap.enter(request)
         self.scheduler.on_admitted(request, extend_tokens, recompute)
+        return request
 
     # Steps.
 

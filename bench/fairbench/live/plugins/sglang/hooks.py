@@ -14,6 +14,7 @@ from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import COUNTED, Ledger
 from fairbench.live.plugins.prometheus import Exporter
 from fairbench.live.plugins.sglang.admission import Admission, Original
+from fairbench.live.plugins.sglang.eviction import Eviction, check_eviction
 from fairbench.live.plugins.sglang.home import Home
 from fairbench.live.plugins.sglang.kept_tree import KeptTree, kept_tree
 from fairbench.live.plugins.sglang.kept_view import KeptView
@@ -56,9 +57,10 @@ class Hooks:
         self._exporter: Exporter | None = None
         self._vocab_size: int | None = None
         self._tree: KeptTree | None = None  # where SGLang's prefix tree is watched
+        self.eviction = Eviction(config, self._now_s) if config.eviction else None
         self.preemption = Preemption()
         self.order = MatchOrder(config.build().cache_aware)
-        self.admission = Admission(self.order, self.preemption, self._now_s)
+        self.admission = Admission(self.order, self.preemption, self._now_s, self.eviction)
         self._settle()
 
     @staticmethod
@@ -79,7 +81,7 @@ class Hooks:
 
     def by_target(self) -> dict[str, Hook]:
         """Return every hook, by the function that it wraps."""
-        return {
+        return self._evicting() | {
             f"{SCHEDULER}.__init__": Hook(self.start, ("server_args",)),
             f"{SCHEDULER}._abort_on_queued_limit": Hook(self.refuse, ("recv_req",)),
             f"{SCHEDULER}._add_request_to_queue": Hook(self.enqueue, ("req", "is_retracted")),
@@ -103,6 +105,17 @@ class Hooks:
             f"{SCHEDULER}.get_internal_state": Hook(self.internal_state),
         }
 
+    def _evicting(self) -> dict[str, Hook]:
+        """Return the hooks of an eviction policy, if there is one."""
+        if (policy := self.eviction) is None:
+            return {}
+        return {
+            f"{BATCH}.prepare_for_extend": Hook(policy.extend),
+            f"{BATCH}.prepare_for_decode": Hook(policy.decode),
+            f"{BATCH}.check_decode_mem": Hook(policy.of_batch),
+            f"{BATCH}.release_req": Hook(policy.of_batch, ("idx",)),
+        }
+
     def start(
         self, original: Original, scheduler: Any, server_args: Any, *args: Any, **named: Any
     ) -> None:
@@ -118,6 +131,7 @@ class Hooks:
         require_applied(self.by_target())
         measures = self.home.costs is not None
         check_server(server_args, self.home.scheduler, measures=measures)
+        check_eviction(server_args, self._config.eviction)
         original(scheduler, server_args, *args, **named)
         self._vocab_size = getattr(getattr(scheduler, "model_config", None), "vocab_size", None)
         context = scheduler.metrics_reporter.metrics_collector_context
@@ -130,6 +144,8 @@ class Hooks:
         chosen = self.order.choose_policy(original, policy, name, tree)
         self._tree = kept_tree(policy, chosen, tree) if self.order.cache_aware else None
         self._look()
+        if self.eviction is not None:
+            self.eviction.watch(tree, self._tree)
         return chosen
 
     # Requests come.
@@ -271,6 +287,11 @@ class Hooks:
             "local": self._config.local,
             "params": dict(self._config.params),
             "weights": dict(self._config.weights),
+            **(
+                {"eviction": self._config.eviction, "residency": self.eviction.residency()}
+                if self.eviction
+                else {}
+            ),
             "vocab_size": self._vocab_size,
             "versions": {"fairbench": __version__, "sglang": self._release},
             "hooks": {target: self.calls[target] for target in self.by_target()},

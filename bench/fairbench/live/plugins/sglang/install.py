@@ -9,7 +9,12 @@ from typing import Any
 
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.sglang.hooks import Hooks
-from fairbench.live.plugins.sglang.release import SUPPORTED, check_target, check_version
+from fairbench.live.plugins.sglang.release import (
+    SUPPORTED,
+    check_evicting,
+    check_target,
+    check_version,
+)
 
 
 def install(config: PluginConfig) -> None:
@@ -17,7 +22,7 @@ def install(config: PluginConfig) -> None:
 
     Raises UsageError if this release of SGLang is not supported, or if a method is not as expected.
     """
-    release = check_version()
+    release = check_evicting() if config.eviction else check_version()
     hooks = Hooks(config, release=release)
     targets = hooks.by_target()
     for target, hook in targets.items():

@@ -34,9 +34,10 @@ class KeptTree(KeptMatches):
         super().__init__()
         self.tree = tree
         self.req_of: Callable[[Request], Req]  # of a waiting request, set by its queue
+        self.on_touch: Callable[[Hashable], None] | None = None  # hears of touches made here
         self._find = find
-        _after(tree, "insert", self._inserted)
-        _before(tree, "reset", self.lost_all)
+        after(tree, "insert", self._inserted)
+        before(tree, "reset", self.lost_all)
 
     def look_up(self, request: Request) -> Match:
         req = self.req_of(request)
@@ -64,6 +65,8 @@ class KeptTree(KeptMatches):
                 self.attach(waiter)
             elif matched is not None:
                 self.touch(matched)
+                if self.on_touch is not None:
+                    self.on_touch(matched.at)
 
     @abstractmethod
     def touch(self, spot: Spot) -> None:
@@ -76,7 +79,7 @@ class KeptRadixCache(KeptTree):
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__(tree, find)
         self._time = import_module(RADIX_MODULE).time
-        _before(tree, "_delete_leaf", self.lost)
+        before(tree, "_delete_leaf", self.lost)
 
     def touch(self, spot: Spot) -> None:
         node: Any = spot.at
@@ -92,7 +95,7 @@ class KeptUnifiedCache(KeptTree):
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__(tree, find)
         self._key = import_module(RADIX_MODULE).RadixKey
-        _before(tree, "_evict_device_leaf", self._evicted)
+        before(tree, "_evict_device_leaf", self._evicted)
 
     def _evicted(self, node: Hashable, *_: Any) -> None:
         self.lost(node)
@@ -131,14 +134,14 @@ def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
     def find(reqs: list[Req]) -> Any:
         return method(reqs, chosen)
 
-    if _is_radix(tree):
+    if is_radix(tree):
         return KeptRadixCache(tree, find)
-    if _is_unified(tree):
+    if is_unified(tree):
         return KeptUnifiedCache(tree, find)
     return None
 
 
-def _is_radix(tree: Any) -> bool:
+def is_radix(tree: Any) -> bool:
     """Return whether SGLang's RadixCache matches, inserts and evicts."""
     plain = import_module(RADIX_MODULE).RadixCache
     names = ("match_prefix", "insert", "evict", "_match_prefix_helper")
@@ -149,7 +152,7 @@ def _is_radix(tree: Any) -> bool:
     )
 
 
-def _is_unified(tree: Any) -> bool:
+def is_unified(tree: Any) -> bool:
     """Return whether it is a UnifiedRadixCache of full attention in GPU memory alone."""
     if not hasattr(tree, "tree_components"):
         return False
@@ -179,7 +182,7 @@ def _place(ids: Sequence[int], depth: int, namespace: Hashable) -> Hashable:
     return depth, array("q", ids[max(0, depth - KNOWN_BY) : depth + 1]).tobytes(), namespace
 
 
-def _before(owner: Any, name: str, hear: Callable[..., None]) -> None:
+def before(owner: Any, name: str, hear: Callable[..., None]) -> None:
     """Call ``hear`` with the arguments of a method of this object before each call."""
     method = getattr(owner, name)
 
@@ -190,7 +193,7 @@ def _before(owner: Any, name: str, hear: Callable[..., None]) -> None:
     setattr(owner, name, watched)
 
 
-def _after(owner: Any, name: str, hear: Callable[..., None]) -> None:
+def after(owner: Any, name: str, hear: Callable[..., None]) -> None:
     """Call ``hear`` with a method's result and its arguments after each call."""
     method = getattr(owner, name)
 

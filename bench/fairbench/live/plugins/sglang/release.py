@@ -10,6 +10,7 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.live.plugins.releases import check_release, installed
 
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")  # oldest first
+EVICTING = ("0.5.23",)  # those of them in which an eviction policy has a place
 DISTRIBUTIONS = ("sglang",)
 
 
@@ -17,6 +18,18 @@ def check_version() -> str:
     """Return the installed SGLang's version. Raises UsageError unless it is supported."""
     found = installed(DISTRIBUTIONS)
     check_release("SGLang", found, SUPPORTED)
+    return found
+
+
+def check_evicting() -> str:
+    """Return the installed SGLang's version. Raises UsageError if policies cannot evict in it."""
+    found = check_version()
+    release = found.partition("+")[0]
+    if release in SUPPORTED and release not in EVICTING:
+        raise UsageError(
+            f"SGLang {found} cannot evict by a policy of fairbench, which needs "
+            f"{' or '.join(EVICTING)}; install that, or leave eviction out"
+        )
     return found
 
 

@@ -1,0 +1,208 @@
+"""A mirror of an engine's radix tree, in which an eviction policy chooses the leaf to evict."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias, cast
+
+from fairbench.core import PS_PER_S, Request, Segment
+from fairbench.schedulers.eviction.policy import EvictionPolicy, Leaf, Rank
+from fairbench.sim.engine.client_cache import ClaimedNode, ClientCache
+from fairbench.sim.engine.residency import Residency
+from fairbench.sim.kv_node import KVNode
+from fairbench.sim.records.memory_log import WorkerMemoryLog
+
+OTHERS = "clients without an entitlement"  # one claimant for every client that a run does not name
+
+Ids: TypeAlias = "array[int]"
+
+
+class Prefix(NamedTuple):
+    """A cached prefix: its tokens, and the namespace that keeps equal tokens apart."""
+
+    ids: Ids
+    namespace: tuple[Hashable, Hashable]
+
+
+class LiveMemoryLog(WorkerMemoryLog):
+    """The clock of a real engine, with no records."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+
+    @property
+    def now_ps(self) -> int:
+        return round(self._now_s() * PS_PER_S)
+
+    def change(self, client: str, holders: int, change: int, by: str | None = None) -> None:
+        """Keep no record."""
+
+
+class MirroredCache(ClientCache):
+    """The simulator's cache, with a node for each node of an engine's tree.
+
+    The engine reports every match, insertion and lock. ``drop(node)`` must evict the engine's leaf
+    that corresponds to the node. Tokens of clients that the policy does not know are evicted first.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        policy: EvictionPolicy,
+        now_s: Callable[[], float],
+        drop: Callable[[ClaimedNode], None],
+        page: int = 1,
+    ) -> None:
+        log = LiveMemoryLog(now_s)
+        super().__init__(capacity, None, policy, log)
+        clients = (*policy.setup.clients, OTHERS)
+        self.residency = Residency(clients, log)
+        self._queues[OTHERS] = []
+        self.awaited: Callable[[ClaimedNode], bool] = lambda node: False
+        self._clients = frozenset(clients)
+        self._drop_theirs = drop
+        self._page = page
+        self._stretches: dict[KVNode, Prefix] = {}  # the tokens of each node alone
+
+    def claiming(self, request: Request) -> Request:
+        """Return the request under the name by which its tokens are claimed."""
+        return request if request.client in self._clients else replace(request, client=OTHERS)
+
+    # Prefixes as the engine names them.
+
+    def prefix_of(self, node: KVNode) -> Prefix:
+        """Return all tokens from the root to the end of a node."""
+        parts: list[Ids] = []
+        namespace: tuple[Hashable, Hashable] = (None, None)
+        while (parent := node.parent) is not None:
+            ids, namespace = self._stretches[node]
+            parts.append(ids)
+            node = parent
+        whole: Ids = array("q")
+        for part in reversed(parts):
+            whole.extend(part)
+        return Prefix(whole, namespace)
+
+    def end_of(self, prefix: Prefix, depth: int) -> ClaimedNode:
+        """Return the node that ends at ``depth`` of a cached prefix; split or append one for it."""
+        node = self.root
+        while node.depth < depth:
+            name = self._name(prefix, node.depth)
+            child = node.children.get((name, 0))
+            if child is None:
+                child = self._append(node, name, prefix, depth)
+            elif child.depth > depth:
+                child = self._cut(child, depth - node.depth)
+            node = child
+        return cast(ClaimedNode, node)
+
+    def matched(self, prefix: Prefix, limit: int) -> ClaimedNode:
+        """Return the end of the longest mirrored prefix of these tokens, at most ``limit``."""
+        ids, node = prefix.ids, self.root
+        while node.depth + self._page <= limit:
+            child = node.children.get((self._name(prefix, node.depth), 0))
+            if child is None:
+                break
+            most = min(child.length, limit - node.depth)
+            common = _common(self._stretches[child].ids, ids, node.depth, most)
+            common -= common % self._page
+            if common < child.length:
+                return self.end_of(prefix, node.depth + common)
+            node = child
+        return cast(ClaimedNode, node)
+
+    def _name(self, prefix: Prefix, depth: int) -> str:
+        """Return a name for the page of tokens at ``depth`` that no sibling shares."""
+        text = prefix.ids[depth : depth + self._page].tobytes().decode("latin-1")
+        return text if depth else f"{prefix.namespace} {text}"
+
+    def _append(self, node: KVNode, name: str, prefix: Prefix, depth: int) -> KVNode:
+        """Mirror a new leaf, whose tokens were private."""
+        child = self.extend(node, (Segment(name, depth - node.depth),), (0, 0), depth)
+        self._created += 1
+        child.number = self._created
+        self._stretches[child] = Prefix(prefix.ids[node.depth : depth], prefix.namespace)
+        self.evictable += child.length
+        return child
+
+    def _cut(self, lower: KVNode, tokens: int) -> KVNode:
+        """Split a node after ``tokens`` tokens; return the new upper node."""
+        ids, namespace = self._stretches[lower]
+        parent, (name, _) = lower.parent, lower.key
+        assert parent is not None
+        upper = self._node_type(parent, (Segment(name, tokens),), tokens)
+        parent.children[upper.key] = upper
+        self._stretches[upper] = Prefix(ids[:tokens], namespace)
+        self._stretches[lower] = Prefix(ids[tokens:], namespace)
+        name = ids[tokens : tokens + self._page].tobytes().decode("latin-1")
+        lower.parent, lower.length = upper, lower.length - tokens
+        lower.edge = (Segment(name, lower.length),)
+        upper.children[lower.key] = lower
+        self.on_split(upper, lower)
+        return upper
+
+    # Memory of running requests.
+
+    def take(self, client: str, tokens: int) -> None:
+        """Make room for the tokens of a request that is about to be computed."""
+        self._keep_within_limit(client, tokens)
+        if tokens > self.free:
+            self.evict(tokens - self.free, {client: tokens})
+        self.free -= tokens
+        self.residency.add_private(client, tokens)
+
+    def decode(self, requests: Mapping[str, int]) -> None:
+        """Account one more token for each running request; ``requests`` counts by client."""
+        for client, tokens in requests.items():
+            self._keep_within_limit(client, tokens)
+            self.residency.add_private(client, tokens)
+
+    def store(self, node: ClaimedNode, request: Request, private: int, *, last: bool) -> None:
+        """Claim the path to ``node``, of whose tokens up to ``private`` belonged to the request.
+
+        Args:
+            node: End of the stored path.
+            request: Request whose tokens were stored.
+            private: Tokens that the request does not hold privately any more.
+            last: Whether the request has finished.
+        """
+        stored, at = 0, node
+        while (parent := at.parent) is not None and not at.holders:
+            stored, at = stored + at.length, parent
+        self.residency.add_private(request.client, stored - private)  # others had stored the rest
+        (self.retain if last else self.claim)(node, request)
+
+    # The policy's choice.
+
+    def _next_queue(self, wanted: Mapping[str, int]) -> str | None:
+        if self.by_client is not None and self.residency.unpinned(OTHERS) > 0:
+            return OTHERS
+        return super()._next_queue(wanted)
+
+    def _keep_within_limit(self, client: str, tokens: int) -> None:
+        if client != OTHERS:
+            super()._keep_within_limit(client, tokens)
+
+    def _rank(self, node: ClaimedNode) -> Rank:
+        awaited = self.awaited(node)
+        return self.policy.rank(Leaf(self._access_of(node), node.uses, node.keep_s, awaited))
+
+    def unawaited(self, node: ClaimedNode) -> None:
+        """List a node again that no waiting request awaits any more: it may rank lower."""
+        for queue in node.listed_for:
+            self._enter(queue, node)
+
+    def _drop(self, leaf: KVNode) -> None:
+        self._drop_theirs(cast(ClaimedNode, leaf))
+        super()._drop(leaf)
+        del self._stretches[leaf]
+
+
+def _common(stretch: Ids, ids: Ids, start: int, most: int) -> int:
+    """Return how many of the ``most`` first tokens of a stretch equal those from ``start`` on."""
+    if stretch[:most] == ids[start : start + most]:
+        return most
+    pairs = zip(stretch, ids[start : start + most], strict=False)
+    return next(at for at, (one, other) in enumerate(pairs) if one != other)

@@ -1,0 +1,47 @@
+"""Who keeps the cache of a real SGLang server when another client floods it with long prompts."""
+
+import pytest
+from sglang_cpu_client import burst, run_bursts
+from sglang_cpu_server import sglang_server, why_absent
+
+from fairbench.live.plugins.config import Evicting, plugin_environment
+from fairbench.live.plugins.report import fetch_report, require_active
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
+]
+
+POOL, PREFIX, TURNS, SCANS = 4000, 1200, 3, 4
+FLAGS = (f"--max-total-tokens={POOL}", "--max-running-requests=4")
+
+
+def hit_rate_under_a_flood(url):
+    """The victim's, over turns between which a scanner sends more than the pool holds."""
+    turns = burst("victim", TURNS + 1, PREFIX, 20, 4)
+    run_bursts(url, (0, turns[:1]))
+    for number, turn in enumerate(turns[1:]):
+        for scan in range(SCANS):
+            run_bursts(url, (0, burst("scanner", 1, PREFIX, 20, 4, seed=(number, scan))))
+        run_bursts(url, (0, [turn]))
+    return sum(turn.cached for turn in turns[1:]) / sum(len(turn.prompt) for turn in turns[1:])
+
+
+@pytest.mark.parametrize("policy", ["lru", "max-min"])
+def test_max_min_keeps_a_victims_prefix_that_lru_loses_to_a_scan(tmp_path, policy):
+    evicting = Evicting(policy, ("victim", "scanner"))
+    environment = plugin_environment("fcfs", {}, None, evicting)
+    with sglang_server(tmp_path, *FLAGS, environment=environment) as server:
+        require_active(fetch_report(server.url), local="fcfs", settings={}, evicting=evicting)
+        found = hit_rate_under_a_flood(server.url)
+        (report,) = fetch_report(server.url)
+    if policy == "lru":
+        assert report.eviction is None
+        assert found < 0.05
+        assert not any("prepare_for" in hook for hook in report.hooks)
+    else:
+        assert report.eviction == policy
+        assert found > 0.95
+        assert report.hooks["sglang.srt.managers.schedule_batch.ScheduleBatch.check_decode_mem"]
+        assert report.residency["victim"] >= PREFIX
+        assert report.residency["victim"] + report.residency["scanner"] <= POOL

@@ -1,0 +1,137 @@
+"""Our eviction policies in SGLang 0.5.23's own prefix trees, by way of the plugin, and simulated.
+
+The same policy, the same random streams: every eviction is the same, in the same order. Only the
+iteration may differ, since SGLang allocates a step's tokens before the step and the simulator
+after it.
+"""
+
+import random
+from contextlib import contextmanager
+from unittest import mock
+
+import pytest
+from sglang_seam import VERSION, why_absent
+from sglang_streams import ask_ours, ask_sglang, random_stream
+
+from fairbench.live.plugins.config import Evicting, plugin_config
+from fairbench.live.plugins.sglang.evictable_tree import EvictableTree
+from fairbench.live.plugins.sglang.hooks import Hooks
+from fairbench.schedulers.eviction.registry import build_eviction
+from fairbench.schedulers.setup import Setup
+from fairbench.sim.engine.client_cache import ClientCache
+from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
+]
+
+CLIENTS = {"x": 1.0, "y": 2.0, "z": 1.0}
+POLICIES = {
+    "lfu": {},
+    "max-min": {},
+    "quota": {"quota.percent": {"x": 50.0, "y": 30.0}},
+    "quota-lending": {"quota-lending.percent": {"x": 50.0}},
+}
+SCHEDULERS = {"fcfs": {}, "lpm": {}, "dlpm": {"dlpm.quantum": 30}}
+
+
+def stream_of(seed):
+    """A random stream of three clients, one of which sends half of it."""
+    stream, draw = random_stream(seed), random.Random(f"three clients {seed}")
+    for arrival in stream.arrivals:
+        arrival.client = draw.choice("xxxyyz")
+    return stream
+
+
+def hooks_of(scheduler, policy):
+    settings = SCHEDULERS[scheduler] | POLICIES.get(policy, {})
+    config = plugin_config(scheduler, settings, CLIENTS, Evicting(policy, tuple(CLIENTS)))
+    hooks = Hooks(config, VERSION)
+    hooks.home.scheduler.prepare(Setup())  # the weights are for the eviction alone
+    return hooks
+
+
+def simulated(scheduler, policy, stream):
+    """The evictions of the simulator's engine, step by step."""
+    settings = SCHEDULERS[scheduler] | POLICIES[policy]
+
+    def cache_of(clock):
+        built = build_eviction(policy, settings)
+        built.prepare(Setup(tuple(CLIENTS), CLIENTS, stream.pool))
+        log = WorkerMemoryLog(MemoryLog(list(CLIENTS)), clock, 0)
+        return ClientCache(stream.pool, None, built, log)
+
+    how = {"clients": tuple(CLIENTS), "cache_of": cache_of, "step_by_step": True}
+    return evictions(ask_ours(scheduler, settings, stream, **how))
+
+
+def evictions(done):
+    return [gone for _, iteration in sorted(done.items()) for gone in iteration.evicted]
+
+
+@contextmanager
+def watched():
+    """What SGLang evicts, in a tree whose nodes cannot be looked at: what no longer matches."""
+    gone, drop = [], EvictableTree._drop
+
+    def watching(tree, node):
+        prefix, free = tree.mirror.prefix_of(node), tree.free()
+        drop(tree, node)
+        assert tree.free() - free == node.length
+        key = tree._key(prefix.ids)
+        left = tree._match_theirs(tree._base.MatchPrefixParams(key=key)).device_prefix_len
+        assert left == node.depth - node.length
+        gone.append((tuple(prefix.ids), node.length))
+
+    with mock.patch.object(EvictableTree, "_drop", watching):
+        yield gone
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_sglang_evicts_in_the_order_of_the_simulator(policy, scheduler):
+    compared = unlike_lru = 0
+    for seed in range(30):
+        stream = stream_of(seed)
+        theirs = ask_sglang("fcfs", stream, hooks_of(scheduler, policy))
+        want = simulated(scheduler, policy, stream)
+        assert evictions(theirs) == want, stream
+        compared += len(want)
+        if seed < 8:
+            own = evictions(ask_sglang("fcfs", stream, hooks_of(scheduler, "lru")))
+            unlike_lru += want != own
+    assert compared > 700
+    assert unlike_lru > 2
+
+
+@pytest.mark.parametrize("tree", ["rust", "python"])
+@pytest.mark.parametrize("policy", ["lfu", "max-min", "quota"])
+def test_each_of_its_trees_evicts_in_this_order(policy, tree):
+    for seed in range(12):
+        stream = stream_of(seed)
+        with watched() as gone:
+            ask_sglang("fcfs", stream, hooks_of("lpm", policy), tree=tree)
+        assert gone == simulated("lpm", policy, stream), stream
+
+
+def test_tokens_of_clients_that_a_run_does_not_name_go_first():
+    """And their requests are served as others' are."""
+    gone = 0
+    for seed in range(12):
+        stream = stream_of(seed)
+        names = dict.fromkeys("xz", 1.0)
+        evicting = Evicting("max-min", tuple(names))
+        hooks = Hooks(plugin_config("fcfs", {}, names, evicting), VERSION)
+        done = ask_sglang("fcfs", stream, hooks)
+        assert sum(len(one.finished) for one in done.values()) == len(stream.arrivals)
+        gone += len(evictions(done))
+        assert sum(hooks.eviction.residency().values()) <= stream.pool
+    assert gone > 100
+
+
+def test_lru_is_sglangs_own_and_installs_nothing():
+    plain = Hooks(plugin_config("fcfs", {}), VERSION)
+    assert hooks_of("fcfs", "lru").by_target().keys() == plain.by_target().keys()
+    assert hooks_of("fcfs", "max-min").by_target().keys() > plain.by_target().keys()
+    assert "eviction" not in plain.report()
