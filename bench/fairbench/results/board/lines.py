@@ -13,6 +13,7 @@ from typing import Any
 from fairbench.errors import DataError
 from fairbench.errors.printable import printable
 from fairbench.files.csv_text import csv_reader
+from fairbench.files.reader import opened
 from fairbench.metrics.catalogue import metric_of
 
 LABELS = ("place", "cell", "seed")  # as in a sweep's metrics.csv, where the cell is the scheduler
@@ -57,6 +58,18 @@ def _written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else str(value)
+
+
+def holds_lines(path: Path) -> bool:
+    """Return whether a file begins as the CSV of a leaderboard does.
+
+    Raises DataError if it cannot be read.
+    """
+    head = ",".join(LABELS).encode()
+    if path.suffix != ".csv":
+        return False
+    with opened(path, f"{path}") as file:
+        return file.read(len(head)) == head
 
 
 def read_lines(path: Path) -> list[Line]:
