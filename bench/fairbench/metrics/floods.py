@@ -12,7 +12,8 @@ from fairbench.metrics.traffic import Traffic, best_stretch
 HEAVY = 3.0  # times the mean rate of the other clients, from which on a client floods
 LEAST_SHARE = 0.1  # of all demand in the window: less delays hardly anybody
 LEAST_REQUESTS = 20  # in the window: fewer come together by chance
-PEAK = 2.0  # times the usual peak of another client: less is a burst that anybody has
+PEAK = 2.5  # times the usual peak of another client: less is a burst that anybody has
+USUAL = 75  # percent of the other clients' peaks: the rest may flood, too
 MOST_FLOODS = 3  # named ones
 WHOLE = 0.9  # of the time: a flood that lasts so long has no window
 
@@ -104,7 +105,7 @@ def _window(
 
 
 def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> float:
-    """Return the median over the other clients of what each asks for in its busiest time.
+    """Return what an ordinary other client asks for in its busiest time: the third quartile.
 
     Args:
         left: Which requests count.
@@ -119,4 +120,4 @@ def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> fl
         after = np.searchsorted(arrival_s, arrival_s + long_s, "right")
         if other != client:
             peaks.append(float((total[after] - total[:-1]).max()))
-    return float(np.median(peaks)) if peaks else 0.0
+    return float(np.percentile(peaks, USUAL, method="lower")) if peaks else 0.0
