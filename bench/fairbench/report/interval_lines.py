@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.chosen_percentiles import chosen_percentiles
-from fairbench.metrics.metric import Display
+from fairbench.metrics.metric import Display, Form
 from fairbench.metrics.tail import P99
 from fairbench.report.crowd import shown_clients
 from fairbench.report.heading import basis
@@ -14,6 +14,8 @@ from fairbench.report.numbers import less_than, more_than
 from fairbench.results.grid import cluster_name, scheduler_name
 from fairbench.results.intervals import METHOD
 from fairbench.results.store import Summary
+
+SHARE_DIGITS = 1
 
 
 def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
@@ -40,25 +42,34 @@ def results_of(combined: Summary, tail: int = P99) -> Iterator[tuple[str, str]]:
         interval = combined[column.key]
         some = interval is not None and interval["runs"] < combined["num_runs"]
         of_runs = f" ({interval['runs']} of {combined['num_runs']} runs)" if some else ""
-        yield column.heading, f"{show(interval, column.digits)}{of_runs}"
+        share = column.form in (Form.PERCENT, Form.WHOLE_PERCENT)
+        shown = show(interval, SHARE_DIGITS if share else column.digits, share=share)
+        yield column.heading, f"{shown}{of_runs}"
 
 
-def show(interval: Summary | None, digits: int) -> str:
+def show(interval: Summary | None, digits: int, *, share: bool = False) -> str:
     """Return ``mean [low, high]``, with > or < for bounds, or - if no run defines it.
 
     A single run has no interval.
+
+    Args:
+        interval: Mean with its interval, or None.
+        digits: Number of decimals.
+        share: Whether 1 is written as 100%.
     """
     if interval is None:
         return "-"
-    mean = _mean(interval, digits)
+    factor, unit = (100, "%") if share else (1, "")
+    mean = _mean(interval, factor * interval["mean"], digits)
     if interval["low"] is None:
-        return mean
-    return f"{mean} [{interval['low']:,.{digits}f}, {interval['high']:,.{digits}f}]"
+        return f"{mean}{unit}"
+    low, high = (f"{factor * interval[end]:,.{digits}f}{unit}" for end in ("low", "high"))
+    return f"{mean}{unit} [{low}, {high}]"
 
 
-def _mean(interval: Summary, digits: int) -> str:
+def _mean(interval: Summary, mean: float, digits: int) -> str:
     if interval.get("lower_bound"):
-        return more_than(interval["mean"], digits)
+        return more_than(mean, digits)
     if interval.get("upper_bound"):
-        return less_than(interval["mean"], digits)
-    return f"{interval['mean']:,.{digits}f}"
+        return less_than(mean, digits)
+    return f"{mean:,.{digits}f}"

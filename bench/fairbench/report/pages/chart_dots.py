@@ -19,7 +19,7 @@ from fairbench.report.pages.chart import (
 from fairbench.report.pages.chart_points import mark
 
 ROW_PX, BELOW_PX, LEGEND_PX = 22, 44, 18
-LABELS_PX, LABEL_CHARACTERS = 150, 16
+LABELS_PX, LABEL_CHARACTERS = 180, 20
 KEYS_PER_ROW, KEY_CHARACTERS = 3, 17
 ARROWS = {
     ">": '<path d="M6 0H13M10-3L13 0L10 3"/>',
