@@ -18,6 +18,8 @@ settings.load_profile("fairbench")
 # sessions, which are not shipped.
 os.environ.setdefault("FAIRBENCH_DATA", str(Path(__file__).parent / "data"))
 
+os.environ.pop("COLUMNS", None)  # tables are as wide as in a pipe without it
+
 # A shell starts what it runs in the background with SIGINT ignored, and so would be the commands
 # that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -51,6 +51,28 @@ def test_its_commands_are_ones_that_the_application_takes(path):
         assert parsed(line)[0] in {"check", "sweep", "leaderboard"}
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_its_scripts_are_bash_into_which_no_input_is_pasted(path):
+    scripts = [step["run"] for step in steps(path) if "run" in step]
+    assert scripts or path.name == "fairbench-gate.yml"
+    for script in scripts:
+        assert "${{" not in script  # an input in a script is code; in env it is a value
+        result = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_its_expressions_name_inputs_and_steps_that_exist(path):
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    triggers = content.get(True)
+    dispatch = triggers.get("workflow_dispatch") if isinstance(triggers, dict) else None
+    inputs = content.get("inputs") or (dispatch or {}).get("inputs") or {}
+    ids = {step["id"] for step in steps(path) if "id" in step}
+    text = path.read_text(encoding="utf-8")
+    assert set(re.findall(r"\binputs\.([\w-]+)", text)) <= set(inputs)
+    assert set(re.findall(r"\bsteps\.([\w-]+)\.", text)) <= ids
+
+
 @pytest.mark.parametrize("path", FILES[1:], ids=lambda path: path.name)
 def test_a_workflow_says_when_what_may_be_written_and_how_long(path):
     content = yaml.safe_load(path.read_text(encoding="utf-8"))

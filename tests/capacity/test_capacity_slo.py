@@ -116,8 +116,17 @@ def test_a_percentile_of_what_completed_does_not_hide_what_did_not(unfinished, m
     assert judge(slo, [run]).met is met
 
 
-@pytest.mark.parametrize("name", ["min_share", "worst_share", "min_entitlement_ratio"])
-def test_a_metric_of_several_names_is_printed_under_one(name):
+@pytest.mark.parametrize(
+    ("name", "key", "printed"),
+    [
+        ("min_share", "min_entitlement_ratio", "min_share"),
+        ("worst_share", "min_entitlement_ratio", "min_share"),
+        ("min_entitlement_ratio", "min_entitlement_ratio", "min_share"),
+        ("tree_worst_share", "tree_worst_share", "min_tree_share"),
+        ("min_share_of_goodput", "goodput_worst_share", "min_share_of_goodput"),
+    ],
+)
+def test_a_metric_of_several_names_is_printed_under_one(name, key, printed):
     slo = parse_slo(f" {name} >= 80%")
-    assert slo.metric == "min_entitlement_ratio"
-    assert slo.text == "min_share >= 80%"
+    assert slo.metric == key
+    assert slo.text == f"{printed} >= 80%"

@@ -49,7 +49,7 @@ def test_a_table_says_who_is_where_and_what_is_noise(lines):
     result = invoke(lines, "--sort", RATE)
     assert result.exit_code == 0, result.output
     text = result.stdout
-    assert text.startswith("simulated on gpu/m; 2 places, seeds 0 to 2")
+    assert text.startswith("simulated on gpu/m; 2 configurations, seeds 0 to 2")
     (fcfs,) = [line.split() for line in text.splitlines() if line.startswith("1 ")]
     (vtc,) = [line.split() for line in text.splitlines() if line.startswith("2 ")]
     assert fcfs[:3] == ["1", "fcfs", "1.00"]

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.metrics.floods import floods, harm_of
+from fairbench.metrics.overload import overload_of
 from fairbench.metrics.traffic import Traffic, best_stretch
 
 FLOODER, START_S, END_S, SPAN_S = 17, 120, 360, 480
@@ -74,6 +75,63 @@ def test_a_flood_that_delays_nobody_does_no_harm():
     rows = requests()
     traffic = traffic_of(rows, np.full(len(rows), 0.1))
     assert harm_of(traffic, floods(traffic)) is None
+
+
+def test_sessions_come_in_bursts_and_are_no_floods():
+    """Forty sessions of 12 calls within 20 s: a burst of 3 times the mean that anybody has."""
+    rng = np.random.default_rng(3)
+    starts = [(team, at) for team in range(40) for at in rng.uniform(0, SPAN_S, 4)]
+    rows = sorted((at + call, team) for team, at in starts for call in rng.uniform(0, 20, 12))
+    assert floods(traffic_of(rows, np.zeros(len(rows)))) == []
+    flood = [(at, FLOODER) for at in rng.uniform(START_S, END_S, 9 * (END_S - START_S))]
+    rows = sorted(rows + flood)
+    assert [one.client for one in floods(traffic_of(rows, np.zeros(len(rows))))] == [FLOODER]
+
+
+def test_an_overloaded_server_has_no_culprit():
+    rows = requests(flooding=False)
+    slow, fast = (traffic_of(rows, one_server(rows, service_s)) for service_s in (0.3, 0.1))
+    assert overload_of(fast) is None
+    found = overload_of(slow)
+    assert found.clients == 40
+    assert found.start_s < SPAN_S / 4
+    assert found.end_s == pytest.approx(SPAN_S, abs=2)
+    assert found.median_s < found.p95_s
+    few = slow._replace(wait_s=np.where(slow.client < 10, slow.wait_s, 0.1))
+    assert overload_of(few) is None  # most clients do not wait
+    assert overload_of(slow._replace(wait_s=np.full(len(rows), 9.0))) is None  # long prompts
+
+
+def test_a_diagnosis_and_a_page_say_that_servers_are_overloaded(tmp_path):
+    rows = requests(flooding=False)
+    log = written(tmp_path / "access.csv", rows, one_server(rows, 0.3))
+    text = " ".join(
+        invoke("diagnose", log, "--no-plan", "--dp", 1, "--disable-tqdm").stdout.split()
+    )
+    assert text.startswith("Nobody floods, but the servers are overloaded")
+    assert "40 of 40 clients wait long from" in text
+    page = tmp_path / "page.html"
+    invoke("report", log, "-o", page)
+    assert "nobody floods, but the servers are overloaded</h1>" in page.read_text()
+
+
+def test_replicas_for_sessions_are_judged_by_each_call(tmp_path):
+    """Whole sessions last a minute and meet no target of seconds; their calls do."""
+    header = "time,client,input_tokens,output_tokens,session"
+    lines = [
+        f"{30 * n + 20 * turn},{NAMES[n % 3]},{500 + 100 * turn},50,s{n}"
+        for n in range(12)
+        for turn in range(4)
+    ]
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join([header, *sorted(lines, key=lambda one: float(one.split(",")[0]))]))
+    flags = ("--scheduler", "fcfs,vtc", "--disable-tqdm")
+    text = " ".join(invoke("diagnose", log, *flags).stdout.split())
+    said = "Replicas for a TTFT P95 below 2.00 s (mean of the well-behaved clients): 1 with vtc"
+    assert said in text
+    text = " ".join(invoke("diagnose", log, *flags, "--slo", "victim_p95_s<2s").stdout.split())
+    assert "Replicas for a P95 of whole sessions below 2.00 s" in text
+    assert "more than 8 with vtc" in text
 
 
 def test_the_best_stretch_by_hand():

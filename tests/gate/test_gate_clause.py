@@ -73,3 +73,13 @@ def test_a_metric_of_several_names_is_printed_under_one(name):
     clause = parse_clause(f"{name}:-0.02", {"min_entitlement_ratio"})
     assert clause.metric == "min_entitlement_ratio"
     assert clause.text == "min_share:-0.02"
+
+
+@pytest.mark.parametrize(
+    ("short", "key"),
+    [("min_tree_share", "tree_worst_share"), ("min_share_of_goodput", "goodput_worst_share")],
+)
+def test_shares_of_trees_and_of_goodput_have_names_of_their_own(short, key):
+    for name in (short, key):
+        clause = parse_clause(f"{name}:-0.02", {key})
+        assert (clause.metric, clause.text) == (key, f"{short}:-0.02")

@@ -130,6 +130,17 @@ def test_markdown_has_whole_tables_whatever_the_names(outcome):
     assert "<summary>1 value changed: a &lt;b&gt; | c: d, e</summary>" in lines
 
 
+def test_markdown_has_three_digits_unless_they_hide_a_difference():
+    before = summary(duration=45.89912365374174, jain_index=0.8203796209935621)
+    after = summary(duration=45.89912365374175, jain_index=0.6847422710424637)
+    pairs = [PairedPoint("p", True, (before,), (after,))]
+    text = outcome_markdown(judge(pairs, ["jain_index:-0.02"], alpha=0.05))
+    assert "jain\\_index:-0.02: FAIL, 0.82, now 0.685, " in text
+    text = outcome_markdown(judge(pairs, [], alpha=0.05))
+    assert "| jain\\_index | 0.82 | 0.685 |" in text
+    assert "| duration |" not in text  # processors add up in different orders
+
+
 def test_markdown_has_one_line_a_configuration_and_stays_short():
     before, after = summary(), summary(duration=8.0)
     clauses = ["failed:+0", "jain_index:-0.02"]

@@ -150,7 +150,7 @@ def test_every_number_of_a_summary_has_an_entry():
     of_run = {key for key, one in CATALOGUE.items() if one.of is not Of.CLIENT}
     live = {key for key in of_run if key.startswith("lateness_")} | {"held"}
     live |= {key for key in of_run if key.startswith("tree_")}  # only where clients have tenants
-    live |= {key for key in of_run if key.startswith("victim_session_")}  # of recorded sessions
+    live |= {key for key in of_run if key.startswith(("victim_session_", "victim_ttft_"))}
     live |= {metric.key for metric in SIDES}  # of disaggregated runs
     missing = {key for key in of_run - summary.keys() - live if not CATALOGUE[key].of_comparison}
     assert missing == set()

@@ -1,6 +1,7 @@
 """Every page that a command writes, as a browser shows it: whole, and nothing overlaps."""
 
 import random
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +18,20 @@ JUDGE = ["--workload", "judge", "--scenario", "s1", "--duration", "20", "--num-r
 FEW = ["--workload", "chat", "--scenario", "none", "--num-programs", "2"]
 GRID = ["--schedulers", "fcfs,d2lpm,fair-finish", "--workloads", "chat,judge", "--duration", "20"]
 LONG = "department-of-research-and-development-" * 3
-NAMES = ("run", "repeats", "crowd", "sweep", "comparison", "plan", "log", "score", "diagnosis")
+NAMES = (
+    "run",
+    "repeats",
+    "crowd",
+    "sweep",
+    "comparison",
+    "plan",
+    "log",
+    "score",
+    "diagnosis",
+    "board",
+    "ranks",
+)
+RANKS = Path(__file__).parents[2] / "results/leaderboard.csv"
 WIDTHS = (1280, 390)  # px: a desktop and a phone
 GROUNDS = {"light": "rgb(255, 255, 255)", "dark": "rgb(22, 24, 27)"}
 GROUND = "getComputedStyle(document.body).backgroundColor"
@@ -68,8 +82,10 @@ def pages(tmp_path_factory):
         for name, folder in (("run", "one"), ("repeats", "two"), ("crowd", "all")):
             reported(root / folder, made[name])
         reported(root / "many", made["sweep"])
+        invoke("leaderboard", *(root / "many").iterdir(), "--report", made["board"])
         reported(root / "trace", made["comparison"])
         reported(root / "few", made["plan"])
+        invoke("report", RANKS, "-o", made["ranks"])
         invoke("report", log, "-o", made["log"])
         invoke("score", log, "--report", made["score"])
         invoke("diagnose", log, "--report", made["diagnosis"])

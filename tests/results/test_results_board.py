@@ -164,7 +164,7 @@ def test_a_row_without_a_value_comes_last_and_says_why():
     board = make_board(lines, sort=P95)
     assert ranges(board) == {"a": (1, 1, 1), "b": None}
     assert board.rows[1].scores[P95].reason == "refused"
-    assert "Undefined: b, well-behaved P95: refused." in board_text(board)
+    assert "Undefined: well-behaved P95 of b: refused." in board_text(board)
 
 
 def test_bounds_stay_bounds():

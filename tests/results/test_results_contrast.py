@@ -125,6 +125,13 @@ def test_a_replay_that_draws_nothing_is_exact(tmp_path):
     assert "8.00 9.00 +1.00 exact +12.5% worse" in said
 
 
+def test_rounding_does_not_hide_that_a_difference_is_exact(tmp_path):
+    values = {"vtc": {P99: (156.976,) * 3}, "lpm": {P99: (61.359,) * 3}}
+    found = contrast(*sides(tmp_path, **values), [P99])
+    assert rows(found)[P99].difference.deviation > 0
+    assert "157 61.4 -95.6 exact" in " ".join(contrast_text([found]).split())
+
+
 def test_bounds_are_written_as_such(tmp_path):
     vtc = {P99: (8.0, 9.0, 8.5), "censored": ([], [], [])}
     lpm = {P99: (900.0, 901.0, 902.5), "censored": ([P99], [P99], [P99])}

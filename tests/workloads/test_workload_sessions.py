@@ -88,13 +88,14 @@ def test_latency_without_think_time_is_the_time_with_a_call_under_way():
     for optional in ("routed_s", "swapped_tokens", "demoted"):
         del columns[optional]
     columns |= {"request_id": np.arange(count), "arrival_s": arrival_s, "finish_s": finish_s}
-    columns |= {"input_tokens": tokens, "cached_tokens": cached}
+    columns |= {"input_tokens": tokens, "cached_tokens": cached, "first_token_s": arrival_s + 1}
     program = dict.fromkeys(Programs.__dataclass_fields__, np.zeros(1)) | {"finish_s": [19.0]}
     facts = Facts((Client("x", False),), Window(0, 30), 30.0, 1, 1000, sessions=True)
     tables = Tables(["x"], Requests.from_columns(columns), Programs.from_columns(program), None)
     run, (row,) = session_summary(tables, facts)
     assert row["session_p50_s"] == run["victim_session_p50_s"] == 9.0
     assert row["turn_p50_s"] == 4.0
+    assert row["ttft_p50_s"] == run["victim_ttft_p50_s"] == 1.0
     assert row["session_cache_hit_rate"] == 0.5
 
 

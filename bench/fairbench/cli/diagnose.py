@@ -12,7 +12,7 @@ from fairbench.cli.flags import NoProgress, given, json_option, log_params, take
 from fairbench.cli.report_file import check_report, write_report
 from fairbench.config.flags.texts import split_commas
 from fairbench.config.flags.trace import LogFlags
-from fairbench.diagnose import FAIR, FCFS, USUAL_SLO
+from fairbench.diagnose import FAIR, FCFS
 from fairbench.hardware.engines import ENGINES
 
 
@@ -26,7 +26,8 @@ def diagnose_log(
         int | None,
         Option(
             min=1,
-            help="Replicas in the replay. [default: the fewest that meet --slo without the floods]",
+            help="Replicas in the replay. [default: the fewest that serve the load without the "
+            "floods]",
         ),
     ] = None,
     gpu: Annotated[
@@ -51,8 +52,8 @@ def diagnose_log(
         list[str] | None,
         Option(
             metavar="METRIC<LIMIT",
-            help=f"Target that the planned number of replicas must meet; may be repeated. "
-            f"[default: {USUAL_SLO}]",
+            help="Target that the planned number of replicas must meet; may be repeated. "
+            "[default: mean over well-behaved clients of their TTFT P95 below 2 s]",
         ),
     ] = None,
     no_plan: Annotated[
@@ -84,11 +85,12 @@ def diagnose_log(
     from fairbench.report.progress import shown_progress
 
     check_report(report)
-    parse_slos(slo or (USUAL_SLO,))  # before anything is replayed
+    if slo:
+        parse_slos(slo)  # before anything is replayed
     params = log_params(file, log_flags)
     flags: dict[str, Any] = given({"gpu": gpu, "model": model, "engine": engine})
     schedulers = split_commas("--scheduler", scheduler) if scheduler else (FCFS, *FAIR)
-    asked = Asked(flags, dp, tuple(schedulers), tuple(slo or (USUAL_SLO,)), not no_plan)
+    asked = Asked(flags, dp, tuple(schedulers), tuple(slo or ()), not no_plan)
     with run_context(shown_progress(not disable_tqdm)) as context:
         with context.progress.watching():
             context.progress.update(f"reading {file}")

@@ -62,20 +62,38 @@ def leaderboard(
             help="Output format. `csv` prints a line per run, which `leaderboard` reads again.",
         ),
     ] = Format.TABLE,
+    report: Annotated[
+        Path | None,
+        Option(
+            "--report",
+            metavar="FILE",
+            help="Also write a page with a picture of the ranks and their cost: FILE ends in "
+            ".html or .md.",
+        ),
+    ] = None,
 ) -> None:
     """Rank the schedulers of stored sweeps, and mark differences that are not significant.
 
     Nothing is run. A scheduler that lacks a run in some configuration is listed without a rank.
     """
+    from fairbench.cli.report_file import check_report, write_report
     from fairbench.results.board.board import chosen, make_board
     from fairbench.results.board.stored import lines_csv, read_stored
 
+    check_report(report)
     stored = read_stored(stores or [DEFAULT_STORE])
     lines = chosen(stored.lines, place or (), row or ())
     if output is Format.CSV:
         typer.echo(lines_csv(lines), nl=False)
-        return
-    _print(make_board(lines, stored.missing, sort=sort, baseline=baseline), output)
+        if report is None:
+            return
+    board = make_board(lines, stored.missing, sort=sort, baseline=baseline)
+    if report is not None:
+        from fairbench.report.board_page import board_page
+
+        write_report(board_page(board), report)
+    if output is not Format.CSV:
+        _print(board, output)
 
 
 def _print(board: Board, output: Format) -> None:

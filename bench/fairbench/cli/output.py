@@ -48,11 +48,15 @@ def check_explain(explain: bool, *, single: bool, as_json: bool) -> None:
 
 
 def look() -> tuple[bool, int]:
-    """Return whether tables on stdout have colours, and their width in columns."""
+    """Return whether tables on stdout have colours, and their width in columns.
+
+    The width is that of the terminal; the variable ``COLUMNS`` overrides it, in a pipe too.
+    """
     from fairbench.report.table import MAX_WIDTH
 
     terminal = sys.stdout.isatty()
-    columns = shutil.get_terminal_size((MAX_WIDTH, 24)).columns if terminal else MAX_WIDTH
+    chosen = terminal or os.environ.get("COLUMNS", "").isdigit()
+    columns = shutil.get_terminal_size((MAX_WIDTH, 24)).columns if chosen else MAX_WIDTH
     return terminal and "NO_COLOR" not in os.environ, max(MIN_WIDTH, min(columns, MAX_WIDTH))
 
 

@@ -1,4 +1,4 @@
-"""``fairbench report``: a page for a run, its repeats, a sweep, a plan or an access log."""
+"""``fairbench report``: a page for a directory of runs, an access log or a leaderboard."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def report(
         Path,
         typer.Argument(
             metavar="DIR|FILE",
-            help="Directory of a run, a sweep or a plan; or an access log that `run --trace` "
-            "reads.",
+            help="Directory of a run, a sweep or a plan; an access log that `run --trace` reads; "
+            "or the runs of a leaderboard, written by `leaderboard --format csv`.",
         ),
     ],
     output: Annotated[
@@ -37,17 +37,14 @@ def report(
     ] = None,
     **log_flags: Unpack[LogFlags],
 ) -> None:
-    """Write a report page for a run, its repeats, a sweep, a plan, or an access log.
+    """Write a report page for a run, its repeats, a sweep, a plan, a leaderboard or a log.
 
     The page is a single file that needs no network and no scripts.
     """
-    from fairbench.diagnose.access_log import read_log
-    from fairbench.diagnose.page import access_log_page
-
     path = output or _usual(directory)
     check_report(path, "--output-file")
     if directory.is_file():
-        page = access_log_page(read_log(log_params(str(directory), log_flags)))
+        page = _file_page(directory, log_flags)
     elif log_flags:
         raise UsageError(
             f"{directory} is a directory: --map and the --trace options can be given only "
@@ -64,6 +61,22 @@ def _usual(source: Path) -> Path:
     if source.is_file():
         return source.with_name(f"{source.name.partition('.')[0]}-report.html")
     return source / "report.html"
+
+
+def _file_page(path: Path, log_flags: LogFlags) -> Page:
+    """Return the page of a leaderboard's runs or of an access log."""
+    from fairbench.results.board.stored import holds_lines
+
+    if not log_flags and holds_lines(path):
+        from fairbench.report.board_page import board_page
+        from fairbench.results.board.board import make_board
+        from fairbench.results.board.stored import read_stored
+
+        return board_page(make_board(read_stored([path]).lines))
+    from fairbench.diagnose.access_log import read_log
+    from fairbench.diagnose.page import access_log_page
+
+    return access_log_page(read_log(log_params(str(path), log_flags)))
 
 
 def _page(directory: Path) -> Page:

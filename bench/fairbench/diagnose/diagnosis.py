@@ -13,7 +13,7 @@ import numpy as np
 from fairbench.capacity.carry_out import begin, carry_out
 from fairbench.capacity.question import Question
 from fairbench.config.defaults import DEFAULTS
-from fairbench.diagnose import FAIR, FCFS, USUAL_SLO
+from fairbench.diagnose import FAIR, FCFS, SESSION_SLO, USUAL_SLO
 from fairbench.diagnose.access_log import AccessLog, part_to_replay, traffic_of_table
 from fairbench.diagnose.replay import (
     Replay,
@@ -33,12 +33,15 @@ TIMES_USUAL = 4  # times as many as are replayed
 
 @dataclass(frozen=True)
 class Asked:
-    """The input of a diagnosis: flags of ``run``, replicas (None: default), and targets."""
+    """The input of a diagnosis: flags of ``run``, replicas (None: default), and targets.
+
+    Without ``slos``, the target is the time to first token of the well-behaved clients.
+    """
 
     flags: Mapping[str, Any]
     dp: int | None = None
     schedulers: tuple[str, ...] = (FCFS, *FAIR)
-    slos: tuple[str, ...] = (USUAL_SLO,)
+    slos: tuple[str, ...] = ()
     plan: bool = True
 
 
@@ -170,8 +173,9 @@ def _plan(
     schedulers = dict.fromkeys((*([best.scheduler] if best else []), asked.schedulers[0]))
     flags = replay.all_flags()
     gpu = flags.pop("gpu", None) or DEFAULTS["gpu"]
+    usual = SESSION_SLO if found.replays[0].summary["latency"] == "program" else USUAL_SLO
     question = Question(
-        asked.slos,
+        asked.slos or (usual,),
         tuple(schedulers),
         1,
         max(LEAST_HIGH, TIMES_USUAL * found.dp),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 from fairbench.diagnose.access_log import FIRST_TOKEN, AccessLog
 from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits, renamed
@@ -125,4 +126,6 @@ def access_log_page(log: AccessLog) -> Page:
     if log.table.left_out:
         left_out = f", {log.table.left_out:,} {log.table.who_left_out} left out"
     provenance = f"{log.format}, SHA-256 {log.sha256[:12]}{left_out}."
-    return log_page(log.file, provenance, judged(log.traffic), log.measured, warnings=warnings)
+    return log_page(
+        Path(log.file).name, provenance, judged(log.traffic), log.measured, warnings=warnings
+    )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fairbench.diagnose.access_log import FIRST_TOKEN
+from fairbench.diagnose.access_log import FIRST_TOKEN, RESPONSE
 from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits
 from fairbench.errors import printable
-from fairbench.metrics.catalogue import metric_of
-from fairbench.report.numbers import WRITERS, number, percent
-from fairbench.report.traffic_lines import flood_line, harm_line
+from fairbench.metrics.overload import LONG_S, Overload, overload_of
+from fairbench.report.numbers import number, percent
+from fairbench.report.traffic_lines import flood_line, harm_line, overload_line
 
+NOBODY = "Nobody floods"
 NO_FLOOD = "There is no flood: no client sends 3 times the mean of the others and 10% of the load."
 
 
@@ -19,13 +20,15 @@ def flood_lines(found: Diagnosis) -> Iterator[str]:
     """Yield a sentence for each flood, or one that there is none."""
     if not found.floods:
         yield NO_FLOOD
+    if overload := overload_in(found):
+        yield overload_line(found.waits, overload, _basis(found))
     for one in found.floods:
         yield flood_line(found.log.traffic, one)
 
 
 def harm_lines(found: Diagnosis) -> Iterator[str]:
     """Yield the harmed clients and the time, by recorded waits or by the first replay."""
-    basis = "as recorded" if found.log.measured else f"in the replay under {_first(found)}"
+    basis = _basis(found)
     if not found.floods:
         return
     if found.harm is None:
@@ -33,6 +36,17 @@ def harm_lines(found: Diagnosis) -> Iterator[str]:
         return
     measured = found.log.measured or FIRST_TOKEN
     yield harm_line(found.waits, found.harm, len(found.heavy), measured, basis)
+
+
+def _basis(found: Diagnosis) -> str:
+    return "as recorded" if found.log.measured else f"in the replay under {_first(found)}"
+
+
+def overload_in(found: Diagnosis) -> Overload | None:
+    """Return the time in which most clients wait though nobody floods, if there is any."""
+    if found.floods or found.log.measured == RESPONSE:
+        return None
+    return overload_of(found.waits)
 
 
 def change_line(found: Diagnosis) -> str:
@@ -48,17 +62,23 @@ def change_line(found: Diagnosis) -> str:
     change = f"from {number(before)} s to {number(after)} s ({first.scheduler} to {best.scheduler})"
     if after > 0.9 * before:
         return (
-            f"Fair queueing changes little: the TTFT P95 of {who} changes {change}. "
-            "Either the replicas keep up with the load, or every client waits for its "
-            "own requests."
+            f"Fair queueing changes little: the TTFT P95 of {who} changes {change}. {_why(before)}"
         )
     return f"Fair queueing lowers the TTFT P95 of {who} {change}."
+
+
+def _why(before_s: float) -> str:
+    """Return why fair queueing changes little, by the P95 under the present scheduler."""
+    if before_s <= LONG_S:
+        return "The simulated replicas keep up with the load."
+    return "Clients wait for the whole load, so more replicas help, not another order."
 
 
 def replica_line(found: Diagnosis) -> str:
     """Return how many replicas meet the targets under each planned scheduler."""
     assert found.plan is not None
-    targets = " and ".join(said_target(one) for one in found.plan["targets"])
+    programs = found.replays[0].summary["latency"] == "program"
+    targets = " and ".join(said_target(one, programs=programs) for one in found.plan["targets"])
     counts = [
         f"{_replicas(row['replicas'], found.plan['high'])} with {row['scheduler']}"
         for row in found.plan["choices"]
@@ -71,13 +91,18 @@ def replica_line(found: Diagnosis) -> str:
     return f"Replicas for {targets}: {', '.join(counts)}{saved}."
 
 
-def said_target(target: dict[str, Any]) -> str:
-    """Return a target in words: the metric's heading and its limit."""
-    entry = metric_of(target["metric"])
-    if target["metric"] == "victim_p95_s" and entry is not None:
-        limit = WRITERS[entry.form](target["limit"])
-        return f"a P95 below {limit} s for the well-behaved clients"
-    return str(target["slo"])
+def said_target(target: dict[str, Any], *, programs: bool) -> str:
+    """Return a target in words if it is a P95 of the well-behaved clients.
+
+    Args:
+        target: Target of a plan.
+        programs: Whether ``victim_p95_s`` is the latency of whole sessions.
+    """
+    sessions = "P95 of whole sessions" if programs else "TTFT P95"
+    measured = {"victim_p95_s": sessions, "victim_ttft_p95_s": "TTFT P95"}.get(target["metric"])
+    if measured is None:
+        return str(target["slo"])
+    return f"a {measured} below {number(target['limit'])} s (mean of the well-behaved clients)"
 
 
 def percent_whole(value: float) -> str:
@@ -114,7 +139,7 @@ def basis_lines(found: Diagnosis) -> Iterator[str]:
 def title(found: Diagnosis) -> str:
     """Return the diagnosis in a few words."""
     if not found.floods:
-        return "Nobody floods"
+        return "Nobody floods, but the servers are overloaded" if overload_in(found) else NOBODY
     names = ", ".join(printable(name) for name in found.heavy)
     verb = "floods" if len(found.heavy) == 1 else "flood"
     if found.harm is None:

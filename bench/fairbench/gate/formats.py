@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from xml.etree import ElementTree as ET
 
@@ -67,6 +68,7 @@ def changes_table(found: Sequence[Change]) -> RenderableType:
 MARKS = {Verdict.PASS: "✅ pass", Verdict.FAIL: "❌ fail", Verdict.CANNOT_TELL: "❔ cannot tell"}
 WORST_FIRST = (Verdict.FAIL, Verdict.CANNOT_TELL, Verdict.PASS)
 MOST_CHARACTERS = 60_000  # of the whole text: GitHub cuts a comment off above 65,536
+LEAST_WHOLE = 100.0  # from which on a number has no fraction
 CHECKS = ("", "check", "baseline", "current", "change", "why")
 CHANGES = ("metric", "baseline", "current", "change")
 
@@ -110,7 +112,9 @@ def _line(group: Sequence[Row]) -> tuple[str, str, str, str]:
     """Return the verdict of a point, its name, passed checks, and the worst check."""
     worst = group[0]
     passed = sum(row.verdict is Verdict.PASS for row in group)
-    said = "" if worst.verdict is Verdict.PASS else f"{worst.clause}: {worst.wording()}"
+    before, after = _short(worst.before, worst.after)
+    wording = replace(worst, before=before, after=after).wording()
+    said = "" if worst.verdict is Verdict.PASS else f"{worst.clause}: {wording}"
     return MARKS[worst.verdict], worst.point, f"{passed} of {len(group)} passed", said
 
 
@@ -118,13 +122,33 @@ def _details(outcome: Outcome, points: Iterable[Sequence[Row]]) -> Iterator[str]
     """Yield folded tables: the checks of each point, then the changes at points."""
     for group in points:
         cells = (
-            (MARKS[row.verdict], row.clause, row.before, row.after, row.change, row.reason)
+            (
+                *(MARKS[row.verdict], row.clause),
+                *_short(row.before, row.after),
+                *(row.change, row.reason),
+            )
             for row in group
         )
         yield _folded(f"{counted(len(group), 'check')}: {group[0].point}", CHECKS, cells)
     for point, found in outcome.changes.items():
-        changes = ((one.metric, one.before.text, one.after.text, one.difference) for one in found)
+        changes = (
+            (one.metric, *_short(one.before.text, one.after.text), one.difference) for one in found
+        )
         yield _folded(f"{counted(len(found), 'value')} changed: {point}", CHANGES, changes)
+
+
+def _short(before: str, after: str) -> tuple[str, str]:
+    """Return two values with three digits, or with all digits if they would become equal."""
+    shown = _three_digits(before), _three_digits(after)
+    return (before, after) if shown[0] == shown[1] and before != after else shown
+
+
+def _three_digits(text: str) -> str:
+    """Return a number with a fraction in three digits; other texts and bounds stay as they are."""
+    if not re.fullmatch(r"-?[\d,]+\.\d+", text):
+        return text
+    value = float(text.replace(",", ""))
+    return f"{value:,.0f}" if abs(value) >= LEAST_WHOLE else f"{value:.3g}"
 
 
 def _folded(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,7 @@ def _pair_over_changes(
             del lonely[same[0]]
             found = changes[same[0]]
             causes[key] = (
-                *(f"default changed: {one} ({WHERE})" for one in found.by_default),
+                *(f"default changed: {one} ({WHERE})" for one in _of_both(found)),
                 *(f"allowed change: {one.replace('(not ', '(now ')}" for one in found.by_choice),
             )
     return causes
@@ -167,6 +168,14 @@ def _pair_over_changes(
 def _changes(one: Point, other: Point) -> SpecChanges:
     told = (point.runs[0].run.manifest.get(CHOSEN) for point in (one, other))
     return spec_changes(one.experiment, next(told), other.experiment, next(told))
+
+
+def _of_both(found: SpecChanges) -> Iterator[str]:
+    """Yield the changed defaults, without those of parts that only one side uses."""
+    exchanged = {name for one in found.by_choice for name in re.findall(r'"([^"]*)"', one)}
+    for one in found.by_default:
+        if one.partition(".")[0] not in exchanged:
+            yield one
 
 
 def _key_of(change: str) -> str:

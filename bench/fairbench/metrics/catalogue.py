@@ -21,6 +21,8 @@ SOMETIMES = ("weight", "goodput", "demoted", "gpu", "tree", "useful", "residency
 SHORT = {
     "min_entitlement_ratio": "min_share",
     "min_entitlement_best_ratio": "min_share_of_best",
+    "tree_worst_share": "min_tree_share",
+    "goodput_worst_share": "min_share_of_goodput",
 }
 # Other names that commands accept for a metric.
 ALIASES = {short: key for key, short in SHORT.items()} | {

@@ -13,6 +13,8 @@ from fairbench.metrics.traffic import Traffic, best_stretch
 HEAVY = 3.0  # times the mean rate of the other clients, from which on a client floods
 LEAST_SHARE = 0.1  # of all demand in the window: less delays hardly anybody
 LEAST_REQUESTS = 20  # in the window: fewer come together by chance
+PEAK = 2.5  # times the usual peak of another client: less is a burst that anybody has
+USUAL = 75  # percent of the other clients' peaks: the rest may flood, too
 MOST_FLOODS = 3  # named ones
 WHOLE = 0.9  # of the time: a flood that lasts so long has no window
 
@@ -37,7 +39,8 @@ def floods(traffic: Traffic) -> list[Flood]:
     """Return the floods, the largest first.
 
     The window of a client is that in which it asks for most beyond ``HEAVY`` times the mean rate of
-    the others. What a flood asks for no longer counts when the next one is looked for.
+    the others. Sessions come in bursts, so a flood must exceed the busiest time of an ordinary
+    client by ``PEAK``. What a flood asks for no longer counts when the next one is looked for.
     """
     if traffic.span_s <= 0:
         return []
@@ -94,6 +97,8 @@ def _window(
     mean = (total - mine) / others
     multiple = mine / mean if mean > 0 else float("inf")
     if multiple < HEAVY or mine < LEAST_SHARE * total:
+        return []
+    if mine < PEAK * _usual_peak(traffic, left, client, end_s - start_s):
         return []
     throughout = end_s - start_s >= WHOLE * traffic.span_s
     flood = Flood(client, start_s, end_s, mine / total, multiple, requests, throughout)
@@ -190,3 +195,22 @@ def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> l
             median_s = float(np.median(traffic.wait_s[rows[own]]))
             found.append(Victim(one, int(own.sum()), median_s, float(usual_s[one])))
     return sorted(found, key=lambda victim: -victim.median_s)
+
+
+def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> float:
+    """Return what an ordinary other client asks for in its busiest time: the third quartile.
+
+    Args:
+        left: Which requests count.
+        client: The client that is left out.
+        long_s: Length of the time, in seconds.
+    """
+    peaks = []
+    for other in np.unique(traffic.client[left]).tolist():
+        rows = left & (traffic.client == other)
+        arrival_s = traffic.arrival_s[rows]
+        total = np.concatenate([[0.0], np.cumsum(traffic.tokens[rows])])
+        after = np.searchsorted(arrival_s, arrival_s + long_s, "right")
+        if other != client:
+            peaks.append(float((total[after] - total[:-1]).max()))
+    return float(np.percentile(peaks, USUAL, method="lower")) if peaks else 0.0

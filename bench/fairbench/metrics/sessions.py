@@ -1,20 +1,22 @@
-"""Metrics of recorded sessions: duration without think time, turns and cache hits.
+"""Metrics of recorded sessions: duration without think time, waits, turns and cache hits.
 
 Only of runs that play a trace with sessions.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fairbench.metrics.catalogue import Notes
-from fairbench.metrics.latency import Sample, mean_percentile, percentile
+from fairbench.metrics.latency import Sample, mean_percentile, percentile, samples
 from fairbench.metrics.records import FINISHED, REFUSED, Facts, Floats
 from fairbench.metrics.tables import Tables
 
 PERCENTS = (50, 95)
+OF_RUN = ("session", "ttft")  # latencies that are averaged over the well-behaved clients
 
 
 def session_summary(tables: Tables, facts: Facts) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -25,13 +27,18 @@ def session_summary(tables: Tables, facts: Facts) -> tuple[dict[str, Any], list[
     if not facts.sessions:
         return {}, [{} for _ in facts.clients]
     notes, sessions = Notes(), _Sessions(tables, facts)
+    waits = samples(tables.requests, tables.programs, replace(facts, latency="ttft"))
     found = [
         {
             f"{name}_p{percent}_s": percentile(sample, percent)
-            for name, sample in (("session", sessions.busy(at)), ("turn", sessions.turns(at)))
+            for name, sample in (
+                ("session", sessions.busy(at)),
+                ("turn", sessions.turns(at)),
+                ("ttft", wait),
+            )
             for percent in PERCENTS
         }
-        for at in range(len(facts.clients))
+        for at, wait in enumerate(waits)
     ]
     clients: list[dict[str, Any]] = []
     for at, (client, own) in enumerate(zip(facts.clients, found, strict=True)):
@@ -39,15 +46,12 @@ def session_summary(tables: Tables, facts: Facts) -> tuple[dict[str, Any], list[
         row = {key: _json(notes.latency(prefix + key, one)) for key, one in own.items()}
         hit = notes.value(f"{prefix}session_cache_hit_rate", sessions.hit_rate(at))
         clients.append(row | {"session_cache_hit_rate": _json(hit)})
-    good = [own for own, one in zip(found, facts.clients, strict=True) if not one.misbehaving]
+    good = [at for at, one in enumerate(facts.clients) if not one.misbehaving]
+    here = [at for at in good if waits[at].n] or good  # the others sent nothing in the window
     run = {
-        f"victim_session_p{percent}_s": _json(
-            notes.latency(
-                f"victim_session_p{percent}_s",
-                mean_percentile([own[f"session_p{percent}_s"] for own in good]),
-            )
-        )
-        for percent in PERCENTS
+        key: _json(notes.latency(key, mean_percentile([found[at][own] for at in here])))
+        for own in (f"{name}_p{percent}_s" for name in OF_RUN for percent in PERCENTS)
+        for key in [f"victim_{own}"]
     }
     return run | {"notes": notes.reasons, "censored": notes.censored}, clients
 

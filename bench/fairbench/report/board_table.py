@@ -12,6 +12,7 @@ from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.metric import Better, Form
 from fairbench.metrics.shown_percentiles import ENOUGH, is_carried
 from fairbench.report.heading import basis
+from fairbench.report.names import folded_name
 from fairbench.report.numbers import UNDEFINED, WRITERS, bounded
 from fairbench.report.pages.markdown import escaped, table
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
@@ -44,8 +45,8 @@ def board_text(board: Board, *, colour: bool = False, width: int = MAX_WIDTH) ->
         body = _table(board, label, ends=ends)
         if ruler.measure(body).maximum <= width:
             break
-    legend = [Text(line) for line in _legend(board)]
-    heading = Text(_heading(board), style="bold")
+    legend = [Text(line) for line in board_legend(board)]
+    heading = Text(board_heading(board), style="bold")
     return printed(Group(heading, Text(), body, Text(), *legend), colour=colour, width=width)
 
 
@@ -54,7 +55,7 @@ def board_markdown(board: Board) -> str:
     headings = [
         "rank",
         "scheduler",
-        *(_head(board, one).replace("\n", " ") for one in board.metrics),
+        *(column_title(board, one).replace("\n", " ") for one in board.metrics),
     ]
     rows = [
         [
@@ -64,8 +65,8 @@ def board_markdown(board: Board) -> str:
         ]
         for row in board.rows
     ]
-    lines = [escaped(_heading(board)), "", *table(headings, rows, str), ""]
-    return "\n".join([*lines, *(f"- {escaped(line)}" for line in _legend(board))]) + "\n"
+    lines = [escaped(board_heading(board)), "", *table(headings, rows, str), ""]
+    return "\n".join([*lines, *(f"- {escaped(line)}" for line in board_legend(board))]) + "\n"
 
 
 def ranks_text(row: BoardRow, board: Board) -> str:
@@ -78,8 +79,10 @@ def ranks_text(row: BoardRow, board: Board) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _heading(board: Board) -> str:
-    where = board.places[0] if len(board.places) == 1 else f"{len(board.places)} places"
+def board_heading(board: Board) -> str:
+    """Return the basis of the board: hardware, configurations, seeds and intervals."""
+    count = len(board.places)
+    where = board.places[0] if count == 1 else f"{count} configurations"
     seeds = seed_text(board.seeds)
     method = f": {METHOD}" if len(board.seeds) > 1 else ""
     return f"{basis(board.summary)}; {where}, {seeds}{method}"
@@ -89,9 +92,9 @@ def _table(board: Board, label: int, *, ends: bool) -> Table:
     """Return a table with names of at most ``label`` columns, and intervals if ``ends``."""
     found = plain_table(gap=1)
     found.add_column("rank", no_wrap=True)
-    found.add_column("", max_width=label, overflow="fold")
+    found.add_column("", no_wrap=True)
     for metric in board.metrics:
-        found.add_column(_head(board, metric), justify="right", no_wrap=True)
+        found.add_column(column_title(board, metric), justify="right", no_wrap=True)
         if ends or metric is board.metrics[0]:
             found.add_column("", no_wrap=True)
     for row in board.rows:
@@ -102,11 +105,12 @@ def _table(board: Board, label: int, *, ends: bool) -> Table:
             cells.append(Text.assemble(value_text(one, metric), (mark, STYLES.get(mark, ""))))
             if ends or metric is board.metrics[0]:
                 cells.append(Text(ends_text(one, metric), style="dim"))
-        found.add_row(ranks_text(row, board), Text(row.name), *cells)
+        found.add_row(ranks_text(row, board), Text(folded_name(row.name, label)), *cells)
     return found
 
 
-def _head(board: Board, metric: BoardMetric) -> str:
+def column_title(board: Board, metric: BoardMetric) -> str:
+    """Return the title of a metric's column, with its unit or its baseline below."""
     entry = CATALOGUE[metric.key]
     words = (entry.column or entry.heading).removesuffix(f"\n{entry.unit}")
     unit = f"/ {board.baseline}" if metric.fold is Fold.RATIO else entry.unit
@@ -155,7 +159,8 @@ def _number(value: float | None, metric: BoardMetric) -> str:
     return WRITERS[Form.WHOLE_PERCENT if form is Form.PERCENT else form](value)
 
 
-def _legend(board: Board) -> Iterator[str]:
+def board_legend(board: Board) -> Iterator[str]:
+    """Yield the sentences that say what a board's columns mean, and what is missing."""
     first = board.metrics[0]
     entry = CATALOGUE[first.key]
     best = "most" if entry.better is Better.MORE else "least"
@@ -171,7 +176,7 @@ def _legend(board: Board) -> Iterator[str]:
     else:
         yield "One seed cannot show a significant difference: the order may be noise."
     if len(board.places) > 1:
-        yield f"Over {len(board.places)} places: {', '.join(board.places)}."
+        yield f"Over {len(board.places)} configurations: {', '.join(board.places)}."
         yield from _folds(board)
     yield SHARE
     yield SHARING
@@ -198,13 +203,17 @@ def _folds(board: Board) -> Iterator[str]:
 
 def _holes(board: Board) -> Iterator[str]:
     """Yield undefined numbers with their reasons, and missing runs."""
-    undefined = [
-        f"Undefined: {row.name}, {CATALOGUE[key].heading}: {one.reason}."
-        for row in board.rows
-        for key, one in row.scores.items()
-        if one.value is None and one.reason
-    ]
-    yield from _some(undefined)
+    undefined: dict[tuple[str, str], list[str]] = {}
+    for row in board.rows:
+        for key, one in row.scores.items():
+            if one.value is None and one.reason:
+                undefined.setdefault((one.reason, CATALOGUE[key].heading), []).append(row.name)
+    yield from _some(
+        [
+            f"Undefined: {words} of {', '.join(names)}: {why}."
+            for (why, words), names in undefined.items()
+        ]
+    )
     if board.demand_limited:
         yield f"Limited by demand under some scheduler: {', '.join(board.demand_limited)}."
     yield from _some([f"Not ranked: {a} has no run for {b}." for a, b in board.incomplete.items()])

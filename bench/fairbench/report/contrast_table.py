@@ -160,7 +160,7 @@ def _row(row: MetricContrast, layout: Layout) -> Iterator[Text]:
 def _interval(row: MetricContrast, form: Form) -> str:
     """Return the interval that decides; for times, the interval of their ratios."""
     found = row.ratios
-    if row.difference.deviation == 0 and row.difference.mean:
+    if row.difference.exact:
         return "exact"
     if found is None or found.low is None or found.high is None or found.decisive == 0:
         return signed_interval(row.difference, form)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairbench.metrics.catalogue import columns_of, told
-from fairbench.metrics.metric import Display
+from fairbench.metrics.metric import Display, Form
 from fairbench.metrics.shown_percentiles import P99, chosen_percentiles
 from fairbench.report.crowd import shown_clients
 from fairbench.report.heading import basis
@@ -13,6 +13,8 @@ from fairbench.report.numbers import bound_of, less_than, more_than
 from fairbench.results.grid import cluster_name, scheduler_name
 from fairbench.results.intervals import METHOD
 from fairbench.results.store import Summary
+
+SHARE_DIGITS = 1
 
 
 def repeat_lines(combined: Summary, tail: int = P99) -> Iterator[str]:
@@ -39,18 +41,28 @@ def results_of(combined: Summary, tail: int = P99) -> Iterator[tuple[str, str]]:
         interval = combined[column.key]
         some = interval is not None and interval["runs"] < combined["num_runs"]
         of_runs = f" ({interval['runs']} of {combined['num_runs']} runs)" if some else ""
-        yield column.heading, f"{show(interval, column.digits)}{of_runs}"
+        share = column.form in (Form.PERCENT, Form.WHOLE_PERCENT)
+        shown = show(interval, SHARE_DIGITS if share else column.digits, share=share)
+        yield column.heading, f"{shown}{of_runs}"
 
 
-def show(interval: Summary | None, digits: int) -> str:
+def show(interval: Summary | None, digits: int, *, share: bool = False) -> str:
     """Return ``mean [low, high]``, with > or < for bounds, or - if no run defines it.
 
     A single run has no interval.
+
+    Args:
+        interval: Mean with its interval, or None.
+        digits: Number of decimals.
+        share: Whether 1 is written as 100%.
     """
     if interval is None:
         return "-"
+    factor, unit = (100, "%") if share else (1, "")
     bound = {">": more_than, "<": less_than}.get(bound_of(interval))
-    mean = bound(interval["mean"], digits) if bound else f"{interval['mean']:,.{digits}f}"
+    value = factor * interval["mean"]
+    mean = bound(value, digits) if bound else f"{value:,.{digits}f}"
     if interval["low"] is None:
-        return mean
-    return f"{mean} [{interval['low']:,.{digits}f}, {interval['high']:,.{digits}f}]"
+        return f"{mean}{unit}"
+    low, high = (f"{factor * interval[end]:,.{digits}f}{unit}" for end in ("low", "high"))
+    return f"{mean}{unit} [{low}, {high}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 CUT = "…"
@@ -30,3 +31,20 @@ def _cut(name: str, head: int, width: int) -> str:
 def cut_middle(name: str, width: int) -> str:
     """Return a name in at most ``width`` characters, without its middle if it is longer."""
     return _cut(name, (width - 1) // 2, width)
+
+
+def folded_name(name: str, width: int) -> str:
+    """Return a name in lines of at most ``width`` characters, which end after a space or a ``+``.
+
+    A part that is longer than a line is cut anywhere.
+    """
+    lines, line = [], ""
+    for part in re.split(r"(?<=[ +/])", name):
+        if line and len((line + part).rstrip()) > width:
+            lines.append(line)
+            line = ""
+        line += part
+        while len(line.rstrip()) > width:
+            lines.append(line[:width])
+            line = line[width:]
+    return "\n".join(one.rstrip() for one in [*lines, line])

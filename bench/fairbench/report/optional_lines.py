@@ -82,7 +82,8 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         yield (
             length,
             f"{percent(row['share'])} of its max-min fair share: {row['client']}, from "
-            f"{whole(row['start_s'])} to {whole(row['end_s'])} s{_cause(row)}",
+            f"{whole(row['start_s'])} to {whole(row['end_s'])} s"
+            f"{_cause(row) if row['share'] < 1 else ''}",
         )
     if is_hidden_burst(summary):
         yield (

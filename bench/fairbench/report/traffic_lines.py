@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from fairbench.errors import printable
 from fairbench.metrics.floods import Flood, Harm, floods, harm_of
+from fairbench.metrics.overload import Overload
 from fairbench.metrics.traffic import Traffic
 from fairbench.report.numbers import number
 
@@ -74,6 +75,16 @@ def traffic_lines(found: Judged, basis: str, measured: str = TTFT) -> Iterator[s
         yield harm_line(found.traffic, found.harm, len(found.heavy), measured, basis)
     elif found.floods and found.traffic.knows_waits:
         yield "No other client waited noticeably longer than usual."
+
+
+def overload_line(traffic: Traffic, found: Overload, basis: str) -> str:
+    """Return that most clients wait, when and how long, as a sentence."""
+    who = f"{found.clients:,} of {len(traffic.clients):,} clients wait"
+    return (
+        f"{who} long from {window(found.start_s, found.end_s)}: median {TTFT} "
+        f"{number(found.median_s)} s, P95 {number(found.p95_s)} s, {basis}. No single client "
+        "causes it: the servers are overloaded."
+    )
 
 
 def window(start_s: float, end_s: float) -> str:

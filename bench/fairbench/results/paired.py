@@ -65,6 +65,13 @@ class Difference:
             return 1
         return -1 if self.high is not None and self.high < 0 else None
 
+    @property
+    def exact(self) -> bool:
+        """Return whether all seeds have the same difference but for rounding, which is not 0."""
+        if not self.mean or self.deviation is None:
+            return False
+        return self.deviation <= ROUNDING * abs(self.mean)
+
     def decision(self, better: Better) -> Decision:
         """Return the conclusion for a metric with the given better direction."""
         sign = self.decisive

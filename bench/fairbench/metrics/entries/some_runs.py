@@ -79,15 +79,17 @@ MEMORY = (
 
 SESSIONS = (
     *(
-        Metric(f"victim_session_p{percent}_s",
-            f"P{percent} of well-behaved sessions without think time", unit="s", better=LESS,
-            undefined=NO_VICTIM)
+        Metric(f"victim_{what}_p{percent}_s", f"P{percent} of well-behaved {text}", unit="s",
+            better=LESS, undefined=NO_VICTIM)
+        for what, text in (("session", "sessions without think time"),
+            ("ttft", "calls' time to first token"))
         for percent in (50, 95)
     ),
     *(
         Metric(f"{what}_p{percent}_s", f"P{percent} of {text}", unit="s", better=LESS,
             of=CLIENT, undefined=NO_COHORT)
-        for what, text in (("session", "sessions without think time"), ("turn", "turns"))
+        for what, text in (("session", "sessions without think time"), ("turn", "turns"),
+            ("ttft", "calls' time to first token"))
         for percent in (50, 95)
     ),
     Metric("session_cache_hit_rate", "median cache hit rate of sessions", better=MORE,

@@ -135,7 +135,7 @@ def _key(number: int, one: PointSeries) -> list[str]:
 
 
 ROW_PX = 22
-LABELS_PX, ROW_CHARACTERS, KEY_CHARACTERS = 150, 16, 17
+LABELS_PX, ROW_CHARACTERS, KEY_CHARACTERS = 180, 20, 17
 ARROWS = {
     ">": '<path d="M6 0H13M10-3L13 0L10 3"/>',
     "<": '<path d="M-6 0H-13M-10-3L-13 0L-10 3"/>',

@@ -118,11 +118,14 @@ def _heading(text: str) -> str:
 def _name(row: Sequence[Cell], columns: int) -> str:
     """Return the first cell, spanning the whole width if it stands alone."""
     kind = 'scope="row"' if len(row) > 1 else f'scope="rowgroup" colspan="{columns}"'
-    return f"<th {kind}>{escape(row[0].text)}</th>"
+    return f"<th {kind}>{escape(row[0].text)}{_detail(row[0])}</th>"
 
 
 def _cell(heading: str, cell: Cell) -> str:
     mark = f' class="{cell.mark}"' if cell.mark else ""
-    detail = f"<small>{escape(cell.detail)}</small>" if cell.detail else ""
     label = f'data-label="{escape(heading)}"'
-    return f"<td {label}><span{mark}>{escape(cell.text)}</span>{detail}</td>"
+    return f"<td {label}><span{mark}>{escape(cell.text)}</span>{_detail(cell)}</td>"
+
+
+def _detail(cell: Cell) -> str:
+    return f"<small>{escape(cell.detail)}</small>" if cell.detail else ""

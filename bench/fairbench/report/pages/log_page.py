@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fairbench.errors import printable
+from fairbench.metrics.overload import overload_of
 from fairbench.metrics.records import Floats
 from fairbench.metrics.traffic import Traffic
 from fairbench.report.numbers import percent, seconds, whole
 from fairbench.report.pages.page import Bullets, Cell, Grid, Headline, Page, Paragraph, Section
 from fairbench.report.pages.traffic_figures import flood_headlines, traffic_figures
-from fairbench.report.traffic_lines import Judged, traffic_lines
+from fairbench.report.traffic_lines import TTFT, Judged, overload_line, traffic_lines
 
 MOST_ROWS = 30  # clients with a row each
 NOBODY = "There is no flood: no client sends much more than the others."
@@ -36,10 +37,13 @@ def log_page(
         sections: What else is known, below the clients.
     """
     said = list(traffic_lines(found, "as recorded", measured)) or [NOBODY]
+    overload = None if found.floods or measured != TTFT else overload_of(found.traffic)
+    if overload is not None:
+        said.append(overload_line(found.traffic, overload, "as recorded"))
     if not measured:
         said.append("The file has no latencies, so waits are not known.")
     return Page(
-        title=_title(name, found),
+        title=_title(name, found, overloaded=overload is not None),
         provenance=provenance,
         headlines=list(_headlines(found, measured)),
         warnings=warnings,
@@ -52,9 +56,10 @@ def log_page(
     )
 
 
-def _title(name: str, found: Judged) -> str:
+def _title(name: str, found: Judged, *, overloaded: bool) -> str:
     if not found.floods:
-        return f"{printable(name)}: nobody floods"
+        also = ", but the servers are overloaded" if overloaded else ""
+        return f"{printable(name)}: nobody floods{also}"
     verb = "floods" if len(found.heavy) == 1 else "flood"
     hurt = "" if found.harm is None else f", {len(found.harm.victims):,} clients wait"
     return f"{printable(name)}: {', '.join(map(printable, found.heavy))} {verb}{hurt}"

@@ -130,7 +130,9 @@ def waits_figure(
         unit="s",
         limits=limits,
     )
-    caption = f"Median {measured} by time of arrival, {_bins(edges)}; darker is longer."
+    caption = (
+        f"Median {measured} by time of arrival, {_bins(edges)}; a stronger colour is a longer wait."
+    )
     shown = (
         " The clients that waited longest have their own rows." if len(clients) < len(good) else ""
     )

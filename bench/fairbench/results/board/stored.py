@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from fairbench.errors import DataError, printable
 from fairbench.files.csv_text import csv_reader
+from fairbench.files.reader import opened
 from fairbench.metrics.catalogue import metric_of
 from fairbench.results.comparison import compare
 from fairbench.results.store import SUMMARY, StoredRun, read_json
@@ -60,6 +61,18 @@ def _written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else str(value)
+
+
+def holds_lines(path: Path) -> bool:
+    """Return whether a file begins as the CSV of a leaderboard does.
+
+    Raises DataError if it cannot be read.
+    """
+    head = ",".join(LABELS).encode()
+    if path.suffix != ".csv":
+        return False
+    with opened(path, f"{path}") as file:
+        return file.read(len(head)) == head
 
 
 def read_lines(path: Path) -> list[Line]:

@@ -1,0 +1,119 @@
+"""A chart of many marks in two dimensions, each with its label beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import NamedTuple
+
+from fairbench.report.pages.chart import (
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Scale,
+    drawing,
+    horizontal_axis,
+    line,
+    log_range,
+    text,
+    vertical_axis,
+)
+
+TOP, PLOT_PX, BELOW_PX = 24, 330, 44
+RADIUS = 3.0
+MARGIN = 0.06  # of a linear range, free at both ends
+LETTER_PX, TEXT_PX = 8.8, 13.0  # a letter's width and height on a phone, the largest
+STEP_PX, MOST_STEPS = 4.0, 16  # from a mark to its label, tried from near to far
+LEADER_FROM = 2  # steps, from which on a line joins a mark and its label
+
+
+class Labelled(NamedTuple):
+    """A mark with a label; ``strong`` marks are coloured."""
+
+    label: str
+    x: float
+    y: float
+    strong: bool = False
+
+
+class Axis(NamedTuple):
+    """An axis; ``log`` if all its values are positive and may differ by factors."""
+
+    label: str
+    log: bool = False
+
+
+class Box(NamedTuple):
+    """The place of a label or a mark, in pixels."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def meets(self, other: Box) -> bool:
+        """Return whether two boxes overlap."""
+        apart = self.right <= other.left or other.right <= self.left
+        return not (apart or self.bottom <= other.top or other.bottom <= self.top)
+
+
+def rank_chart(title: str, marks: Sequence[Labelled], x_axis: Axis, y_axis: Axis) -> str:
+    """Draw the marks; labels move away from their marks until none overlaps another.
+
+    Precondition: there is at least one mark.
+    """
+    bottom = TOP + PLOT_PX
+    across = Scale(*_range([one.x for one in marks], x_axis), LEFT, WIDTH - RIGHT, x_axis.log)
+    up = Scale(*_range([one.y for one in marks], y_axis), bottom, TOP, y_axis.log)
+    parts = vertical_axis(up, y_axis.label)
+    parts += horizontal_axis(across, TOP, bottom, x_axis.label)
+    spots = [(across.at(one.x), up.at(one.y)) for one in marks]
+    taken = [Box(x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS) for x, y in spots]
+    leaders, drawn = [], []
+    for one, (x, y) in zip(marks, spots, strict=True):
+        box, steps = _free(x, y, one.label, taken, bottom)
+        taken.append(box)
+        middle = (box.left + box.right) / 2
+        if steps >= LEADER_FROM:
+            leaders.append(line(x, y, middle, (box.top + box.bottom) / 2, "leader"))
+        kind = "dot strong" if one.strong else "dot"
+        drawn.append(
+            f'<circle cx="{x:g}" cy="{y:g}" r="{RADIUS:g}" class="{kind}"/>'
+            + text(middle, box.bottom - 2, one.label, "middle")
+        )
+    return drawing(bottom + BELOW_PX, title, [*parts, *leaders, *drawn])
+
+
+def _range(values: Sequence[float], axis: Axis) -> tuple[float, float]:
+    if axis.log:
+        return log_range(values)
+    low, high = min(values), max(values)
+    free = MARGIN * (high - low) or abs(high) / 10 or 1.0
+    return low - free, high + free
+
+
+def _free(x: float, y: float, label: str, taken: Sequence[Box], bottom: float) -> tuple[Box, int]:
+    """Return the nearest free box for a label, and its distance in steps."""
+    wide = LETTER_PX * len(label)
+    for steps, box in _boxes(x, y, wide):
+        inside = box.left > LEFT and box.right < WIDTH and box.top > TOP and box.bottom < bottom
+        if inside and not any(box.meets(other) for other in taken):
+            return box, steps
+    return Box(x + RADIUS, y - TEXT_PX / 2, x + RADIUS + wide, y + TEXT_PX / 2), 0
+
+
+def _boxes(x: float, y: float, wide: float) -> Iterator[tuple[int, Box]]:
+    """Yield boxes around a mark: right, left, above, below, then the corners; farther each time."""
+    sides = sorted(product((1, -1, 0), (0, -1, 1)), key=lambda side: abs(side[0]) + abs(side[1]))
+    for steps in range(1, MOST_STEPS):
+        far = RADIUS + STEP_PX * (steps - 1) + 1
+        for right, down in sides[1:]:
+            middle_x = x + right * (far + wide / 2)
+            middle_y = y + down * (far + TEXT_PX / 2)
+            yield (
+                steps,
+                Box(
+                    *(middle_x - wide / 2, middle_y - TEXT_PX / 2),
+                    *(middle_x + wide / 2, middle_y + TEXT_PX / 2),
+                ),
+            )
