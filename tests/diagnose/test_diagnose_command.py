@@ -125,7 +125,7 @@ BAD_ROWS = {
         (["none.csv"], "none.csv"),
         (["LOG", "--scheduler", "d2lmp"], "Did you mean 'd2lpm'?"),
         (["LOG", "--slo", "victim_p95<2s"], "victim_p95"),
-        (["GARBAGE"], "request 2: start = 'garbage': must be a number"),
+        (["GARBAGE"], "GARBAGE, line 3: time = 'garbage': must be a number or an ISO 8601"),
         (["NEGATIVE"], "request 2: ttft = -0.2: must be at least 0"),
         (["ENDLESS"], "request 2: its end is before its first token"),
         (["NOBODY"], "request 2: client is missing"),
