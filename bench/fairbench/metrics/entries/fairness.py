@@ -14,13 +14,14 @@ from fairbench.metrics.reasons import (
 )
 
 METRICS = (
-    Metric("jain_index", "Jain index", better=MORE, form=Form.INDEX, most=1.0,
+    Metric("jain_index", "Jain index", better=MORE, form=Form.INDEX, most=1.0, verdict=False,
         undefined=NO_SERVICE, presence=ALWAYS,
         shown=(Shown(Display.REPEATS, 5), Shown(Display.LIVE, 6))),
     Metric("jain_index_actual", "Jain index, computed service", column="Jain,\ncomputed",
-        better=MORE, form=Form.INDEX, most=1.0, undefined=NO_SERVICE,
+        better=MORE, form=Form.INDEX, most=1.0, undefined=NO_SERVICE, verdict=False,
         needs=frozenset({Needs.CACHED}), presence=ALWAYS,
-        shown=(Shown(Display.HEADLINES, 3, heading="Jain index", note="of computed service"),
+        shown=(Shown(Display.HEADLINES, 3, heading="Jain index",
+                note="of computed service; the best for this demand may be below 1"),
             Shown(Display.COMPARISON, 5, dropped=2), Shown(Display.REPEATS, 6),
             Shown(Display.SEEDS, 3), Shown(Display.LIVE, 7))),
     Metric("jain_index_maxmin", "Jain index of a max-min allocation", form=Form.INDEX, most=1.0,

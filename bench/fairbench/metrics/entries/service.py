@@ -37,7 +37,7 @@ METRICS = (
             Shown(Display.LIVE, 5))),
     Metric("actual_service_tok_s", "computed service", column="computed\ntok/s", unit="tok/s",
         better=MORE, of=BOTH, undefined=EMPTY_WINDOW, needs=frozenset({Needs.CACHED}),
-        presence=ALWAYS,
+        presence=ALWAYS, verdict=False,
         shown=(Shown(Display.CLIENTS, 3, dropped=1), Shown(Display.REPEATS, 2),
             Shown(Display.REPEATED_CLIENTS, 2))),
     Metric("useful_service_tok_s", "useful service", column="useful\ntok/s", unit="tok/s",
