@@ -6,6 +6,7 @@ from itertools import groupby
 
 from fairbench.metrics.metric import Column
 from fairbench.report.comparison_table import (
+    DEMAND_LIMITED,
     bounded,
     comparison_columns,
     ends_of,
@@ -35,12 +36,17 @@ def latex_table(cells: list[SchedulerResults]) -> str:
         r"\toprule",
         rf"{head} \\",
     ]
-    for place, here in groupby(cells, lambda cell: cell.place):
-        lines += [r"\midrule", rf"\multicolumn{{{len(columns) + 1}}}{{l}}{{{escaped(place)}}} \\"]
+    for place, rows in groupby(cells, lambda cell: cell.place):
+        here = list(rows)
+        limited = r" $\sim$" if any(cell.demand_limited for cell in here) else ""
+        named = f"{escaped(place)}{limited}"
+        lines += [r"\midrule", rf"\multicolumn{{{len(columns) + 1}}}{{l}}{{{named}}} \\"]
         for cell in here:
             texts = [escaped(cell.scheduler), *(_cell(cell, one) for one in columns)]
             lines.append(rf"{' & '.join(texts)} \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
+    if any(cell.demand_limited for cell in cells):
+        lines.append(f"% sim: {DEMAND_LIMITED.removeprefix('~ ')}")
     if of_several_seeds(cells):
         lines.append("% brackets: 95% intervals of the means")
     return "\n".join(lines) + "\n"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.figures.compared.draw import KINDS, distribution
+from fairbench.figures.compared.draw import bars, cdfs, distribution, tradeoff
+from fairbench.figures.compared.parameter import against_parameter, swept
 from fairbench.figures.style import check_drawable, paper_style, save
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.contrast import Side, sides_of
@@ -16,6 +17,14 @@ from fairbench.results.reading import runs_below
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+KINDS: Mapping[str, Callable[[Sequence[SchedulerResults]], Figure]] = {
+    "bars": bars,
+    "tradeoff": tradeoff,
+    "cdf": cdfs,
+    "parameter": against_parameter,
+}
 
 
 def read_own(folder: Path) -> list[SchedulerResults]:
@@ -46,6 +55,8 @@ def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
         raise unknown_name("kind of picture", kind, KINDS)
     if kind == "cdf" and not _have_latencies(cells):
         raise UsageError("kind 'cdf': needs result_dir, because latencies are read from saved runs")
+    if kind == "parameter" and not swept(cells):
+        raise UsageError("kind 'parameter': needs a sweep over one parameter of a scheduler")
     check_drawable()
     with paper_style():
         return KINDS[kind](cells)
@@ -66,6 +77,8 @@ def write_pictures(
     written: list[Path] = []
     for kind, draw in KINDS.items():
         if kind == "cdf" and not _have_latencies(cells):
+            continue
+        if kind == "parameter" and not swept(cells):
             continue
         paths = [output / f"{name}-{kind}.{suffix}" for suffix in formats]
         with paper_style():
