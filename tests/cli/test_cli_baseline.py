@@ -127,3 +127,10 @@ def test_the_committed_baselines_are_of_every_scheduler_and_resolved():
     for name, spec in specs.items():
         manifest = json.loads((COMMITTED / name / "manifest.json").read_text())
         assert manifest["spec_identity"] == identity(spec)
+
+
+def test_an_edited_experiment_is_refused_before_it_runs(folder):
+    edit(folder / "mine" / "experiment.toml", "burstiness = 1.0\n", "burstiness = 2.0\n")
+    result = invoke("check", folder)
+    assert result.exit_code == 2
+    assert "the experiment was edited after its results were stored; to store" in result.stderr

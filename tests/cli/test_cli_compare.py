@@ -100,7 +100,7 @@ def test_measured_repeats_of_two_directories_are_told_apart_by_their_names(tmp_p
     said = " ".join(result.stdout.split())
     assert "measured on a server" in said
     assert "new against old, seeds 0 to 2" in said
-    assert "0.910 0.810 -0.100 [-0.125, -0.075] -11.0% worse" in said
+    assert "0.910 0.810 -0.100 [-0.125, -0.075] -11.0% less" in said
 
 
 def test_wrong_usage_is_exit_code_2_and_one_line(compared, tmp_path):

@@ -67,9 +67,7 @@ def test_a_column_that_nothing_has_is_one_line(tmp_path, refused):
 
 
 def test_no_file_and_no_regular_file_are_one_line(tmp_path, refused):
-    assert "is not found: name its folder in the environment" in refused(
-        "run", "--trace", "nowhere.csv"
-    )
+    assert "no such file, neither here nor in" in refused("run", "--trace", "nowhere.csv")
     assert "is not a file" in refused("run", "--trace", tmp_path)
     assert "write FIELD=COLUMN" in refused("run", "--trace", "x", "--map", "client")
     assert "Did you mean 'client'?" in refused("run", "--trace", "x", "--map", "clint=x")

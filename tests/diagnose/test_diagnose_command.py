@@ -111,19 +111,52 @@ def test_a_log_that_came_all_at_once_has_a_page_without_pictures(command, tmp_pa
     assert "<svg" not in page.read_text()
 
 
+BAD_ROWS = {
+    "GARBAGE": "garbage",
+    "NEGATIVE": "1.0,b,10,11,-0.2,0.9",
+    "ENDLESS": "1.0,b,10,11,0.9,0.2",
+    "NOBODY": "1.0,,10,11,0.1,0.9",
+    "IN_MS": "1.0,b,10,11,100,900",
+}
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["none.csv"], "none.csv"),
         (["LOG", "--scheduler", "d2lmp"], "Did you mean 'd2lpm'?"),
         (["LOG", "--slo", "victim_p95<2s"], "victim_p95"),
+        (["GARBAGE"], "GARBAGE, line 3: time = 'garbage': must be a number or an ISO 8601"),
+        (["NEGATIVE"], "request 2: ttft = -0.2: must be at least 0"),
+        (["ENDLESS"], "request 2: its end is before its first token"),
+        (["NOBODY"], "request 2: client is missing"),
+        (["IN_MS"], "latency = 900: in seconds, a token would take 80 s (median)"),
         (["LOG", "--report", "page.pdf"], "must end in .html or .md"),
+        (["none.csv", "--report", "no/x.md"], "--report no/x.md: cannot be written: No such file"),
+        (["none.csv", "--report", "dir.md"], "--report dir.md: cannot be written: Is a directory"),
     ],
 )
 def test_a_wrong_argument_is_one_line(tmp_path, monkeypatch, arguments, said):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "dir.md").mkdir()
     written(tmp_path / "LOG", ["0.0,a,10,10", "1.0,b,10,10"])
+    for name, line in BAD_ROWS.items():
+        header = "time,client,input_tokens,output_tokens,ttft,latency"
+        first = line.replace("1.0,b", "0.0,a") if name == "IN_MS" else "0.0,a,10,11,0.1,0.9"
+        written(tmp_path / name, [first, line], header)
     result = CliRunner().invoke(app, ["diagnose", *arguments])
     assert result.exit_code == 2
     assert len(result.stderr.splitlines()) == 1
     assert said in result.stderr
+
+
+def test_a_report_that_fails_at_the_end_loses_no_answer(flooded, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fairbench.results.store.write_text", full)
+    arguments = ["diagnose", flooded, "--no-plan", "--dp", 1, "--scheduler", "fcfs"]
+    page = tmp_path / "page.md"
+    result = CliRunner().invoke(app, [*map(str, arguments), "--report", str(page)])
+    assert (result.exit_code, "No space left on device" in result.stderr) == (2, True)
+    assert result.stdout.startswith("team-7 floods")

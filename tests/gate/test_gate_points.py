@@ -72,6 +72,16 @@ def test_a_change_that_is_allowed_by_name_is_compared_and_told(tmp_path):
         read_pairs(one, other, ["vtc.charges"])
 
 
+def test_another_scheduler_that_is_allowed_changes_no_default(tmp_path):
+    store(tmp_path / "old" / "a", spec={"scheduler": "dlpm"})
+    store(tmp_path / "new" / "a", spec={"scheduler": "fcfs"})
+    (pair,) = read_pairs(tmp_path / "old", tmp_path / "new", ["scheduler"])
+    assert pair.causes == (
+        'allowed change: local = "dlpm" (now "fcfs")',
+        'allowed change: scheduler = "dlpm" (now "fcfs")',
+    )
+
+
 def test_measured_runs_that_differ_in_the_seed_are_one_point(tmp_path):
     before = measured(tmp_path / "a", "jain_index", [0.1, 0.2, 0.3])
     after = measured(tmp_path / "b", "jain_index", [0.4, 0.5, 0.6])

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.report.explained import explained_text, explanations
+from fairbench.report.optional_lines import window_lines
 
 RUN = ["run", "--workload", "chat", "--duration", "20", "--disable-tqdm"]
 
@@ -101,6 +102,11 @@ def test_the_worst_window_names_client_and_cause(summary):
     assert "eve received most above its own share" in said
     row["heavy_client"] = "bob"
     assert "above its own share" not in told(summary, "Worst window")
+    row["share"] = 1.0
+    assert "bob" not in told(summary, "Worst window")
+    assert "every client that was held back received at least" in told(summary, "Worst window")
+    ((length, said),) = window_lines(summary | {"min_share_60s": 1.0})
+    assert (length, "bob" in said) == ("worst 60 s", False)
 
 
 def test_nothing_is_said_of_a_run_without_programs(summary):

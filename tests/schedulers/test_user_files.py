@@ -115,3 +115,12 @@ def test_a_worker_that_is_not_there_is_an_error(name_files, tmp_path):
     spec = resolve({"router": "first", "workload": "chat", "num_programs": 1})
     with pytest.raises(RunFailed, match="router first: there is no worker -1"):
         simulate(spec)
+
+
+def test_an_unknown_scheduler_leads_to_the_variable(name_files):
+    name_files()
+    with pytest.raises(UsageError, match=f"is your own: name its file in {VARIABLE}.$"):
+        registry.local_class("fewest-running")
+    name_files(EXAMPLE)
+    with pytest.raises(UsageError, match=f"is your own: {VARIABLE} has fewest_running.py.$"):
+        registry.local_class("mine")

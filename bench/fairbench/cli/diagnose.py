@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import NoProgress, given, json_option, log_params, takes
-from fairbench.cli.report_file import check_report, write_report
+from fairbench.cli.report_file import check_writable, write_report
 from fairbench.config.flags.texts import split_commas
 from fairbench.config.flags.trace import LogFlags
 from fairbench.diagnose import FAIR, FCFS
@@ -84,7 +84,7 @@ def diagnose_log(
     from fairbench.execute.context import run_context
     from fairbench.report.progress import shown_progress
 
-    check_report(report)
+    check_writable(report)
     if slo:
         parse_slos(slo)  # before anything is replayed
     params = log_params(file, log_flags)
@@ -96,12 +96,13 @@ def diagnose_log(
             context.progress.update(f"reading {file}")
             log = read_log(params)
         found = diagnose(log, asked, context)
-    if report is not None:
-        write_report(diagnosis_page(found), report)
     if as_json:
         print_json(diagnosis_json(found))
+    else:
+        colour, width = look()
+        typer.echo(diagnosis_text(found, colour=colour, width=width), nl=False)
+    if report is None:
         return
-    colour, width = look()
-    typer.echo(diagnosis_text(found, colour=colour, width=width), nl=False)
-    if report is not None:
+    write_report(diagnosis_page(found), report)  # last, so that a full disk loses no answer
+    if not as_json:
         typer.echo(f"report  {report}")

@@ -43,7 +43,10 @@ def plot(
     formats: Annotated[
         str, Option("--format", metavar="A,B", help="Formats of the pictures: svg, png, pdf.")
     ] = "svg",
-    output_dir: Annotated[Path, Option(help="Directory for the pictures.")] = DEFAULT_PLOT_DIR,
+    output_dir: Annotated[
+        Path | None,
+        Option(help="Directory for the pictures. [default: plots, or DIR/plots for your own DIR]"),
+    ] = None,
     table: Annotated[
         Path | None,
         Option(
@@ -64,7 +67,7 @@ def plot(
                 f"{figure} is a directory: --from and --preset can be given only with the "
                 "name of a figure"
             )
-        _plot_own(Path(figure), output_dir, suffixes, table)
+        _plot_own(Path(figure), output_dir or Path(figure) / DEFAULT_PLOT_DIR, suffixes, table)
         return
     if table is not None:
         raise UsageError(
@@ -86,7 +89,7 @@ def plot(
         if not folder.is_dir():
             made = one.name if preset is None else f"{one.name} --preset {preset}"
             raise UsageError(f"{folder}: no such directory; `fairbench reproduce {made}` makes it")
-        for path in one.plot(folder, output_dir, suffixes):
+        for path in one.plot(folder, output_dir or DEFAULT_PLOT_DIR, suffixes):
             typer.echo(path)
 
 
@@ -98,14 +101,14 @@ def _plot_own(folder: Path, output_dir: Path, suffixes: list[str], table: Path |
     if table is not None and table.suffix != ".tex":
         raise UsageError(f"--table {table}: must end in .tex")
     cells = read_own(folder)
-    for path in write_pictures(cells, output_dir, folder.resolve().name, suffixes):
-        typer.echo(path)
-    if table is not None:
+    if table is not None:  # first, because a table needs no drawing library
         try:
             write_text(table, latex_table(cells))
         except OSError as error:
             raise UsageError(f"--table {table}: cannot be written: {error.strerror}") from None
         typer.echo(table)
+    for path in write_pictures(cells, output_dir, folder.resolve().name, suffixes):
+        typer.echo(path)
 
 
 def read_formats(text: str) -> list[str]:

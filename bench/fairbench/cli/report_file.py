@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from fairbench.errors import UsageError
@@ -17,6 +18,20 @@ def check_report(path: Path | None, flag: str = "--report") -> None:
     """Raise UsageError for a name that does not end in .html or .md."""
     if path is not None and path.suffix not in ENDINGS:
         raise UsageError(f"{flag} {path}: must end in .html or .md")
+
+
+def check_writable(path: Path | None, flag: str = "--report") -> None:
+    """Raise UsageError for a page that cannot be written. Called before a long computation."""
+    if path is None:
+        return
+    check_report(path, flag)
+    try:
+        with TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise UsageError(f"{flag} {path}: cannot be written: {error.strerror}") from None
+    if path.is_dir():
+        raise UsageError(f"{flag} {path}: cannot be written: Is a directory")
 
 
 def write_report(page: Page, path: Path, flag: str = "--report") -> None:

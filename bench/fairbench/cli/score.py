@@ -11,7 +11,7 @@ from typer import Option
 
 from fairbench.cli.bench_file import OutputDetails, OutputFile
 from fairbench.cli.flags import Weights, json_option, option_of
-from fairbench.cli.report_file import check_report, write_report
+from fairbench.cli.report_file import check_writable, write_report
 from fairbench.config.flags.run import RUN
 from fairbench.config.flags.texts import goodput_flag, parse_weights, split_commas
 from fairbench.errors import UsageError
@@ -131,7 +131,7 @@ def score(
 
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")
-    check_report(report)
+    check_writable(report)
     window, ranks = (window_start, window_end), parse_percentiles(percentiles or "")
     if any(path.is_dir() for path in files):
         others = (layout, names, time_unit, line, clients, misbehaving, weights, goodput, latency)

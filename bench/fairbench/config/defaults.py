@@ -19,7 +19,12 @@ from fairbench.errors import UsageError, about, unknown_name
 from fairbench.errors.validation import explain
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
-from fairbench.schedulers.registry import locals_by_name, routers_by_name, split_pair
+from fairbench.schedulers.registry import (
+    locals_by_name,
+    routers_by_name,
+    split_pair,
+    unknown_scheduler,
+)
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload
 
@@ -135,7 +140,7 @@ def parts_of(draft: Mapping[str, Any]) -> SchedulerParts:
         ("local scheduler", local, locals_by_name()),
     ):
         if name not in known and (what, name) != ("router", EXTERNAL):
-            raise unknown_name(what, name, known).of(what.split()[0], "scheduler")
+            raise unknown_scheduler(what, name, known).of(what.split()[0], "scheduler")
     return SchedulerParts(router, local)
 
 

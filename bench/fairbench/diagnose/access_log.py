@@ -14,6 +14,7 @@ from fairbench.metrics.floods import Flood
 from fairbench.metrics.records import Floats
 from fairbench.metrics.traffic import Traffic, traffic_of
 from fairbench.score.records import Scored, read_scored
+from fairbench.score.times import RecordError
 from fairbench.workloads.trace_workload import synthetic_parts
 from fairbench.workloads.traces.change import cut
 from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, read_trace
@@ -77,11 +78,16 @@ def traffic_of_table(table: Table, wait_s: Floats) -> Traffic:
 
 
 def _scored(params: TraceParams) -> Scored | None:
-    """Return the file as records with first tokens; None without such records."""
+    """Return the file as records with first tokens; None if it has no such columns.
+
+    Raises RecordError for a record with an impossible value.
+    """
     columns = dict(pair.split("=", 1) for pair in params.columns.split(",") if pair)
     names = {OF_RECORDS.get(field, field): column for field, column in columns.items()}
     try:
         return read_scored([Path(find(params.file))], names=names, line=params.line or None)
+    except RecordError:
+        raise
     except UsageError:  # also what a trace may lack: the columns of answers
         return None
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FORMATS = ("svg", "png", "pdf")
 DPI = 150
 LETTERS_PER_IN = 15  # of the text below figures
+LEGEND_LETTERS_PER_IN, KEY_LETTERS, LEGEND_ROW_IN = 11, 8, 0.18  # of a legend: its key is wide
 
 
 class SeriesStyle(NamedTuple):
@@ -78,7 +79,9 @@ def check_drawable() -> None:
     """Raise UsageError unless the drawing libraries are installed."""
     for library in ("matplotlib", "seaborn"):
         if find_spec(library) is None:
-            raise UsageError(f"figures need the package {library}: pip install '.[plot]'")
+            raise UsageError(
+                f'figures need the package {library}: pip install "fairbench-llm[plot]"'
+            )
 
 
 @contextmanager
@@ -122,6 +125,11 @@ def caption(figure: Figure, title: str, provenance: str, legend: Axes, columns: 
     which seeds.
     """
     handles, labels = legend.get_legend_handles_labels()
+    longest = max(map(len, labels), default=0) + KEY_LETTERS
+    fitting = max(1, int(figure.get_figwidth() * LEGEND_LETTERS_PER_IN / longest))
+    columns = min(columns, fitting)
+    more_rows = max(0, -(-len(labels) // columns) - 1)
+    figure.set_figheight(figure.get_figheight() + LEGEND_ROW_IN * more_rows)
     figure.legend(
         handles, labels, title=title, title_fontsize=10,
         loc="outside upper center", ncols=columns, frameon=False,

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairbench.config import ExperimentSpec
+from fairbench.config import ExperimentSpec, identity
 from fairbench.config.resolve import read_spec
 from fairbench.errors import DataError, UsageError
 from fairbench.files.toml_text import read_toml
@@ -59,9 +59,18 @@ def check_stored(folder: Path, specs: Mapping[str, ExperimentSpec]) -> None:
         ]
         if not (folder / name / SUMMARY).exists():
             found = ["no results are stored"]
+        elif not found and _identity_of(folder / name) not in (None, identity(spec)):
+            found = ["the experiment was edited after its results were stored"]
         if found:
             advice = f"to store the results: fairbench baseline update {folder}"
             raise DataError(f"{file}: {found[0]}; {advice}")
+
+
+def _identity_of(stored: Path) -> str | None:
+    """Return the identity of the experiment whose results are stored; None if unknown."""
+    manifest = stored / MANIFEST
+    found = read_json(manifest).get("spec_identity") if manifest.exists() else None
+    return None if found is None else str(found)
 
 
 def difference(

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import DataError, unknown_name
-from fairbench.results.chosen import CHOSEN, WHERE, SpecChanges, spec_changes, used_values
+from fairbench.results.chosen import (
+    CHOSEN,
+    SCHEDULER_PARTS,
+    WHERE,
+    SpecChanges,
+    spec_changes,
+    used_values,
+)
 from fairbench.results.comparison import ComparedRun, runs_below
 from fairbench.results.grid import Experiment, Label, key_of, labels
 from fairbench.results.store import Summary
@@ -63,7 +70,9 @@ def read_pairs(baseline: Path, current: Path, allowed: Collection[str] = ()) -> 
     """
     before, after = _points(baseline), _points(current)
     _require_known(allowed, [*before.values(), *after.values()])
-    causes = _pair_over_changes(before, after, set(allowed))
+    # The router and the local scheduler follow from the scheduler.
+    parts = SCHEDULER_PARTS if "scheduler" in allowed else ()
+    causes = _pair_over_changes(before, after, {*allowed, *parts})
     _refuse_unlike(before, after, current)
     _refuse_unlike(after, before, baseline)
     names = labels([point.runs[0].experiment for point in before.values()])

@@ -161,7 +161,8 @@ class Metric:
     the value of a run from its tables and facts, ``compute_clients`` those of all clients by index;
     those without are computed together, by ``metrics.summary``, by what runs on real servers add,
     or (``of_comparison``) from several runs. NaN is undefined. ``tail`` is the high percentile that
-    it is of: tables show one of them (``metrics.tail``); 0 of what is none.
+    it is of: tables show one of them (``metrics.tail``); 0 of what is none. ``verdict``
+    is whether a difference between schedulers is better or worse; else it is only more or less.
     """
 
     key: str
@@ -181,6 +182,7 @@ class Metric:
     shown: tuple[Shown, ...] = ()
     of_comparison: bool = False
     tail: int = 0
+    verdict: bool = True
     compute: Callable[[Tables, Facts], float] | None = None
     compute_clients: Callable[[Tables, Facts], Floats] | None = None
 

@@ -20,13 +20,20 @@ from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench.results.contrast import Contrast, MetricContrast, Side, seed_text
 from fairbench.results.paired import MOST_SEEDS, POWER, Decision, Difference
 
-STYLES = {Decision.BETTER: "green", Decision.WORSE: "red", Decision.CANNOT_TELL: "yellow"}
+STYLES: dict[str, str] = {
+    Decision.BETTER: "green",
+    Decision.WORSE: "red",
+    Decision.CANNOT_TELL: "yellow",
+}
 NAME_WIDTH = 12  # of a side at the head of its column
+REFERENCE = "jain_index_maxmin"  # of Jain's index, which no scheduler should exceed
 LEGEND = (
     "Differences are paired by seed, with 95% confidence intervals (Student's t); times "
     "are compared by their ratio (x). About 1 in 20 equal metrics is called better or "
     'worse by chance. "more seeds" estimates how many more seeds would decide with a '
-    f"probability of {POWER:.0%}."
+    f"probability of {POWER:.0%}. Jain's index and computed service are only called more or "
+    "less: Jain's index is best near that of a max-min allocation, and a scheduler with more "
+    "cache hits computes less."
 )
 
 
@@ -57,7 +64,8 @@ def shown_metrics(sides: Iterable[Side]) -> list[str]:
         *columns_of(Display.REPEATS, tail, ranks),
     ]
     columns = told(columns, {key for summary in summaries for key in summary})
-    return list(dict.fromkeys(one.key for one in columns if one.better is not Better.NEITHER))
+    judged = (one for one in columns if one.better is not Better.NEITHER or one.key == REFERENCE)
+    return list(dict.fromkeys(one.key for one in judged))
 
 
 def contrast_text(
@@ -152,9 +160,19 @@ def _row(row: MetricContrast, layout: Layout) -> Iterator[Text]:
     yield Text(_interval(row, form))
     if "of" not in layout.without:
         yield Text(UNDEFINED if row.ratio is None else f"{row.ratio - 1:+.1%}")
-    yield Text(row.decision, style=STYLES.get(row.decision, ""))
+    verdict = _verdict(row)
+    yield Text(verdict, style=STYLES.get(verdict, ""))
     if "more" not in layout.without:
         yield Text(_more(row))
+
+
+def _verdict(row: MetricContrast) -> str:
+    """Return the decision; more or less for a metric of which more is not always better."""
+    entry, decision = _entry(row.metric), row.decision
+    judged = entry.verdict and entry.better is not Better.NEITHER
+    if judged or decision not in (Decision.BETTER, Decision.WORSE):
+        return decision
+    return "more" if (decision is Decision.BETTER) is (entry.better is Better.MORE) else "less"
 
 
 def _interval(row: MetricContrast, form: Form) -> str:

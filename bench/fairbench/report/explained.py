@@ -17,6 +17,7 @@ from fairbench.metrics.shown_percentiles import (
 )
 from fairbench.report.client_table import is_weighted
 from fairbench.report.numbers import latency, more_than, number, percent, whole, written
+from fairbench.report.optional_lines import ALL_SERVED
 from fairbench.results.store import Summary
 
 EQUAL = 0.01  # difference of Jain's index up to which two allocations count as equally even
@@ -128,10 +129,17 @@ def _jain(summary: Summary) -> Iterator[str]:
 
 def _windows(summary: Summary) -> Iterator[str]:
     for row in summary.get("worst_windows", ())[:1]:
+        if row["share"] >= 1:
+            length = whole(row["end_s"] - row["start_s"])
+            yield (
+                f"In all windows of {length} s, {ALL_SERVED}. A client is judged only in windows "
+                "in which its requests waited for at least half of the time."
+            )
+            continue
         yield (
             f"From {whole(row['start_s'])} to {whole(row['end_s'])} s, {row['client']} received "
             f"{percent(row['share'])} of its max-min fair share of this time, the lowest share of "
-            "any client in a window of this length."
+            "any client that was held back in a window of this length."
         )
         if row["heavy_client"] not in (None, "", row["client"]):
             yield f"{row['heavy_client']} received most above its own share then."

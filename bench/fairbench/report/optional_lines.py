@@ -66,6 +66,7 @@ def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         yield "", f"on time by class: {', '.join(classes)}"
 
 
+ALL_SERVED = "every client that was held back received at least its max-min fair share"
 HEADLINE = "min_share_60s"
 NEAR_ALL = 0.9  # of a fair share: what looks fair
 LITTLE = 0.75  # of it in the worst window: then the whole run's share misleads
@@ -79,6 +80,9 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     """
     for row in summary.get("worst_windows", ())[:1]:
         length = f"worst {row['end_s'] - row['start_s']:.0f} s"
+        if row["share"] >= 1:
+            yield length, f"{ALL_SERVED}; shorter backlogs are not judged"
+            continue
         yield (
             length,
             f"{percent(row['share'])} of its max-min fair share: {row['client']}, from "

@@ -24,6 +24,7 @@ WORKLOAD = "workload."
 PROFILE = "timing profile"  # what ``gpu`` says beyond GPU and model
 OF_THE_WORKLOAD = ("clients", "duration_s", "warmup_s", "max_drain_s")  # given again outside it
 GIVEN_AGAIN = {*OF_THE_WORKLOAD, "client_weights", "settings"}
+SCHEDULER_PARTS = ("scheduler", "router", "local")
 SET_BY_FLAG = (".params.", ".misbehaving")  # values inside a workload that ``--set`` changes
 
 FORMER: Mapping[str, Collection[str]] = {
@@ -70,16 +71,24 @@ def spec_changes(
     sides = used_values(before), used_values(after)
     chosen = _chosen(before, chosen_before) | _chosen(after, chosen_after)
     found, replaced = SpecChanges([], []), any("request_rate" in side for side in sides)
+    apart = _parts(before) ^ _parts(after)
     for key in sorted(sides[0] | sides[1]):
         old, new = (side.get(key, DEFAULT) for side in sides)
         if old == new or (key.endswith(".rate") and replaced):
             continue
+        if DEFAULT in (old, new) and key.partition(".")[0] in apart:
+            continue  # a parameter of a scheduler that only one side has
         whole = key.startswith(WORKLOAD) and "workload" in chosen
         if _has_default(key) and key not in chosen and not whole:
             found.by_default.append(f"{_name(key, after)} {old} -> {new}")
         else:
             found.by_choice.append(f"{key} = {old} (not {new})")
     return found
+
+
+def _parts(experiment: Experiment) -> set[str]:
+    """Return the names of an experiment's scheduler, router and local scheduler."""
+    return {str(experiment.get(key)) for key in SCHEDULER_PARTS}
 
 
 def used_values(experiment: Experiment) -> dict[str, str]:

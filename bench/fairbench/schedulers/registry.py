@@ -16,7 +16,7 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench.named import imported
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.schedulers.params import PartParams, make_params, params_of
-from fairbench.schedulers.user_files import schedulers_in, user_files
+from fairbench.schedulers.user_files import VARIABLE, schedulers_in, user_files
 from fairbench.studies import PACKAGE as STUDIES
 from fairbench.studies import need_studies
 
@@ -143,9 +143,22 @@ def router_class(name: str) -> type[Router]:
     return found
 
 
+def unknown_scheduler(what: str, name: str, known: Mapping[str, str]) -> UsageError:
+    """Return the error for an unknown scheduler: with advice for a scheduler in a user's file.
+
+    Args:
+        what: Kind of the scheduler, as people call it.
+        name: Unknown name.
+        known: Known schedulers of this kind.
+    """
+    own = [path.name for path in user_files()]
+    read = f"{VARIABLE} has {', '.join(own)}" if own else f"name its file in {VARIABLE}"
+    return UsageError(f"{unknown_name(what, name, known)} If the scheduler is your own: {read}.")
+
+
 def _load(what: str, name: str, known: Mapping[str, str], base: type) -> Any:
     if name not in known:
-        raise unknown_name(what, name, known)
+        raise unknown_scheduler(what, name, known)
     if known[name].startswith(STUDIES):
         need_studies(f"{what} {name!r}")
     try:

@@ -12,11 +12,12 @@ from fairbench.files.times import is_blank, is_missing, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, Flags, Floats
 from fairbench.results.run_tables import MAX_COUNT, MAX_WORKER
 from fairbench.score.columns import Columns, is_missing_cell
-from fairbench.score.layout import FIRST, LAST
+from fairbench.score.layout import FIRST, LAST, PLAIN
 from fairbench.score.states import FAILED, UNSAID, is_error, states_of
 from fairbench.score.times import (
     MOST_S,
     Times,
+    check_decoding,
     check_moments,
     check_one_clock,
     numbers,
@@ -71,6 +72,10 @@ def arrays_of(
     start = _first_given([times.of(one) for one in columns.times(("start",))], length)
     check_one_clock(start, columns.columns["start"].values, where)
     first, last, gaps = _ends(columns, start, times, nothing, where)
+    if unit_s is None and columns.layout.name == PLAIN:
+        for column in columns.times(("latency",)):
+            if column.unit is None:
+                check_decoding(column, last - first, made["output_tokens"], where)
     last = np.where(ended_badly, np.nan, last)
     silent = _silent(states, last, made["output_tokens"], gaps)
     first, last = np.where(silent, np.nan, first), np.where(silent, np.nan, last)

@@ -25,6 +25,9 @@ APART = 100
 MOST_S = 1e12
 """Beyond that, 30,000 years, a time is a mistake, and its square no number."""
 
+SLOWEST_TOKEN_S = 2.0
+"""No server takes longer for a token: a longer time is in another unit than seconds."""
+
 NEVER = -1
 """A length of time that VTC-artifact writes for what never came, in any unit."""
 
@@ -85,10 +88,10 @@ class Times:
             return UNITS[self._guessed] / UNITS["s"]
         if not self._said and self._guessed != "s" and len(known):
             name = column.field
-            raise DataError(
-                f"{self._where}: {name} = {known[0]:g}: the unit is unknown, probably "
-                f"{self._guessed}; give it with --time-unit, or in the name of the "
-                f"column, such as {name}_{self._guessed}"
+            raise RecordError(
+                f"{self._where}: {name} = {known[0]:g}: the unit is unknown, s or "
+                f"{self._guessed} like its dates; give it in the name of the column, such as "
+                f"{name}_s or {name}_{self._guessed}, or with --time-unit of `score`"
             )
         return self._unit_s
 
@@ -102,6 +105,28 @@ class Times:
                 f"{column.field} = {shortened(repr(value))}: must be a number, or an ISO 8601 time"
             )
             raise problem(self._where, row, said) from None
+
+
+def check_decoding(length: Column, decoded_s: Floats, tokens: Floats, where: str) -> None:
+    """Raise RecordError if answers take so long a token that their unit must be another one.
+
+    Args:
+        length: A column of lengths of time without a unit.
+        decoded_s: Time from each request's first token to its last one, seconds.
+        tokens: Number of output tokens of each request.
+        where: Name of the file in messages.
+    """
+    known = np.isfinite(decoded_s) & (tokens > 1)
+    if not known.any():
+        return
+    token_s = float(np.median(decoded_s[known] / (tokens[known] - 1)))
+    if token_s > SLOWEST_TOKEN_S:
+        value = number_of(next(one for one in length.values if not is_missing(one)))
+        raise RecordError(
+            f"{where}: {length.name} = {value:g}: in seconds, a token would take {token_s:.3g} s "
+            f"(median), so the unit is probably ms; give it in the name of the column, such as "
+            f"{length.name}_ms or {length.name}_s, or with --time-unit of `score`"
+        )
 
 
 def check_one_clock(start: Floats, shown: Sequence[Any], where: str) -> None:
@@ -172,7 +197,11 @@ def numbers(values: Iterable[Any], field: str, where: str) -> Floats:
     return np.array(found, dtype=np.float64)
 
 
-def problem(where: str, row: int, what: str) -> DataError:
+class RecordError(DataError):
+    """A record with an impossible value, in a file whose columns are known."""
+
+
+def problem(where: str, row: int, what: str) -> RecordError:
     """Return the error message about a request; the first is row 0.
 
     Args:
@@ -180,7 +209,7 @@ def problem(where: str, row: int, what: str) -> DataError:
         row: Number of the request, from 0.
         what: Text of the message.
     """
-    return DataError(f"{where}: request {row + 1}: {what}")
+    return RecordError(f"{where}: request {row + 1}: {what}")
 
 
 def without(column: Column, rows: Sequence[bool]) -> Column:

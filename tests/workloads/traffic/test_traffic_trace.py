@@ -122,6 +122,6 @@ def test_a_trace_that_is_nowhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FAIRBENCH_DATA", raising=False)
     with pytest.raises(
-        DataError, match="is not found: name its folder in the environment variable FAIRBENCH_DATA"
+        DataError, match=": no such file, neither here nor in FAIRBENCH_DATA, which is not set"
     ):
         sent(traffic_kind("trace", {"file": "gone.jsonl"}), 0)

@@ -35,12 +35,7 @@ Cells = Sequence[SchedulerResults]
 
 def bars(cells: Cells) -> Figure:
     """Draw throughput, fairness and latency as bars with 95% intervals, a row for each place."""
-    tail = tail_key(cells)
-    metrics = {
-        SERVICE: ("service, 1,000 tok/s", 1e-3),
-        SHARE: ("min. fair share of best, %", 100.0),
-        tail: (f"well-behaved {CATALOGUE[tail].column.split()[0]}, s", 1.0),
-    }
+    metrics = bar_metrics(cells)
     places, styles = _by_place(cells), _styles(cells)
     longest = max(map(len, places.values()))
     height_in = len(places) * (0.9 + BAR_IN * longest)
@@ -48,7 +43,7 @@ def bars(cells: Cells) -> Figure:
     for row, (place, here) in zip(axes, places.items(), strict=True):
         for axis, (key, (label, unit)) in zip(row, metrics.items(), strict=True):
             for at, cell in enumerate(here):
-                found = _interval(cell, key, unit)
+                found = interval(cell, key, unit)
                 if found is not None:
                     value, low, high = found
                     axis.barh(at, value, color=styles[cell.scheduler].colour, height=0.7)
@@ -58,8 +53,18 @@ def bars(cells: Cells) -> Figure:
         row[0].set_yticks(range(len(here)), [styles[cell.scheduler].label for cell in here])
         row[0].set(ylim=(len(here) - 0.5, -0.5))
         row[0].set_title(place, loc="left", fontsize=9)
-    figure.supxlabel(_provenance(cells), fontsize=7)
+    figure.supxlabel(provenance_of(cells), fontsize=7)
     return figure
+
+
+def bar_metrics(cells: Cells) -> dict[str, tuple[str, float]]:
+    """Return the drawn metrics by key: label, and factor to the label's unit."""
+    tail = tail_key(cells)
+    return {
+        SERVICE: ("service, 1,000 tok/s", 1e-3),
+        SHARE: ("min. fair share of best, %", 100.0),
+        tail: (f"well-behaved {CATALOGUE[tail].column.split()[0]}, s", 1.0),
+    }
 
 
 def tradeoff(cells: Cells) -> Figure:
@@ -68,7 +73,7 @@ def tradeoff(cells: Cells) -> Figure:
 
     def one(axis: Axes, here: Cells, styles: Mapping[str, SeriesStyle]) -> None:
         for cell in here:
-            across, up = _interval(cell, SERVICE, 1e-3), _interval(cell, tail, 1.0)
+            across, up = interval(cell, SERVICE, 1e-3), interval(cell, tail, 1.0)
             if across is None or up is None:
                 continue
             style = styles[cell.scheduler]
@@ -110,9 +115,6 @@ def cdfs(cells: Cells) -> Figure:
     return _of_places(cells, "fraction of latencies, %", "Latencies, well-behaved", one)
 
 
-KINDS: Mapping[str, Callable[[Cells], Figure]] = {"bars": bars, "tradeoff": tradeoff, "cdf": cdfs}
-
-
 def tail_key(cells: Cells) -> str:
     """Return the metric of the highest latency percentile that all runs support."""
     return f"victim_p{shown_tail(run.summary for cell in cells for run in cell.runs)}_s"
@@ -139,7 +141,7 @@ def _of_places(
     for row in grid:
         row[0].set_ylabel(label)
     fullest = max(axes, key=lambda axis: len(axis.get_legend_handles_labels()[1]))
-    caption(figure, title, _provenance(cells), fullest)
+    caption(figure, title, provenance_of(cells), fullest)
     return figure
 
 
@@ -151,7 +153,7 @@ def _styles(cells: Cells) -> Mapping[str, SeriesStyle]:
     return styles_of(dict.fromkeys(cell.scheduler for cell in cells))
 
 
-def _interval(cell: SchedulerResults, key: str, unit: float) -> tuple[float, float, float] | None:
+def interval(cell: SchedulerResults, key: str, unit: float) -> tuple[float, float, float] | None:
     """Return mean and interval of a metric; for one seed or a bound, only the mean."""
     found: Any = cell.combined.get(key)
     if found is None:
@@ -161,7 +163,8 @@ def _interval(cell: SchedulerResults, key: str, unit: float) -> tuple[float, flo
     return found["mean"] * unit, low * unit, high * unit
 
 
-def _provenance(cells: Cells) -> str:
+def provenance_of(cells: Cells) -> str:
+    """Return whether the numbers are simulated, on what hardware, and over which seeds."""
     where = "; ".join(dict.fromkeys(basis(cell.combined) for cell in cells))
     seeds = sorted({seed for cell in cells for seed in cell.combined["seeds"]})
     return f"{where}; {seed_text(seeds)}" + (f": {METHOD}" if len(seeds) > 1 else "")

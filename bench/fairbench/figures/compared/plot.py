@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.figures.compared.draw import KINDS, distribution
+from fairbench.figures.compared.draw import bars, cdfs, distribution, tradeoff
+from fairbench.figures.compared.parameter import against_parameter, swept
 from fairbench.figures.style import check_drawable, paper_style, save
 from fairbench.metrics.metric import Column
 from fairbench.report.comparison_table import (
+    DEMAND_LIMITED,
     bounded,
     comparison_columns,
     ends_of,
@@ -25,6 +27,14 @@ from fairbench.results.intervals import combine
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+KINDS: Mapping[str, Callable[[Sequence[SchedulerResults]], Figure]] = {
+    "bars": bars,
+    "tradeoff": tradeoff,
+    "cdf": cdfs,
+    "parameter": against_parameter,
+}
 
 
 def read_own(folder: Path) -> list[SchedulerResults]:
@@ -55,6 +65,8 @@ def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
         raise unknown_name("kind of picture", kind, KINDS)
     if kind == "cdf" and not _have_latencies(cells):
         raise UsageError("kind 'cdf': needs result_dir, because latencies are read from saved runs")
+    if kind == "parameter" and not swept(cells):
+        raise UsageError("kind 'parameter': needs a sweep over one parameter of a scheduler")
     check_drawable()
     with paper_style():
         return KINDS[kind](cells)
@@ -75,6 +87,8 @@ def write_pictures(
     written: list[Path] = []
     for kind, draw in KINDS.items():
         if kind == "cdf" and not _have_latencies(cells):
+            continue
+        if kind == "parameter" and not swept(cells):
             continue
         paths = [output / f"{name}-{kind}.{suffix}" for suffix in formats]
         with paper_style():
@@ -114,12 +128,17 @@ def latex_table(cells: list[SchedulerResults]) -> str:
         r"\toprule",
         rf"{head} \\",
     ]
-    for place, here in groupby(cells, lambda cell: cell.place):
-        lines += [r"\midrule", rf"\multicolumn{{{len(columns) + 1}}}{{l}}{{{escaped(place)}}} \\"]
+    for place, rows in groupby(cells, lambda cell: cell.place):
+        here = list(rows)
+        limited = r" $\sim$" if any(cell.demand_limited for cell in here) else ""
+        named = f"{escaped(place)}{limited}"
+        lines += [r"\midrule", rf"\multicolumn{{{len(columns) + 1}}}{{l}}{{{named}}} \\"]
         for cell in here:
             texts = [escaped(cell.scheduler), *(_cell(cell, one) for one in columns)]
             lines.append(rf"{' & '.join(texts)} \\")
     lines += [r"\bottomrule", r"\end{tabular}"]
+    if any(cell.demand_limited for cell in cells):
+        lines.append(f"% sim: {DEMAND_LIMITED.removeprefix('~ ')}")
     if of_several_seeds(cells):
         lines.append("% brackets: 95% intervals of the means")
     return "\n".join(lines) + "\n"

@@ -45,7 +45,7 @@ SERVICE = (
             Shown(Display.LIVE, 5))),
     Metric("actual_service_tok_s", "computed service", column="computed\ntok/s", unit="tok/s",
         better=MORE, of=BOTH, undefined=EMPTY_WINDOW, needs=frozenset({Needs.CACHED}),
-        presence=ALWAYS,
+        presence=ALWAYS, verdict=False,
         shown=(Shown(Display.CLIENTS, 3, dropped=1), Shown(Display.REPEATS, 2),
             Shown(Display.REPEATED_CLIENTS, 2))),
     Metric("useful_service_tok_s", "useful service", column="useful\ntok/s", unit="tok/s",
@@ -76,13 +76,14 @@ SERVICE = (
 
 
 FAIRNESS = (
-    Metric("jain_index", "Jain index", better=MORE, form=Form.INDEX, most=1.0,
+    Metric("jain_index", "Jain index", better=MORE, form=Form.INDEX, most=1.0, verdict=False,
         undefined=NO_SERVICE, presence=ALWAYS,
         shown=(Shown(Display.REPEATS, 5), Shown(Display.LIVE, 6))),
     Metric("jain_index_actual", "Jain index, computed service", column="Jain,\ncomputed",
-        better=MORE, form=Form.INDEX, most=1.0, undefined=NO_SERVICE,
+        better=MORE, form=Form.INDEX, most=1.0, undefined=NO_SERVICE, verdict=False,
         needs=frozenset({Needs.CACHED}), presence=ALWAYS,
-        shown=(Shown(Display.HEADLINES, 3, heading="Jain index", note="of computed service"),
+        shown=(Shown(Display.HEADLINES, 3, heading="Jain index",
+                note="of computed service; the best for this demand may be below 1"),
             Shown(Display.COMPARISON, 5, dropped=2), Shown(Display.REPEATS, 6),
             Shown(Display.SEEDS, 3), Shown(Display.LIVE, 7))),
     Metric("jain_index_maxmin", "Jain index of a max-min allocation", form=Form.INDEX, most=1.0,

@@ -75,6 +75,8 @@ class Columns:
             read = tokens_of(text)
         written = token_count(cells["output_tokens"], columns["output_tokens"], where, MAX_OUTPUT)
         if not read or not written:
+            if "time" in columns and given(cells["time"]) is not None:
+                time_ns(cells["time"], "s", columns["time"], where)  # a failed request has a time
             return None
         client = client_name(cells.get("client"), where)
         session = name_of(cells.get("session"), "session", where)
@@ -209,9 +211,9 @@ class Columns:
             unit = column.unit or self._unit_of(columns["time"])
             if field == "latency" and not column.unit and self._guessed not in (None, "s"):
                 raise DataError(
-                    f"{where}: {shown(column, value)}: the unit is unknown, probably "
-                    f"{self._guessed}; give it with --map "
-                    f"latency_{self._guessed}={column.name}"
+                    f"{where}: {shown(column, value)}: the unit is unknown, s or "
+                    f"{self._guessed} like its dates; give it with --map "
+                    f"latency_s={column.name} or latency_{self._guessed}={column.name}"
                 )
             end_ns = time_ns(value, unit, column, where)
             end_ns += at_ns if field == "latency" else 0

@@ -16,15 +16,14 @@ FOLDERS = "FAIRBENCH_DATA"
 
 def find(name: str) -> Path:
     """Return the file with this name, here or in a folder of ``FAIRBENCH_DATA``."""
-    folders = os.environ.get(FOLDERS, "").split(os.pathsep)
-    for folder in ("", *filter(None, folders)):
+    folders = [text for text in os.environ.get(FOLDERS, "").split(os.pathsep) if text]
+    for folder in ("", *folders):
         if "\0" not in name and (path := Path(folder) / name).is_file():
             return path
     if "\0" not in name and Path(name).exists():
         raise DataError(f"trace {name}: is not a file")
-    raise DataError(
-        f"trace {name} is not found: name its folder in the environment variable {FOLDERS}"
-    )
+    where = f"the folders of {FOLDERS}" if folders else f"{FOLDERS}, which is not set"
+    raise DataError(f"trace {name}: no such file, neither here nor in {where}")
 
 
 def records_of(path: Path) -> Iterator[Place]:
