@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Sequence
 
+from fairbench.gate.changes import of_the_cluster
 from fairbench.gate.judge import Verdict
 from fairbench.gate.outcome import Outcome, Row, counted
 from fairbench.report.pages.markdown import escaped, table
@@ -68,8 +69,11 @@ def _details(outcome: Outcome, points: Iterable[Sequence[Row]]) -> Iterator[str]
         )
         yield _folded(f"{counted(len(group), 'check')}: {group[0].point}", CHECKS, cells)
     for point, found in outcome.changes.items():
-        changes = ((one.metric, one.before.text, one.after.text, one.difference) for one in found)
-        yield _folded(f"{counted(len(found), 'value')} changed: {point}", CHANGES, changes)
+        shown = of_the_cluster(found)
+        changes = ((one.metric, *one.texts, one.difference) for one in shown)
+        rest = f", {len(found) - len(shown)} of single clients" if len(shown) < len(found) else ""
+        title = f"{counted(len(found), 'value')} changed{rest}: {point}"
+        yield _folded(title, CHANGES, changes)
 
 
 def _folded(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

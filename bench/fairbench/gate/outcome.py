@@ -8,7 +8,7 @@ from fractions import Fraction
 from statistics import mean
 
 from fairbench.errors import UsageError
-from fairbench.gate.changes import Change, changes, relative_difference
+from fairbench.gate.changes import Change, changes, relative_difference, short_texts
 from fairbench.gate.clause import Clause, parse_clause
 from fairbench.gate.judge import Verdict, judge_exact, judge_paired, judge_repeated
 from fairbench.gate.points import PairedPoint, over_seeds
@@ -17,7 +17,7 @@ from fairbench.results.paired import mean_value
 from fairbench.results.store import Summary
 from fairbench.results.values import ABSENT, Value, values_of
 
-NO_CHANGE = "no difference"  # what is asked of simulated runs if there are no clauses
+NO_CHANGE = "no value may change"  # what is asked of simulated runs if there are no clauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def _row(clause: Clause, pair: PairedPoint, alpha: float) -> Row:
     after = [values_of(summary).get(clause.metric, ABSENT) for summary in pair.after]
     if pair.simulated:
         verdict, reason = judge_exact(clause, before[0], after[0])
-        texts = before[0].text, after[0].text
+        texts = short_texts(before[0], after[0])
     else:
         seeds = _seeds(pair.before), _seeds(pair.after)
         if len(set(seeds[0]) & set(seeds[1])) > 1:

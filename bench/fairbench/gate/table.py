@@ -9,10 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.gate.changes import Change
+from fairbench.gate.changes import Change, of_the_cluster
 from fairbench.gate.judge import Verdict
 from fairbench.gate.outcome import Outcome, counted
-from fairbench.metrics.catalogue import CLIENTS
 from fairbench.report.table import MAX_WIDTH, printed
 
 STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.CANNOT_TELL: "yellow"}
@@ -46,15 +45,14 @@ def _verdicts(outcome: Outcome) -> Table:
 
 
 def changes_table(found: Sequence[Change]) -> RenderableType:
-    """Return a table of the changes at one point, with every digit.
+    """Return a table of the changes at one point.
 
     If cluster-wide metrics changed, changes of single clients are only counted.
     """
-    of_cluster = [change for change in found if not change.metric.startswith(CLIENTS)]
-    shown = of_cluster or found
+    shown = of_the_cluster(found)
     table = _table("", *HEADINGS)
     for change in shown:
-        texts = (change.metric, change.before.text, change.after.text, change.difference)
+        texts = (change.metric, *change.texts, change.difference)
         table.add_row(*map(Text, texts))
     if rest := len(found) - len(shown):
         return Group(table, Text(f"and {counted(rest, 'value')} of single clients"))
