@@ -141,7 +141,7 @@ def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
     n, end_s = summary.get("victim_n"), summary.get("window_end_s")
     if not n or is_carried(n, P99) or not end_s or not summary.get("simulated"):
         return
-    if summary.get("trace") or chosen_percentiles(summary):
+    if summary.get("trace") or chosen_percentiles(summary) or summary.get("complete") is False:
         return
     times = 1.1 * ENOUGH[P99] / n
     longer_s = ceil(end_s * times / 100) * 100
