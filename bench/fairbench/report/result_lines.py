@@ -123,8 +123,7 @@ def _victims(summary: Summary) -> str:
     keys = {rank: f"victim_p{rank}_s" for rank in ranks}
     parts = [
         f"P{rank} {latency(summary, key, censored)}"
-        + (" s" if summary[key] is not None else "")
-        + (FEW if n is not None and rank in TAILS and not is_carried(n, rank) else "")
+        + ("" if summary[key] is None else f" s{_few(n, rank)}")
         for rank, key in keys.items()
         if key in summary
     ]
@@ -134,6 +133,10 @@ def _victims(summary: Summary) -> str:
     few = [rank for rank in keys if rank in TAILS and not is_carried(n, rank)]
     needed = " and ".join(f"about {ENOUGH[rank]} for a P{rank}" for rank in few)
     return f"{text} (n = {n:,}{f'; {FEW} needs {needed}' if few else ''})"
+
+
+def _few(n: int | None, rank: int) -> str:
+    return FEW if n is not None and rank in TAILS and not is_carried(n, rank) else ""
 
 
 def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
