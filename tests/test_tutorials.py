@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,8 +31,8 @@ def test_a_tutorial_runs_as_printed(page, tmp_path):
 
 @pytest.mark.slow
 def test_the_jobs_of_the_readme_run_as_printed(tmp_path):
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "baseline").symlink_to(ROOT / "results" / "baseline")
+    one = Path("results", "baseline", "fcfs-chat")  # of all baselines, which take a minute
+    shutil.copytree(ROOT / one, tmp_path / one)
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     jobs = text.partition("## Three jobs")[2].partition("\n## ")[0]
     assert len(BLOCK.findall(jobs)) == 3

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fairbench.capacity.table import remarks_of
+from fairbench.capacity.table import margin_text, remarks_of
 
 TTFT, SHARE = "ttft_p99<2s", "min_share>80%"
 
@@ -89,3 +89,11 @@ def test_a_load_is_named_where_there_are_several():
         "no other choice is cheaper than vtc on a100 at 1 times the load",
         "cheaper than vtc on a100 at 2 times the load: fcfs on 2 x a100",
     ]
+
+
+@pytest.mark.parametrize(
+    ("margin", "text"),
+    [(0.06, "+6%"), (-0.55, "-55%"), (-1.0, "-100%"), (-84.74, "85.7x the limit")],
+)
+def test_a_margin_far_beyond_the_limit_is_a_multiple_of_the_limit(margin, text):
+    assert margin_text(margin) == text

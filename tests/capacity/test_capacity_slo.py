@@ -41,6 +41,9 @@ def test_a_target_is_a_metric_and_a_limit_in_its_unit(text, metric, below, limit
         ("ttft_p99>2s", "less p99_ttft_ms is better, so the target must be written with <"),
         ("min_share<80%", "more min_share is better, so the target must be written with >"),
         ("min_shares>80%", "Did you mean 'min_share'?"),
+        ("victim_ttft_p95x<2s", "Did you mean 'victim_"),
+        ("ttft_p96_ms<2s", "Did you mean 'ttft_p9"),
+        ("ttft_p99<-2s", "--slo ttft_p99<-2s: a limit must be at least 0"),
         ("num_requests<3", "unknown metric in --slo 'num_requests'"),
         ("min_entitlement_best_ratio>0.5", "unknown metric"),  # of what others did there
         ("p99_s<3", "unknown metric in --slo 'p99_s'"),

@@ -177,6 +177,7 @@ def test_interrupted_it_says_how_to_go_on(tmp_path):
     with pytest.raises(Interrupted, match="0 of 2 points are finished") as raised:
         carry_out(plan, tmp_path, RunContext(interrupted))
     assert raised.value.exit_code == 130
+    assert "Continue with: fairbench compare --resume " in str(raised.value)
 
 
 def test_a_trace_is_compared_on_the_engine_that_is_named(tmp_path, in_this_process):

@@ -54,7 +54,7 @@ def test_a_column_that_nothing_has_is_one_line(tmp_path, refused):
     path = tmp_path / "log.csv"
     path.write_text("t,isl,osl,tenant_name\n1,1,1,a\n2,1,1,b\n", encoding="utf-8")
     line = refused("run", "--trace", path, "--clients-from", "tenant_nam")
-    assert "line 3: unknown column 'tenant_nam'" in line
+    assert "log.csv: unknown column 'tenant_nam'" in line
     assert "Did you mean 'tenant_name'?" in line
     assert "unknown column 'when'" in refused("run", "--trace", path, "--map", "time=when")
     assert "must be above 0" in refused("run", "--trace", path, "--time-scale", "0")

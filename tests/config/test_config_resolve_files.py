@@ -32,6 +32,7 @@ def test_a_file_says_what_flags_say(tmp_path):
             "dp = 1\nshceduler = 'vtc'",
             r"experiment\.toml: unknown key 'shceduler'.*mean 'scheduler'",
         ),
+        ('{"scheduler": "vtc"}', r"experiment\.toml: is JSON, and must be TOML: lines KEY = VALUE"),
         ("dp = ", r"experiment\.toml: line 1: "),
         ("settings = 3", r"experiment\.toml: settings: must be a table"),
     ],

@@ -130,7 +130,7 @@ BAD_ROWS = {
         (["NEGATIVE"], "request 2: ttft = -0.2: must be at least 0"),
         (["ENDLESS"], "request 2: its end is before its first token"),
         (["NOBODY"], "request 2: client is missing"),
-        (["IN_MS"], "latency = 900: in seconds, a token would take 80 s (median)"),
+        (["IN_MS"], "latency = 900: in seconds, even fast answers would take 80 s per"),
         (["LOG", "--report", "page.pdf"], "must end in .html or .md"),
         (["none.csv", "--report", "no/x.md"], "--report no/x.md: cannot be written: No such file"),
         (["none.csv", "--report", "dir.md"], "--report dir.md: cannot be written: Is a directory"),

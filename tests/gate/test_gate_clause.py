@@ -49,6 +49,12 @@ def test_a_sign_that_would_allow_a_gain_is_refused(text):
         parse_clause(text, KNOWN)
 
 
+def test_a_loss_that_no_run_can_have_is_refused():
+    with pytest.raises(UsageError, match="can never fail, because jain_index cannot fall by more"):
+        parse_clause("jain_index:-150%", KNOWN)
+    assert parse_clause("jain_index:-99%", KNOWN).loss < 1
+
+
 def test_an_unknown_metric_gets_the_nearest_name():
     with pytest.raises(UsageError, match=r"unknown metric 'jain_indx'.*Did you mean 'jain_index'"):
         parse_clause("jain_indx:-1", KNOWN)

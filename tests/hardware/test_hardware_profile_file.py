@@ -46,7 +46,7 @@ def test_a_file_is_a_gpu(file):
 
 def test_a_changed_file_is_noticed(file):
     gpu = resolve({"gpu": "mine.toml"}).gpu
-    file.write_text(file.read_text().replace("c_w = 10.62", "c_w = 20.62"))
+    file.write_text(file.read_text().replace("c_w = 10.65", "c_w = 20.62"))
     with pytest.raises(
         UsageError, match=r"gpu mine.toml: the file has changed since .* --gpu mine.toml"
     ):
@@ -68,19 +68,19 @@ def test_another_model_than_the_files_is_refused(file):
     ("old", "new", "message"),
     [
         ('grade = "', 'grad = "', "unknown key 'grad': .* Did you mean 'grade'"),
-        ("c_w = 10.62", "", "coefficients_ms.c_w: missing"),
+        ("c_w = 10.65", "", "coefficients_ms.c_w: missing"),
         (
-            "c_w = 10.62",
+            "c_w = 10.65",
             "c_w = -1.0",
             r"coefficients_ms\.c_w = -1\.0: must be a number of at least 0",
         ),
-        ("c_w = 10.62", 'c_w = "a"', r"coefficients_ms.c_w = 'a': must be a number"),
+        ("c_w = 10.65", 'c_w = "a"', r"coefficients_ms.c_w = 'a': must be a number"),
         (
-            "c_w = 10.62",
+            "c_w = 10.65",
             "c_w = 1.0\nc_e = 1.0",
             r"coefficients_ms\.q_e must be at most 1, and needs",
         ),
-        ("c_w = 10.62", "c_w = 1.0\nc_x = 1.0", r"unknown key 'coefficients_ms.c_x'"),
+        ("c_w = 10.65", "c_w = 1.0\nc_x = 1.0", r"unknown key 'coefficients_ms.c_x'"),
         ("p = 1.7927", "p = 0.5", r"coefficients_ms.p = 0.5: must be at least 1"),
         ("/tp1/", "/two/", r"profile = .*: must be GPU/MODEL/tpN/SOURCE"),
         ("weights_gib = 27.5", "", "pool.weights_gib: missing"),

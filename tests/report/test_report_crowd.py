@@ -22,6 +22,7 @@ from fairbench.report.crowd import (
 from fairbench.report.interval_lines import repeat_lines
 from fairbench.report.pages.run_figures import _lorenz, _ratios
 from fairbench.report.pages.run_page import client_grid
+from fairbench.report.result_lines import notes_of
 from fairbench.report.run_table import summary_text
 from fairbench.results.intervals import combine
 
@@ -96,7 +97,7 @@ def test_the_table_of_a_crowd_is_no_longer_than_a_page(count, tmp_path):
     rows = [line for line in text.splitlines() if line.startswith("client-")]
     assert len(rows) == 10
     assert len(text.splitlines()) < 60
-    assert f"clients     {count:,}, of whom 10 misbehave" in text
+    assert f"clients     {count:,}, 10 of them heavy" in text
     assert "Gini index" in text
     assert max(map(len, text.splitlines())) <= 100
 
@@ -110,8 +111,9 @@ def test_lines_say_who_had_what():
     lines = dict(crowd_lines(crowd(100)))
     total = 99 * 100 / 2
     half = 49 * 50 / 2
-    assert f"/ {half / total:.1%} /" in lines["smallest"]
-    assert lines["clients"] == "100, of whom 10 misbehave"
+    assert f"/ {100 * half / total:.1f} /" in lines["smallest"]
+    assert lines["largest"] == f"client-99 had {99 / total:.1%} of the service"
+    assert lines["clients"] == "100, 10 of them heavy"
 
 
 def test_of_several_runs_the_worst_by_the_mean_are_shown():
@@ -128,6 +130,13 @@ def test_of_several_runs_the_worst_by_the_mean_are_shown():
     assert "  clients: the 10 of 40 clients that are worst off" in lines
     few = combine([run | {"clients": run["clients"][:5]} for run in runs])
     assert shown_clients(few) == (few["clients"], "")
+
+
+def test_notes_that_differ_only_in_numbers_are_one_line():
+    reasons = {f"clients.client-{n}.p99_s": f"the {n} refused of {n + 30}" for n in range(1, 15)}
+    summary = crowd(40) | {"notes": reasons, "service_gap_bound": 1}
+    lines = list(notes_of(summary))
+    assert lines == [("notes", "p99_s of 14 clients: the 1 refused of 31, for example")]
 
 
 def test_notes_of_many_clients_are_told_once():

@@ -309,6 +309,7 @@ def test_a_percentile_of_too_few_latencies_is_marked(n, shown):
 def test_a_run_too_short_for_a_p99_says_how_long_would_do():
     # 1.1 x 300 / 120 times the 300 s at whose end the window ends.
     assert "for a reliable P99: --duration 900, 3 times as long" in text(SUMMARY)
+    assert "for a reliable P99" not in text(SUMMARY | {"complete": False})
     assert "for a P99:" not in text(SUMMARY | {"victim_n": 300})
     assert "for a P99:" not in text(SUMMARY | {"trace": "t.csv"})
 

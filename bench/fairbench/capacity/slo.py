@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import NamedTuple
 
-from fairbench.errors import UsageError, unknown_name
+from fairbench.errors import UsageError
 from fairbench.metrics.catalogue import (
-    ALIASES,
     CATALOGUE,
     CLIENTS,
     SHORT,
@@ -22,10 +22,12 @@ SHAPE = re.compile(
     r"(?P<metric>[^<>=\s]+)\s*(?P<sign>[<>]=?)\s*(?P<limit>[0-9]{1,15}(\.[0-9]{1,15})?)\s*"
     r"(?P<unit>%|ms|s)?"
 )
+NEGATIVE = re.compile(r"[<>]=?\s*-\s*[0-9]")
 WRITE = "write METRIC<LIMIT or METRIC>LIMIT, such as ttft_p99<2s or min_share>80%"
 LATENCY = re.compile(r"(ttft|tpot|e2el)_(p[1-9][0-9]?|mean|median)")
 SHARING = re.compile(r"sharing_(p50|p95|p99)")
 RANKED = re.compile(r"(?:victim_)?p([1-9][0-9]?)_\w+")
+MOST_NAMED = 5  # names in the message for an unknown metric
 USUAL_RANKS = (50, 99)  # that every summary has
 # How much one of the unit is in that of a metric.
 UNITS = {("ms", "s"): 1000.0, ("ms", "ms"): 1.0, ("s", "s"): 1.0, ("s", "ms"): 0.001}
@@ -92,12 +94,14 @@ def parse_slo(text: str) -> Slo:
     """
     match = SHAPE.fullmatch(text.strip())
     if match is None:
+        if NEGATIVE.search(text):
+            raise UsageError(f"--slo {text}: a limit must be at least 0")
         raise UsageError(f"--slo {text}: {WRITE}")
     key = metric_key(match["metric"])
     entry = metric_of(key)
     of_client = key.startswith(CLIENTS)
     if entry is None or not _is_of_a_run(entry) or (entry.of is Of.CLIENT and not of_client):
-        raise unknown_name("metric in --slo", match["metric"], _choices())
+        raise _unknown_metric(match["metric"])
     below = match["sign"].startswith("<")
     if below != (entry.better is Better.LESS):
         better, sign = entry.better.name.lower(), "<" if entry.better is Better.LESS else ">"
@@ -151,6 +155,15 @@ def _is_of_a_run(entry: Metric) -> bool:
     return entry.better is not Better.NEITHER and not beside_others
 
 
-def _choices() -> list[str]:
+def _unknown_metric(name: str) -> UsageError:
+    """Return the error for an unknown metric, with the names nearest to it."""
     known = [key for key, one in CATALOGUE.items() if _is_of_a_run(one) and one.of is not Of.CLIENT]
-    return [*ALIASES, "ttft_p99", "tpot_p99", "e2el_p99", "sharing_p99", *known]
+    latencies = [f"{one}_p{rank}" for one in ("ttft", "tpot", "e2el") for rank in (50, 95, 99)]
+    choices = [*SHORT.values(), "on_time", *latencies, "sharing_p99", *known]
+    near = get_close_matches(name, choices, n=MOST_NAMED, cutoff=0.5)
+    hint = f". Did you mean {near[0]!r}?" if near else ""
+    named = ", ".join(near or latencies[:MOST_NAMED])
+    return UsageError(
+        f"unknown metric in --slo {name!r}{hint or '.'} Choose a metric of a run, such as "
+        f"{named}; docs/reference/metrics.md lists all {len(choices)}"
+    )

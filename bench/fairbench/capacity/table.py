@@ -87,7 +87,7 @@ def _choices(answer: Row) -> Table:
         lead += [row["scheduler"], row["timing_profile"].split("/")[0]]
         cost = [Text("-" if row["cost"] is None else f"{row['cost']:,.2f}")] if priced else []
         none = row["replicas"] is None
-        dp = Text(f"none to {answer['high']}", style=MISSED) if none else Text(f"{row['replicas']}")
+        dp = Text(f"> {answer['high']}", style=MISSED) if none else Text(f"{row['replicas']}")
         table.add_row(*lead, dp, *cost, *_judged(row["targets"], count))
         if not none and row["less"] is not None:
             blank = [""] * len(lead)
@@ -108,11 +108,16 @@ def _cell(target: Row) -> Text:
     if target["mean"] is None:
         return text
     if target["margin"] is not None:
-        text.append(f" ({target['margin']:+.0%})")
+        text.append(f" ({margin_text(target['margin'])})")
     if target["low"] is not None:
         write = _writer(target)
         text.append(f"\n{write(target['low'])}-{write(target['high'])}", style="dim")
     return text
+
+
+def margin_text(margin: float) -> str:
+    """Return a margin in % of the limit; a latency above twice its limit as a multiple."""
+    return f"{margin:+.0%}" if margin >= -1 else f"{1 - margin:.3g}x the limit"
 
 
 def target_text(target: Row) -> str:

@@ -43,7 +43,7 @@ def carry_out(plan: Plan, parent: Path, context: RunContext) -> Compared:
         specs = points(sweep)
         options = options_of_points(specs, LiveFlags())
         store = SweepStore.create(parent, sweep, specs)
-        outcome = run_sweep(store, specs, options, context)
+        outcome = run_sweep(store, specs, options, context, "compare")
         ran = _by_key(outcome)
     sides = [_side(one, ran, outcome) for one in plan.members]
     return Compared([called(sides)], outcome)
@@ -66,7 +66,7 @@ def go_on(folder: Path, num_runs: int | None, context: RunContext) -> Compared:
         store.extend(sweep, points(sweep))
     specs = points(sweep, file=str(store.file))
     options = options_of_points(specs, LiveFlags())
-    outcome = run_sweep(store, specs, options, context)
+    outcome = run_sweep(store, specs, options, context, "compare")
     outcome_sides = list(_by_key(outcome).values())
     if not outcome_sides:
         outcome.require_whole()

@@ -51,6 +51,7 @@ def run_sweep(
     specs: Sequence[ExperimentSpec],
     options: LiveOptions | None,
     context: RunContext,
+    command: str = "sweep",
 ) -> SweepOutcome:
     """Run the unfinished points, compare all points, and store the comparison.
 
@@ -62,6 +63,7 @@ def run_sweep(
         specs: Experiments of all points.
         options: Options of live runs, or None if all points are simulated.
         context: Interruption flag, progress receiver and executor of the tasks.
+        command: Command that continues the sweep with its flag ``--resume``.
     """
     with run_folder(store.path, "alone"):  # two at once would do the same work
         store.discard_partial()
@@ -74,7 +76,7 @@ def run_sweep(
         if context.interrupted():
             raise context.interrupted.ended(
                 f"interrupted; {len(store.finished())} of {len(specs)} points are "
-                f"finished. Continue with: fairbench sweep --resume {store.path}"
+                f"finished. Continue with: fairbench {command} --resume {store.path}"
             )
         cells = compare_sweep(store.path)
         comparison = _comparison(store, cells, failures)

@@ -66,6 +66,8 @@ def read_toml(file: Traversable, shown: str, *, secret: bool = False) -> dict[st
     except RecursionError:
         raise DataError(f"{shown}: {TOO_DEEP}") from None
     except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits
+        if text.lstrip().startswith("{"):
+            raise DataError(f"{shown}: is JSON, and must be TOML: lines KEY = VALUE") from None
         raise DataError(f"{shown}: {_place(str(error), text, secret=secret)}") from None
     except MemoryError:
         raise DataError(f"{shown}: not enough memory to read it") from None

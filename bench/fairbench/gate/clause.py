@@ -14,6 +14,9 @@ from fairbench.results.values import more_is_better
 SHAPE = re.compile(r"(?P<metric>.+):(?P<sign>[+-]?)(?P<amount>\d{1,15}(\.\d{1,15})?)(?P<unit>%?)")
 
 
+MOST_PERCENT = 100  # by which a number that is never negative can fall
+
+
 class Clause(NamedTuple):
     """A limit: ``metric`` may get worse by at most ``loss``.
 
@@ -57,6 +60,11 @@ def parse_clause(text: str, known: Collection[str]) -> Clause:
         raise UsageError(
             f"--fail-if {text!r}: a {'lower' if more else 'higher'} {short} is worse, so the "
             f"allowed loss must be written {short}:{worse}{amount}{unit}"
+        )
+    if more and unit and loss >= MOST_PERCENT:
+        raise UsageError(
+            f"--fail-if {text!r}: can never fail, because {short} cannot fall by more than 100%; "
+            "give a smaller loss"
         )
     return Clause(
         f"{short}:{sign}{amount}{unit}", metric, more, loss / (100 if unit else 1), bool(unit)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from xml.etree import ElementTree as ET
 
@@ -13,9 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fairbench.gate.changes import Change, of_the_cluster
 from fairbench.gate.judge import Verdict
-from fairbench.gate.outcome import Change, Outcome, Row, counted
-from fairbench.metrics.catalogue import CLIENTS
+from fairbench.gate.outcome import Outcome, Row, counted
 from fairbench.report.pages.markdown import escaped, table
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 
@@ -50,15 +48,14 @@ def _verdicts(outcome: Outcome) -> Table:
 
 
 def changes_table(found: Sequence[Change]) -> RenderableType:
-    """Return a table of the changes at one point, with every digit.
+    """Return a table of the changes at one point.
 
     If cluster-wide metrics changed, changes of single clients are only counted.
     """
-    of_cluster = [change for change in found if not change.metric.startswith(CLIENTS)]
-    shown = of_cluster or found
+    shown = of_the_cluster(found)
     table = plain_table("", *HEADINGS, gap=1)
     for change in shown:
-        texts = (change.metric, change.before.text, change.after.text, change.difference)
+        texts = (change.metric, *change.texts, change.difference)
         table.add_row(*map(Text, texts))
     if rest := len(found) - len(shown):
         return Group(table, Text(f"and {counted(rest, 'value')} of single clients"))
@@ -68,7 +65,6 @@ def changes_table(found: Sequence[Change]) -> RenderableType:
 MARKS = {Verdict.PASS: "✅ pass", Verdict.FAIL: "❌ fail", Verdict.CANNOT_TELL: "❔ cannot tell"}
 WORST_FIRST = (Verdict.FAIL, Verdict.CANNOT_TELL, Verdict.PASS)
 MOST_CHARACTERS = 60_000  # of the whole text: GitHub cuts a comment off above 65,536
-LEAST_WHOLE = 100.0  # from which on a number has no fraction
 CHECKS = ("", "check", "baseline", "current", "change", "why")
 CHANGES = ("metric", "baseline", "current", "change")
 
@@ -112,9 +108,7 @@ def _line(group: Sequence[Row]) -> tuple[str, str, str, str]:
     """Return the verdict of a point, its name, passed checks, and the worst check."""
     worst = group[0]
     passed = sum(row.verdict is Verdict.PASS for row in group)
-    before, after = _short(worst.before, worst.after)
-    wording = replace(worst, before=before, after=after).wording()
-    said = "" if worst.verdict is Verdict.PASS else f"{worst.clause}: {wording}"
+    said = "" if worst.verdict is Verdict.PASS else f"{worst.clause}: {worst.wording()}"
     return MARKS[worst.verdict], worst.point, f"{passed} of {len(group)} passed", said
 
 
@@ -122,33 +116,16 @@ def _details(outcome: Outcome, points: Iterable[Sequence[Row]]) -> Iterator[str]
     """Yield folded tables: the checks of each point, then the changes at points."""
     for group in points:
         cells = (
-            (
-                *(MARKS[row.verdict], row.clause),
-                *_short(row.before, row.after),
-                *(row.change, row.reason),
-            )
+            (MARKS[row.verdict], row.clause, row.before, row.after, row.change, row.reason)
             for row in group
         )
         yield _folded(f"{counted(len(group), 'check')}: {group[0].point}", CHECKS, cells)
     for point, found in outcome.changes.items():
-        changes = (
-            (one.metric, *_short(one.before.text, one.after.text), one.difference) for one in found
-        )
-        yield _folded(f"{counted(len(found), 'value')} changed: {point}", CHANGES, changes)
-
-
-def _short(before: str, after: str) -> tuple[str, str]:
-    """Return two values with three digits, or with all digits if they would become equal."""
-    shown = _three_digits(before), _three_digits(after)
-    return (before, after) if shown[0] == shown[1] and before != after else shown
-
-
-def _three_digits(text: str) -> str:
-    """Return a number with a fraction in three digits; other texts and bounds stay as they are."""
-    if not re.fullmatch(r"-?[\d,]+\.\d+", text):
-        return text
-    value = float(text.replace(",", ""))
-    return f"{value:,.0f}" if abs(value) >= LEAST_WHOLE else f"{value:.3g}"
+        shown = of_the_cluster(found)
+        changes = ((one.metric, *one.texts, one.difference) for one in shown)
+        rest = f", {len(found) - len(shown)} of single clients" if len(shown) < len(found) else ""
+        title = f"{counted(len(found), 'value')} changed{rest}: {point}"
+        yield _folded(title, CHANGES, changes)
 
 
 def _folded(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from statistics import mean
-from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError
+from fairbench.gate.changes import Change, changes, relative_difference, short_texts
 from fairbench.gate.clause import Clause, parse_clause
 from fairbench.gate.judge import Verdict, judge_exact, judge_paired, judge_repeated
 from fairbench.gate.points import PairedPoint, over_seeds
@@ -17,48 +17,7 @@ from fairbench.results.paired import mean_value
 from fairbench.results.store import Summary
 from fairbench.results.values import ABSENT, Value, values_of
 
-# Processors add up floating point numbers in different orders; no decision changes so little.
-ROUNDING = Fraction(1, 10**12)
-
-
-class Change(NamedTuple):
-    """A changed value. A bound counts as a part of the value."""
-
-    metric: str
-    before: Value
-    after: Value
-
-    @property
-    def difference(self) -> str:
-        """The signed change, in percent of the baseline unless that is 0."""
-        if not (self.before.is_number and self.after.is_number):
-            return ""
-        return relative_difference(self.before.exact, self.after.exact)
-
-
-def relative_difference(before: Fraction, after: Fraction) -> str:
-    """Return ``+3.2%`` of the baseline, or the plain difference for a baseline of 0."""
-    if before == 0:
-        return f"{float(after):+.4g}"
-    return f"{float(100 * (after - before) / abs(before)):+.4g}%"
-
-
-def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Change, ...]:
-    """Return every changed value of two summaries, ignoring rounding across processors."""
-    old, new = values_of(before), values_of(after)
-    pairs = [Change(key, old.get(key, ABSENT), new.get(key, ABSENT)) for key in {**old, **new}]
-    return tuple(pair for pair in pairs if _differ(pair.before, pair.after))
-
-
-def _differ(before: Value, after: Value) -> bool:
-    if before.bound != after.bound:
-        return True
-    if not (before.is_number and after.is_number):
-        return bool(before.raw != after.raw)
-    return abs(after.exact - before.exact) > ROUNDING * abs(before.exact)
-
-
-NO_CHANGE = "no difference"  # what is asked of simulated runs if there are no clauses
+NO_CHANGE = "no value may change"  # what is asked of simulated runs if there are no clauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +111,7 @@ def _row(clause: Clause, pair: PairedPoint, alpha: float) -> Row:
     after = [values_of(summary).get(clause.metric, ABSENT) for summary in pair.after]
     if pair.simulated:
         verdict, reason = judge_exact(clause, before[0], after[0])
-        texts = before[0].text, after[0].text
+        texts = short_texts(before[0], after[0])
     else:
         seeds = _seeds(pair.before), _seeds(pair.after)
         if len(set(seeds[0]) & set(seeds[1])) > 1:

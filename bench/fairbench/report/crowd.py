@@ -113,12 +113,16 @@ def crowd_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield a crowd in three lines, each with a label and a text."""
     wrong = sum(row["misbehaving"] for row in summary["clients"])
     total = len(summary["clients"])
-    yield "clients", f"{total:,}" + (f", of whom {wrong:,} misbehave" if wrong else "")
+    yield "clients", f"{total:,}" + (f", {wrong:,} of them heavy" if wrong else "")
     by_weight = " by weight" if any("weight" in row for row in summary["clients"]) else ""
     if curve := lorenz_of_service(summary):
-        parts = " / ".join(f"{part:.0%}" for part in PARTS)
-        held = " / ".join(f"{curve.of_smallest(part):.1%}" for part in PARTS)
-        yield "smallest", f"{parts} of them{by_weight} had {held} of the service"
+        parts = " / ".join(f"{100 * part:.0f}" for part in PARTS)
+        held = " / ".join(f"{100 * curve.of_smallest(part):.1f}" for part in PARTS)
+        yield "smallest", f"the {parts}% of clients with the least service{by_weight} had {held}%"
+        most = max(summary["clients"], key=lambda row: row["service_rate_tok_s"] or 0.0)
+        total_tok_s = sum(row["service_rate_tok_s"] or 0.0 for row in summary["clients"])
+        share = (most["service_rate_tok_s"] or 0.0) / total_tok_s
+        yield "largest", f"{most['client']} had {share:.1%} of the service"
         yield "Gini index", f"{curve.gini:.3f} of service{by_weight}; 0 if all had the same"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from math import ceil
 
 from fairbench.metrics.catalogue import CATALOGUE, REQUEST_LATENCIES, columns_of
@@ -129,8 +130,7 @@ def _victims(summary: Summary) -> str:
     keys = {rank: f"victim_p{rank}_s" for rank in ranks}
     parts = [
         f"P{rank} {latency(summary, key, censored)}"
-        + (" s" if summary[key] is not None else "")
-        + (FEW if n is not None and rank in TAILS and not is_carried(n, rank) else "")
+        + ("" if summary[key] is None else f" s{_few(n, rank)}")
         for rank, key in keys.items()
         if key in summary
     ]
@@ -142,12 +142,16 @@ def _victims(summary: Summary) -> str:
     return f"{text} (n = {n:,}{f'; {FEW} needs {needed}' if few else ''})"
 
 
+def _few(n: int | None, rank: int) -> str:
+    return FEW if n is not None and rank in TAILS and not is_carried(n, rank) else ""
+
+
 def _longer(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield the ``--duration`` that gives well-behaved clients enough latencies for a P99."""
     n, end_s = summary.get("victim_n"), summary.get("window_end_s")
     if not n or is_carried(n, P99) or not end_s or not summary.get("simulated"):
         return
-    if summary.get("trace") or chosen_percentiles(summary):
+    if summary.get("trace") or chosen_percentiles(summary) or summary.get("complete") is False:
         return
     times = 1.1 * ENOUGH[P99] / n
     longer_s = ceil(end_s * times / 100) * 100
@@ -209,6 +213,10 @@ def _time_to(summary: Summary, part: int) -> str:
     return more_than(float(summary["duration"])) if time_s is None else number(time_s)
 
 
+NUMBER = re.compile(r"\d[\d,.]*")
+SUCH = ", for example"
+
+
 def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield the reasons for undefined values; values with equal reasons share a line.
 
@@ -227,10 +235,23 @@ def notes_of(summary: Summary) -> Iterator[tuple[str, str]]:
     if summary.get("token_count_method"):
         yield label, f"tokens of the data set: {summary['token_count_method']}"
         label = ""
+    if is_crowd(summary):
+        by_reason = _alike(by_reason)
     for reason, keys in by_reason.items():
         shown = many_keys(keys, summary) if is_crowd(summary) else keys
         yield label, f"{', '.join(shown)}: {reason}"
         label = ""
+
+
+def _alike(by_reason: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Merge the keys of reasons that differ only in numbers; the first of these stands for all."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for reason, keys in by_reason.items():
+        first, others = found.setdefault(NUMBER.sub("#", reason), (reason, []))
+        others += keys
+        if reason != first:
+            found[NUMBER.sub("#", reason)] = (first.removesuffix(SUCH) + SUCH, others)
+    return dict(found.values())
 
 
 def _is_bound(key: str, summary: Summary) -> bool:

@@ -30,6 +30,12 @@ NO_ADMISSION = "the records do not say when requests were admitted"
 NO_CACHED = "the records do not say how many tokens were cached"
 
 
+NOBODY_NAMED = (
+    "every client counts as well-behaved, because --misbehaving names none; "
+    "`fairbench diagnose` finds heavy clients"
+)
+
+
 def scored_summary(
     scored: Scored,
     service: Service,
@@ -90,6 +96,8 @@ def scored_summary(
     summary["failed"] = scored.failed
     summary["refused"] -= scored.failed
     summary["notes"]["window_end_s"] = window.reason
+    if not misbehaving and len(scored.clients) > 1:
+        summary["notes"]["behaviour"] = NOBODY_NAMED
     if scored.remarks:
         summary["notes"]["records"] = "; ".join(scored.remarks)
     return {

@@ -135,7 +135,7 @@ def test_a_label_that_nothing_has_is_compared_with_those_beside_it(read):
     with pytest.raises(DataError) as error:
         read(*log, columns="client=obj.custom_labels.tennant")
     assert str(error.value).endswith(
-        "line 1: unknown column 'obj.custom_labels.tennant': choose from "
+        "log.jsonl: unknown column 'obj.custom_labels.tennant': choose from "
         "obj.custom_labels.tenant, obj.text. Did you mean 'obj.custom_labels.tenant'?"
     )
     with pytest.raises(DataError, match="choose from end, event,") as error:

@@ -125,7 +125,8 @@ class Columns:
         if self._last is None or not self._unseen:
             return
         where, record = self._last
-        raise no_such_column(self._names[min(self._unseen)].name, record, where)
+        file = where.rpartition(", line")[0] or where  # no single record is to blame
+        raise no_such_column(self._names[min(self._unseen)].name, record, file)
 
     def _columns(self, record: Record, where: str) -> dict[str, Column]:
         """Return the columns of a record's fields; the records of a file may differ."""
