@@ -7,6 +7,7 @@ from typing import Literal
 
 from fairbench.core import PS_PER_S, Request
 from fairbench.errors import UsageError
+from fairbench.schedulers.accounts.worker_credit import MAX_CLIENTS
 from fairbench.schedulers.charging.gpu_time import GPU_TIME, GPUCharges, gpu_charges
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.sharing import SharedCharges, Sharing
@@ -16,8 +17,14 @@ class MeanAnswers:
     """The mean output of a client's finished requests, or of all clients if the client has none."""
 
     def __init__(self) -> None:
-        self._of: dict[str, tuple[int, int]] = {}  # requests, tokens
+        self._of: dict[str, tuple[int, int]] = {}  # requests, tokens; the longest unheard of first
         self._all = (0, 0)
+
+    @property
+    def of_all(self) -> float:
+        """The mean tokens of all answers; 0 before any answer has ended."""
+        requests, tokens = self._all
+        return tokens / requests if requests else 0.0
 
     def expected(self, client: str) -> float:
         """Return the expected tokens of the client's next answer; 0 before any answer has ended."""
@@ -26,8 +33,10 @@ class MeanAnswers:
 
     def finished(self, client: str, tokens: int) -> None:
         """Record the length of a finished answer, in tokens."""
-        requests, before = self._of.get(client, (0, 0))
+        requests, before = self._of.pop(client, (0, 0))
         self._of[client] = (requests + 1, before + tokens)
+        if len(self._of) > MAX_CLIENTS:
+            del self._of[next(iter(self._of))]
         self._all = (self._all[0] + 1, self._all[1] + tokens)
 
     def forget(self, client: str) -> None:

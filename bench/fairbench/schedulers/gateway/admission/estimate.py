@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sortedcontainers import SortedList
 
 from fairbench.core import CostModel, Request
-from fairbench.schedulers.accounts.worker_credit import MAX_CLIENTS
+from fairbench.schedulers.charging.dispatch import MeanAnswers
 from fairbench.schedulers.gateway.orders import Matched
 from fairbench.schedulers.gateway.params import Ahead
 from fairbench.schedulers.views import FleetView, WorkerLoad
@@ -116,8 +116,7 @@ class Estimator:
         self._ahead = ahead
         self._sent: dict[int, RequestTotals] = {}  # by worker
         self._at: dict[Request, int | None] = {}
-        self._outputs: dict[str, tuple[int, int]] = {}  # of each client: requests, tokens
-        self._all = (0, 0)
+        self._answers = MeanAnswers()
 
     def of(self, request: Request, held: RequestTotals = NOBODY) -> dict[int, Estimate]:
         """Return the estimate for every available worker; ``held`` requests are queued before."""
@@ -125,8 +124,7 @@ class Estimator:
 
     def expected_output(self, request: Request) -> float:
         """Return the request's expected output tokens."""
-        known = self._outputs.get(request.client, self._all)
-        return min(request.max_new_tokens, _mean(known))
+        return min(request.max_new_tokens, self._answers.expected(request.client) or 1.0)
 
     def any_free(self) -> bool:
         """Return whether some worker has none of the requests sent to it waiting."""
@@ -151,11 +149,7 @@ class Estimator:
         """Record the end of a sent request; a request without output was not served."""
         self._leave(request)
         if output_tokens:
-            requests, tokens = self._outputs.pop(request.client, (0, 0))
-            self._outputs[request.client] = requests + 1, tokens + output_tokens
-            if len(self._outputs) > MAX_CLIENTS:  # the one unheard of for longest is forgotten
-                del self._outputs[next(iter(self._outputs))]
-            self._all = self._all[0] + 1, self._all[1] + output_tokens
+            self._answers.finished(request.client, output_tokens)
 
     def _leave(self, request: Request) -> None:
         worker = self._at.pop(request, None)
@@ -169,7 +163,7 @@ class Estimator:
         here = self._sent.get(worker, NOBODY)
         first_s = self._prefill_s(request) + ahead * here.prefill_s / max(1, len(here))
         if load.saturated or len(held):
-            first_s += (ahead + 1) * _mean(self._all) * step_s / max(1, _running(load))
+            first_s += (ahead + 1) * (self._answers.of_all or 1.0) * step_s / max(1, _running(load))
         outputs = self.expected_output(request)
         return Estimate(first_s, first_s + max(0.0, outputs - 1) * step_s)
 
@@ -201,9 +195,3 @@ def _running(load: WorkerLoad) -> int:
 def _waiting(load: WorkerLoad) -> int:
     """Return a worker's waiting requests, including those sent since its report."""
     return max(load.queued or 0, load.in_flight - _running(load))
-
-
-def _mean(known: tuple[int, int]) -> float:
-    """Return the mean tokens per request; 1 before the first."""
-    requests, tokens = known
-    return tokens / requests if requests else 1.0
