@@ -1,4 +1,4 @@
-"""Output of summaries and comparisons to the terminal."""
+"""Output of summaries, comparisons and pages."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import typer
 from fairbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from fairbench.report.pages.page import Page
     from fairbench.results.comparison import SchedulerResults
 
 
@@ -88,3 +89,31 @@ def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
     colour, width = look()
     typer.echo(answer_text(answer, colour=colour, width=width), nl=False)
     typer.echo(f"files  {path / ANSWER}")
+
+
+ENDINGS = (".html", ".md")
+
+
+def check_report(path: Path | None, flag: str = "--report") -> None:
+    """Raise UsageError for a name that does not end in .html or .md."""
+    if path is not None and path.suffix not in ENDINGS:
+        raise UsageError(f"{flag} {path}: must end in .html or .md")
+
+
+def write_report(page: Page, path: Path, flag: str = "--report") -> None:
+    """Write a page in the format of the file's suffix. Raises UsageError on failure.
+
+    Args:
+        page: Page to write.
+        path: File to write: Markdown for the suffix ``.md``, otherwise HTML.
+        flag: Name of the flag in messages.
+    """
+    from fairbench.report.pages.html import as_html
+    from fairbench.report.pages.markdown import page_markdown
+    from fairbench.results.store import write_text
+
+    text = page_markdown(page) if path.suffix == ".md" else as_html(page)
+    try:
+        write_text(path, text)
+    except OSError as error:
+        raise UsageError(f"{flag} {path}: cannot be written: {error.strerror}") from None
