@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fairbench
-from fairbench.api.notebook import html_table
+from fairbench.api.result import html_table
 from fairbench.cli.app import app
 from fairbench.cli.compare import compare as compare_command
 from fairbench.cli.run import run as run_command

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from fairbench.api.notebook import html_table
-from fairbench.api.result import Result
+from fairbench.api.result import Result, html_table
 from fairbench.config.flags.experiment import CompareFlags
 from fairbench.errors import UsageError
 from fairbench.execute.comparison import carry_out, go_on, read_alone

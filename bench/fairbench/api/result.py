@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 import pyarrow as pa
 
-from fairbench.api.notebook import html_table
 from fairbench.config import ExperimentSpec
 from fairbench.config.flags.run import RunFlags
 from fairbench.errors import RunFailed
@@ -20,6 +20,7 @@ from fairbench.execute.live_options import LiveFlags, live_options
 from fairbench.execute.one_run import run_and_save, run_unsaved
 from fairbench.execute.requests import experiment as requested
 from fairbench.metrics.tables import to_arrow
+from fairbench.report.numbers import number
 from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import experiment_of
 from fairbench.results.grid import Experiment, experiment_tables
@@ -29,6 +30,30 @@ from fairbench.results.summary_schema import check_summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def html_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Return an HTML table of ``rows`` with the ``columns`` that any row has."""
+    shown = [column for column in columns if any(column in row for row in rows)]
+    head = "".join(f"<th>{escape(column)}</th>" for column in shown)
+    body = "".join(
+        f"<tr>{''.join(_cell(row.get(column)) for column in shown)}</tr>" for row in rows
+    )
+    return (
+        f"<table><caption>{escape(title)}</caption>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, Mapping):  # a mean over seeds with its interval
+        low, high = value.get("low"), value.get("high")
+        mean = number(value.get("mean"))
+        text = mean if low is None else f"{mean} [{number(low)}, {number(high)}]"
+        return f'<td style="text-align: right">{text}</td>'
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return f'<td style="text-align: right">{escape(number(value))}</td>'
+    return f"<td>{escape(str(value))}</td>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from fairbench.api.notebook import html_table
+from fairbench.api.result import html_table
 from fairbench.config.flags.grid import SWEEP, SweepFlags
 from fairbench.config.sweep import points, said_by, sweep_of
 from fairbench.execute.context import run_context

@@ -76,7 +76,7 @@ def leaderboard(
 
     Nothing is run. A scheduler that lacks a run in some configuration is listed without a rank.
     """
-    from fairbench.cli.report_file import check_report, write_report
+    from fairbench.cli.output import check_report, write_report
     from fairbench.results.board.board import chosen, make_board
     from fairbench.results.board.stored import lines_csv, read_stored
 

@@ -110,8 +110,7 @@ def probe(
     from fairbench.hardware.profile_file import table_of
     from fairbench.live.requirements import require_live_extra
     from fairbench.profiling.derive import derive, described
-    from fairbench.profiling.probe import Server, pool_tokens, served_model, session_of
-    from fairbench.profiling.probe_fit import fit_probe
+    from fairbench.profiling.probe import Server, fit_probe, pool_tokens, served_model, session_of
 
     require_live_extra()
     check_output(output)

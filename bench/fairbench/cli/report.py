@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import typer
 
 from fairbench.cli.flags import log_params, takes
-from fairbench.cli.report_file import check_report, write_report
+from fairbench.cli.output import check_report, write_report
 from fairbench.config.flags.trace import LogFlags
 from fairbench.errors import DataError, UsageError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,10 +22,41 @@ from fairbench.metrics.records import (
 from fairbench.results.run_tables import MAX_WORKER
 from fairbench.score.aiperf import flattened, is_aiperf
 from fairbench.score.arrays import Mended, arrays_of
-from fairbench.score.columns import columns_of
-from fairbench.score.exported import export_of
-from fairbench.score.files import read_objects
+from fairbench.score.columns import columns_of, one_of_several
+from fairbench.score.files import Object, read_objects
 from fairbench.score.layout import Layout, choose_layout
+from fairbench.score.tools import TOOLS
+from fairbench.score.tools.tool import Run
+
+
+class Exported(NamedTuple):
+    """The run, the name of the tool, and its requests with their locations."""
+
+    run: Run
+    tool: str
+    objects: list[tuple[str, Object]]
+
+
+def export_of(
+    objects: list[tuple[str, Object]], line: int | None, layout: str | None
+) -> Exported | None:
+    """Return the run that a known tool exported, or None.
+
+    ``layout`` is the only tool that counts, if there is one; ``line`` chooses among several runs,
+    from 1. Raises UsageError if it is not clear which, and DataError if the run has no requests.
+    """
+    where, first = objects[0]
+    known = [one for one in TOOLS if layout in (None, one.name)]
+    tool = next((one for one in known if one.recognise(first)), None)
+    if tool is None:
+        return None
+    runs = tool.runs([item for _, item in objects])
+    file = where.rpartition(",")[0] or where
+    run = one_of_several(runs, line, file)
+    if not run.requests:
+        raise DataError(f"{file}: holds no records")
+    places = [f"{file}, request {number}" for number in range(1, len(run.requests) + 1)]
+    return Exported(run, tool.name, list(zip(places, run.requests, strict=True)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
