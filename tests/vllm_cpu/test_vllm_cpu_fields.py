@@ -16,7 +16,11 @@ from live_router import CHAT, COMPLETIONS
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "fuzz"))
 
 WHY_ABSENT = "" if importlib.util.find_spec("vllm") else "no vLLM here (tests/vllm_cpu/install.sh)"
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(WHY_ABSENT), reason=WHY_ABSENT)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(WHY_ABSENT), reason=WHY_ABSENT),
+    pytest.mark.filterwarnings("ignore"),  # those of torch, when it is imported
+]
 
 BODIES = 600
 
