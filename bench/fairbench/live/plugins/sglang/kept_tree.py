@@ -24,6 +24,7 @@ POLICY_MODULE = "sglang.srt.managers.schedule_policy"
 BATCH_MODULE = "sglang.srt.managers.schedule_batch"
 RADIX_MODULE = "sglang.srt.mem_cache.radix_cache"
 UNIFIED_MODULE = "sglang.srt.mem_cache.unified_radix_cache"
+PARAMS_MODULE = "sglang.srt.mem_cache.base_prefix_cache"
 KNOWN_BY = 32  # tokens before a place that tell it from other places of the same depth
 
 
@@ -95,6 +96,7 @@ class KeptUnifiedCache(KeptTree):
     def __init__(self, tree: Any, find: Callable[[list[Req]], Any]) -> None:
         super().__init__(tree, find)
         self._key = import_module(RADIX_MODULE).RadixKey
+        self._params = import_module(PARAMS_MODULE).MatchPrefixParams
         before(tree, "_evict_device_leaf", self._evicted)
 
     def _evicted(self, node: Hashable, *_: Any) -> None:
@@ -103,8 +105,13 @@ class KeptUnifiedCache(KeptTree):
     def touch(self, spot: Spot) -> None:
         req = self.req_of(next(iter(spot.waiters)).request)
         extra_key, salt = namespace_of(req)
-        key = self._key(ids_of(req), extra_key, limit=spot.depth, cache_salt=salt)
-        self.tree.touch_prefix(key)
+        named = {"cache_salt": salt} if salt else {}  # 0.5.17 has no such argument
+        key = self._key(ids_of(req), extra_key, limit=spot.depth, **named)
+        if hasattr(self.tree, "touch_prefix"):
+            self.tree.touch_prefix(key)
+        else:  # before 0.5.22, which does the same under that name
+            walked = self.tree.tree_core.match_prefix(self._params(key=key))
+            self.tree._apply_cache_actions(walked.cache_actions)
 
 
 def kept_tree(policy: Any, chosen: Any, tree: Any) -> KeptTree | None:
@@ -160,7 +167,7 @@ def is_unified(tree: Any) -> bool:
     return (
         type(tree) is plain
         and [component.name for component in tree.tree_components] == ["FULL"]
-        and hasattr(tree, "touch_prefix")
+        and (hasattr(tree, "touch_prefix") or hasattr(tree, "_apply_cache_actions"))
         and hasattr(tree, "_evict_device_leaf")
         and getattr(tree, "linker", None) is None
         and getattr(tree, "cache_controller", None) is None
