@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sglang_cpu_server import PYTHON, why_absent
 
-from fairbench.live.plugins.config import plugin_config
+from fairbench.live.plugins.config import Evicting, plugin_config
 from fairbench.live.plugins.sglang.hooks import ADDER, BATCH, Hooks
-from fairbench.live.plugins.sglang.release import SUPPORTED
+from fairbench.live.plugins.sglang.release import EVICTING, SUPPORTED
 
 pytestmark = [
     pytest.mark.slow,
@@ -16,6 +16,22 @@ pytestmark = [
 ]
 
 HOOKS = Hooks(plugin_config("fcfs", {}), "any").by_target()
+EVICTION_HOOKS = Hooks(
+    plugin_config("fcfs", {}, None, Evicting("lfu", ("one",))), "any"
+).by_target()
+TREE = "sglang.srt.mem_cache.radix_cache.RadixCache"
+UNIFIED = "sglang.srt.mem_cache.unified_radix_cache.UnifiedRadixCache"
+EVICTION_CALLS = {  # around and by ``EvictableTree`` and ``Eviction``, beside hooks
+    f"{TREE}.checkpoint": ("self", "req"),
+    f"{TREE}.evict": ("self", "params"),
+    f"{TREE}.insert": ("self", "params"),
+    f"{TREE}.match_prefix": ("self", "params"),
+    f"{TREE}.touch_prefix": ("self", "key"),
+    f"{UNIFIED}._evict": ("self", "params"),
+    f"{UNIFIED}._evict_device_leaf": ("self", "node_id", "tracker"),
+    f"{UNIFIED}.checkpoint": ("self", "req"),
+    f"{UNIFIED}.on_release": ("self", "req"),
+}
 CALLED = {  # by ``Preemption``, beside hooks
     f"{ADDER}._get_running_request_total_token_offset": ("self", "req"),
     f"{ADDER}._lock_node": ("self", "last_node"),
@@ -55,4 +71,14 @@ def test_a_hook_or_what_it_calls_fits(release, target):
     if (root := source_root(release)) is None:
         pytest.skip(f"the environment of {PYTHON} lacks SGLang {release}: install.sh puts it there")
     expected = HOOKS[target].expected if target in HOOKS else CALLED[target]
+    assert parameters(root, target)[: len(expected)] == expected
+
+
+@pytest.mark.parametrize("release", EVICTING)
+@pytest.mark.parametrize("target", [*sorted(EVICTION_HOOKS.keys() - HOOKS.keys()), *EVICTION_CALLS])
+def test_an_eviction_policy_fits(release, target):
+    if (root := source_root(release)) is None:
+        pytest.skip(f"the environment of {PYTHON} lacks SGLang {release}: install.sh puts it there")
+    hook = EVICTION_HOOKS.get(target)
+    expected = hook.expected if hook else EVICTION_CALLS[target]
     assert parameters(root, target)[: len(expected)] == expected

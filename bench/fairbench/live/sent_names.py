@@ -8,10 +8,8 @@ llm-d; the router has the targets of each.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from fairbench.config import ExperimentSpec
-from fairbench.live.plugins.config import Evicting
 from fairbench.tenants import named_below
 
 
@@ -21,22 +19,6 @@ def sent_names(spec: ExperimentSpec) -> Mapping[str, str]:
     clients = spec.workload.name_clients(spec.clients)
     sent = named_below({client: owners.get(client, "") for client in clients})
     return {client: name for client, name in sent.items() if name != client}
-
-
-def sent_evicting(spec: ExperimentSpec) -> Evicting:
-    """Return the eviction policy with the clients by the names in their requests."""
-    names = sent_names(spec)
-    clients = spec.workload.name_clients(spec.clients)
-    return Evicting(spec.eviction, tuple(names.get(one, one) for one in clients))
-
-
-def sent_settings(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the settings, with the clients of quotas by the names in their requests."""
-    names, quotas = sent_names(spec), f"{spec.eviction}.percent"
-    settings = dict(spec.settings)
-    if names and quotas in settings:
-        settings[quotas] = {names.get(one, one): of for one, of in settings[quotas].items()}
-    return settings
 
 
 def sent_weights(spec: ExperimentSpec) -> dict[str, float]:

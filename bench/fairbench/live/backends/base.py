@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.backend import BackendConfig
+from fairbench.live.backends.sent_eviction import sent_evicting, sent_settings
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Launcher, Wanted
 from fairbench.live.launchers.local import LocalLauncher
@@ -17,7 +18,7 @@ from fairbench.live.plugins.report import fetch_report, require_active
 from fairbench.live.processes.http import get_json
 from fairbench.live.processes.process import Place
 from fairbench.live.processes.start import Recipe, Server
-from fairbench.live.sent_names import sent_evicting, sent_settings, sent_weights
+from fairbench.live.sent_names import sent_weights
 
 C = TypeVar("C", bound=BackendConfig)
 

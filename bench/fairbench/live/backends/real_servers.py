@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from fairbench.config.backend import RealServers
 from fairbench.errors import UsageError
 from fairbench.live.backends.base import LiveOptions, WorkerBackend
+from fairbench.live.backends.sent_eviction import sent_evicting, sent_settings
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.launchers.local import LocalLauncher
@@ -17,7 +18,7 @@ from fairbench.live.plugins.config import LOCAL, plugin_environment
 from fairbench.live.plugins.releases import untested_environment
 from fairbench.live.pool import too_small
 from fairbench.live.processes.server_python import ServerPython
-from fairbench.live.sent_names import sent_evicting, sent_settings, sent_weights
+from fairbench.live.sent_names import sent_weights
 
 POOL = "engine.max_total_tokens"
 

@@ -65,11 +65,11 @@ def require_active(
         if report.local != local:
             raise RunFailed(f"the server runs the scheduler {report.local} instead of {local}")
         if report.eviction != wanted.eviction:
-            does, should = (
+            evicts, expected = (
                 f"by {policy}" if policy else "in its own order"
                 for policy in (report.eviction, wanted.eviction)
             )
-            raise RunFailed(f"the server evicts {does} instead of {should}")
+            raise RunFailed(f"the server evicts {evicts} instead of {expected}")
         for name in {**wanted.params, LOAD_CAP: None}:
             found, value = report.params.get(name), wanted.params.get(name)
             if found != value:

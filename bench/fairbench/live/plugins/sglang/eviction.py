@@ -12,6 +12,7 @@ from fairbench.errors import UsageError
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.mirrored_cache import OTHERS, MirroredCache
 from fairbench.live.plugins.sglang.evictable_tree import EvictableTree, check_tree
+from fairbench.live.plugins.sglang.hook import Hook
 from fairbench.live.plugins.sglang.kept_tree import KeptTree, after
 from fairbench.live.plugins.sglang.live_view import Req
 from fairbench.schedulers.setup import Setup
@@ -107,6 +108,15 @@ class Eviction:
                 del self._decoding[client]
 
     # Memory.
+
+    def by_target(self, batch: str) -> dict[str, Hook]:
+        """Return the hooks, by function of SGLang's batch, which is the class ``batch``."""
+        return {
+            f"{batch}.prepare_for_extend": Hook(self.extend),
+            f"{batch}.prepare_for_decode": Hook(self.decode),
+            f"{batch}.check_decode_mem": Hook(self.of_batch),
+            f"{batch}.release_req": Hook(self.of_batch, ("idx",)),
+        }
 
     def extend(self, original: Original, batch: Any, *args: Any, **named: Any) -> Any:
         """Around ``prepare_for_extend``: make room for one request after the other."""

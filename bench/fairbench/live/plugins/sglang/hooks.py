@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any
 
 from fairbench import __version__
 from fairbench.live.fitted_costs import FittedCosts
@@ -16,6 +15,7 @@ from fairbench.live.plugins.prometheus import Exporter
 from fairbench.live.plugins.sglang.admission import Admission, Original
 from fairbench.live.plugins.sglang.eviction import Eviction, check_eviction
 from fairbench.live.plugins.sglang.home import Home
+from fairbench.live.plugins.sglang.hook import Hook
 from fairbench.live.plugins.sglang.kept_tree import KeptTree, kept_tree
 from fairbench.live.plugins.sglang.kept_view import KeptView
 from fairbench.live.plugins.sglang.limits import check_server
@@ -29,22 +29,6 @@ SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 POLICY = "sglang.srt.managers.schedule_policy.SchedulePolicy"
 ADDER = "sglang.srt.managers.schedule_policy.PrefillAdder"
 BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
-
-
-class Hook(NamedTuple):
-    """Goes around a function whose parameters have to begin with these.
-
-    Beside ``self``, unless it is ``static``.
-    """
-
-    method: Callable[..., Any]
-    parameters: tuple[str, ...] = ()
-    static: bool = False
-
-    @property
-    def expected(self) -> tuple[str, ...]:
-        """The expected first parameters of the hooked function."""
-        return self.parameters if self.static else ("self", *self.parameters)
 
 
 class Hooks:
@@ -81,7 +65,7 @@ class Hooks:
 
     def by_target(self) -> dict[str, Hook]:
         """Return every hook, by the function that it wraps."""
-        return self._evicting() | {
+        return (self.eviction.by_target(BATCH) if self.eviction else {}) | {
             f"{SCHEDULER}.__init__": Hook(self.start, ("server_args",)),
             f"{SCHEDULER}._abort_on_queued_limit": Hook(self.refuse, ("recv_req",)),
             f"{SCHEDULER}._add_request_to_queue": Hook(self.enqueue, ("req", "is_retracted")),
@@ -103,17 +87,6 @@ class Hooks:
             ),
             f"{SCHEDULER}.flush_cache": Hook(self.flush),
             f"{SCHEDULER}.get_internal_state": Hook(self.internal_state),
-        }
-
-    def _evicting(self) -> dict[str, Hook]:
-        """Return the hooks of an eviction policy, if there is one."""
-        if (policy := self.eviction) is None:
-            return {}
-        return {
-            f"{BATCH}.prepare_for_extend": Hook(policy.extend),
-            f"{BATCH}.prepare_for_decode": Hook(policy.decode),
-            f"{BATCH}.check_decode_mem": Hook(policy.of_batch),
-            f"{BATCH}.release_req": Hook(policy.of_batch, ("idx",)),
         }
 
     def start(
