@@ -271,8 +271,10 @@ def test_a_sweep_and_a_comparison_draw_every_scheduler(kind, swept):
             names = axes.get_legend_handles_labels()[1]
         assert names == ["VTC", "RR + LPM"]
         assert "seeds 0 to 1" in figure.get_supxlabel()
-        with pytest.raises(fairbench.UsageError, match="choose from bars, cdf, tradeoff"):
+        with pytest.raises(fairbench.UsageError, match="choose from bars, cdf, parameter, trade"):
             one.plot("pie")
+        with pytest.raises(fairbench.UsageError, match="needs a sweep over one parameter"):
+            one.plot("parameter")
 
 
 def test_a_sweep_that_was_not_saved_draws_what_it_knows(swept):
