@@ -38,7 +38,7 @@ from fairbench.cli.app import app
         ('{"t": 1', "line 1: not JSON"),
         ('{"a":' * 100_000, "nested too deeply"),
         ("t,isl,osl\n1,1," + "1" * 5000, "must be a whole number"),
-        ("\0\0\0", "no records"),
+        ("\0\0\0", "is not text, or is UTF-16: save it as UTF-8"),
     ],
 )
 def test_a_file_that_is_no_trace_is_one_line(tmp_path, refused, text, complaint):

@@ -86,7 +86,7 @@ def test_what_cannot_travel_is_refused(at_home):
         UsageError, match=r"\.\./trace\.jsonl: cannot be copied to the nodes of the"
     ):
         packed("../trace.jsonl")
-    with pytest.raises(UsageError, match=r"lost\.jsonl is not found"):
+    with pytest.raises(UsageError, match=r"trace lost\.jsonl: no such file"):
         packed("lost.jsonl")
 
 

@@ -83,7 +83,7 @@ def test_its_own_policy_runs_without_the_plugin(monkeypatch):
 
 def test_a_cpu_build_needs_no_gpu(monkeypatch):
     monkeypatch.setattr("fairbench.live.backends.vllm.BUILT_FOR_CPU", "print(True)")
-    assert [len(recipe.environment) for recipe in recipes_of(spec_of(), monkeypatch, "")] == [4, 4]
+    assert [len(recipe.environment) for recipe in recipes_of(spec_of(), monkeypatch, "")] == [5, 5]
     monkeypatch.setattr("fairbench.live.backends.vllm.BUILT_FOR_CPU", "print(False)")
     with pytest.raises(UsageError, match="needs 2 GPUs"):
         recipes_of(spec_of(), monkeypatch, "")

@@ -112,7 +112,7 @@ COMMANDS: Mapping[str, Entry] = {
     ),
     "report": Entry(
         "report:report",
-        "Write a report page for a run, its repeats, a sweep, a plan, or an access log.",
+        "Write a report page for a run, its repeats, a sweep, a plan, a leaderboard or a log.",
     ),
     "plot": Entry(
         "plot:plot", "Draw a figure of the DLPM paper, or of your own runs, from stored runs."
