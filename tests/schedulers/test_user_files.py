@@ -10,7 +10,7 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed, UsageError
-from fairbench.report.pages.run_page import versions
+from fairbench.report.pages.run_page import own_files, versions
 from fairbench.results.store import read_run
 from fairbench.schedulers import registry
 from fairbench.schedulers.user_files import VARIABLE
@@ -103,6 +103,7 @@ def test_the_example_schedules_a_cluster(tmp_path, processes):
     assert list(manifest["scheduler_files"]) == [str(EXAMPLE)]
     (digest,) = manifest["scheduler_files"].values()
     reported = [text for _, text in versions(read_run(path.parent))]
+    assert own_files(read_run(path.parent)) == f"FAIRBENCH_SCHEDULERS={EXAMPLE.name} "
     assert f"fewest_running.py, SHA-256 {digest}" in reported
     summary = json.loads((path.parent / "summary.json").read_text())
     assert summary["local"] == "fewest-running"

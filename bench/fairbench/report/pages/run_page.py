@@ -68,7 +68,9 @@ def run_page(run: StoredRun) -> Page:
             *sections,
             Section("Bound", [Definitions(list(_bound(summary)))]),
             *_undefined(summary),
-            Section("Run it again", rerun(f"fairbench run {EXPERIMENT}", EXPERIMENT)),
+            Section(
+                "Run it again", rerun(f"{own_files(run)}fairbench run {EXPERIMENT}", EXPERIMENT)
+            ),
             Section("Versions", [Definitions(list(versions(run)))]),
             Section(EXPERIMENT, [Code(experiment_text(run))], folded=True),
         ],
@@ -140,6 +142,12 @@ def _undefined(summary: Summary) -> Iterator[Section]:
         yield Section(
             "Metrics without a value, and the reason", [Paragraph(text) for text in pairs]
         )
+
+
+def own_files(run: StoredRun) -> str:
+    """Return the setting of the environment that a rerun needs; "" without files of the user."""
+    names = [Path(path).name for path in run.manifest.get("scheduler_files", {})]
+    return f"FAIRBENCH_SCHEDULERS={':'.join(names)} " if names else ""
 
 
 def rerun(command: str, file: str) -> list[Block]:
