@@ -2,12 +2,14 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "access.csv"
 CLIENTS, SPAN_S = 12, 150.0
 FLOOD_S = (40.0, 90.0)
 
@@ -62,6 +64,20 @@ def test_fair_queueing_lowers_the_waits_of_the_others_and_the_text_says_so(flood
     assert text.startswith("team-7 floods, 11 clients wait\n")
     assert "- team-7 floods from " in text
     assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("cluster", "unlike"),
+    [((), True), (("--gpu", "a10g", "--model", "llama-3.2-3b"), False)],
+)
+def test_a_replay_on_another_cluster_than_the_logs_says_so(cluster, unlike):
+    """The example's servers are those of the second case, where the replay repeats the waits."""
+    text = " ".join(diagnosed(EXAMPLE, "--no-plan", "--scheduler", "fcfs,vtc", *cluster).split())
+    assert (
+        "The replay is not like your cluster: the log has a TTFT P95 of 96.1 s" in text
+    ) == unlike
+    assert ("from 96.1 s to" in text) != unlike
+    assert "of the GPU time is outside the range of the profile's fit." in text
 
 
 def test_a_log_in_which_nobody_floods_says_so(tmp_path):

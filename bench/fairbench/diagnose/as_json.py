@@ -34,7 +34,7 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
         "schedulers": [
             {
                 "scheduler": run.scheduler,
-                **_finite(dict(others_waits(run, found))),
+                **_finite(dict(others_waits(run.traffic, found))),
                 **{key: run.summary.get(key) for key in OF_REPLAYS},
             }
             for run in found.replays

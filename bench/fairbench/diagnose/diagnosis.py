@@ -114,18 +114,19 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
     return Diagnosis(**{**vars(made), "plan": plan})
 
 
-def others_waits(run: Replayed, found: Diagnosis) -> dict[str, float | None]:
-    """Return percentiles of time to first token, without the heavy clients.
+def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
+    """Return percentiles of the log's or a replay's waits, in the time that is judged.
 
     ``others_p50_s`` and ``others_p95_s`` are of all requests of the other clients together,
     ``heavy_p50_s`` of those of the heavy ones; None without any.
     """
-    traffic, (start_s, end_s) = run.traffic, found.judged_s
+    start_s, end_s = found.judged_s
     inside = (traffic.arrival_s >= start_s) & (traffic.arrival_s <= end_s)
     heavy = np.isin(traffic.client, [traffic.clients.index(name) for name in found.heavy])
 
     def rank(rows: Flags, percent: int) -> float | None:
-        return float(np.percentile(traffic.wait_s[rows], percent)) if rows.any() else None
+        waits_s = traffic.wait_s[rows & ~np.isnan(traffic.wait_s)]
+        return float(np.percentile(waits_s, percent)) if len(waits_s) else None
 
     return {
         "others_p50_s": rank(inside & ~heavy, 50),
@@ -137,7 +138,9 @@ def others_waits(run: Replayed, found: Diagnosis) -> dict[str, float | None]:
 def best_fair(found: Diagnosis) -> Replayed | None:
     """Return the fair replay with the lowest P95 of the other clients, or None."""
     fair = [one for one in found.replays if one.scheduler != FCFS]
-    return min(fair, key=lambda one: others_waits(one, found)["others_p95_s"] or 0.0, default=None)
+    return min(
+        fair, key=lambda one: others_waits(one.traffic, found)["others_p95_s"] or 0.0, default=None
+    )
 
 
 def renamed(found: Sequence[Flood], of: Traffic, to: Traffic) -> list[Flood]:

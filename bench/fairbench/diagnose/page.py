@@ -10,7 +10,7 @@ from fairbench.diagnose.access_log import FIRST_TOKEN, AccessLog
 from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits, renamed
 from fairbench.diagnose.sentences import (
     basis_lines,
-    change_line,
+    change_lines,
     flood_lines,
     harm_lines,
     log_line,
@@ -47,7 +47,7 @@ MEANING = (
 
 def diagnosis_page(found: Diagnosis) -> Page:
     """Return the contents of the HTML page of a diagnosis."""
-    answers = [*flood_lines(found), *harm_lines(found), change_line(found)]
+    answers = [*flood_lines(found), *harm_lines(found), *change_lines(found)]
     answers += [replica_line(found)] if found.plan else []
     return Page(
         title=title(found),
@@ -78,7 +78,7 @@ def _judged(found: Diagnosis) -> Judged:
 def _of_replays(found: Diagnosis) -> Iterator[Headline]:
     best, first = best_fair(found), found.replays[0]
     if best is not None:
-        before, after = (others_waits(one, found)["others_p95_s"] for one in (first, best))
+        before, after = (others_waits(one.traffic, found)["others_p95_s"] for one in (first, best))
         yield Headline(
             f"TTFT P95 with {best.scheduler}",
             "-" if after is None else f"{number(after)} s",

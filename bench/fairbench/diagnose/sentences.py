@@ -9,10 +9,12 @@ from fairbench.diagnose.access_log import FIRST_TOKEN, RESPONSE
 from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits
 from fairbench.errors import printable
 from fairbench.metrics.overload import LONG_S, Overload, overload_of
-from fairbench.report.numbers import number, percent
+from fairbench.report.numbers import number, percent, written
+from fairbench.report.result_lines import is_extrapolated
 from fairbench.report.traffic_lines import flood_line, harm_line, overload_line
 
 NOBODY = "Nobody floods"
+AGREES = 2.0  # times apart at most, a replayed P95 agrees with the recorded one
 NO_FLOOD = "There is no flood: no client sends 3 times the mean of the others and 10% of the load."
 
 
@@ -49,17 +51,36 @@ def overload_in(found: Diagnosis) -> Overload | None:
     return overload_of(found.waits)
 
 
-def change_line(found: Diagnosis) -> str:
-    """Return what the best fair scheduler changes for the other clients."""
+def change_lines(found: Diagnosis) -> Iterator[str]:
+    """Yield what the best fair scheduler changes, and whether the replay is like the log."""
+    yield _change_line(found)
+    logged, played = (
+        others_waits(traffic, found)["others_p95_s"]
+        for traffic in (found.waits, found.replays[0].traffic)
+    )
+    if found.log.measured != FIRST_TOKEN or logged is None or played is None:
+        return
+    if max(logged, played) > LONG_S and not 1 / AGREES <= played / logged <= AGREES:
+        yield (
+            f"The replay is not like your cluster: the log has a TTFT P95 of {number(logged)} s "
+            f"for these requests, the replay under {_first(found)} {number(played)} s. Name your "
+            "cluster with --gpu, --model and --dp."
+        )
+
+
+def _change_line(found: Diagnosis) -> str:
     best = best_fair(found)
     first = found.replays[0]
     if best is None:
         return "No fair scheduler was replayed."
-    before, after = (others_waits(one, found)["others_p95_s"] for one in (first, best))
+    before, after = (others_waits(one.traffic, found)["others_p95_s"] for one in (first, best))
     who = "the other clients" if found.floods else "all clients"
     if before is None or after is None:
         return f"No request of {who} was replayed."
     change = f"from {number(before)} s to {number(after)} s ({first.scheduler} to {best.scheduler})"
+    if found.floods:
+        start_s, end_s = found.judged_s
+        change += f", for requests sent from {start_s:,.0f} to {end_s:,.0f} s"
     if after > 0.9 * before:
         return (
             f"Fair queueing changes little: the TTFT P95 of {who} changes {change}. {_why(before)}"
@@ -128,6 +149,9 @@ def basis_lines(found: Diagnosis) -> Iterator[str]:
             f"Replayed: {played:,} of {total:,} requests ({share}), those from {start_s:,.0f} to "
             f"{end_s:,.0f} s."
         )
+    if is_extrapolated(summary):
+        outside = written(summary, "outside_fit_ratio")
+        yield f"{outside} of the GPU time is outside the range of the profile's fit."
     if not found.log.measured:
         yield "The log has no latencies, so waits are taken from the replays."
     if found.log.table.left_out:

@@ -9,7 +9,7 @@ from rich.text import Text
 from fairbench.diagnose.diagnosis import Diagnosis, others_waits
 from fairbench.diagnose.sentences import (
     basis_lines,
-    change_line,
+    change_lines,
     flood_lines,
     harm_lines,
     log_line,
@@ -35,7 +35,7 @@ def diagnosis_text(found: Diagnosis, *, colour: bool = False, width: int = WIDTH
 
 def _render(found: Diagnosis) -> RenderableType:
     blocks: list[RenderableType] = [Text(title(found), style="bold"), Text(log_line(found)), Text()]
-    answers = [*flood_lines(found), *harm_lines(found), change_line(found)]
+    answers = [*flood_lines(found), *harm_lines(found), *change_lines(found)]
     answers += [replica_line(found)] if found.plan else []
     blocks += [_list(answers), Text(), _table(found), Text()]
     return Group(*blocks, *(Text(line, style="dim") for line in basis_lines(found)))
@@ -64,7 +64,7 @@ def rows(found: Diagnosis) -> list[list[str]]:
     """Return a row for each replay: waits, then fairness and throughput."""
     table = []
     for run in found.replays:
-        waits = others_waits(run, found)
+        waits = others_waits(run.traffic, found)
         own = [seconds(waits["heavy_p50_s"])] if found.floods else []
         ranks = [seconds(waits["others_p50_s"]), seconds(waits["others_p95_s"])]
         share = percent(run.summary.get("min_share_60s"))
