@@ -5,6 +5,7 @@ An import inside a function is an arrow too, and so is one under ``TYPE_CHECKING
 
 import ast
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -335,3 +336,13 @@ def test_users_files_are_read_in_one_room():
         if room(path) != "files" and (calls := set(reads(nodes(path))))
     }
     assert {path: reason.partition(":")[0].split(", ") for path, reason in READERS.items()} == found
+
+
+def test_the_compiled_modules_exist_each_once():
+    """The compiler stops at a module that is listed twice; a moved one would be left out."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
+    package = ROOT / "bench" / "fairbench"
+    found = [path for pattern in hook["modules"] for path in package.glob(pattern)]
+    assert len(found) == len(set(found))
+    assert [one for one in hook["modules"] if not list(package.glob(one))] == []
