@@ -80,7 +80,8 @@ def test_a_client_that_comes_back_to_vtc_is_owed_nothing(few):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["vtc", "dlpm", "drr"])
-def test_a_hundred_thousand_names_take_no_more_memory_than_ten_thousand(policy):
+def test_a_hundred_thousand_names_take_no_more_memory_than_sixty_thousand(policy):
+    """Forgotten names leave dictionaries as large as they have become, so the first grow them."""
     desk = Desk(policy, concurrency__requests=2)
 
     def come_and_go(names):
@@ -90,8 +91,8 @@ def test_a_hundred_thousand_names_take_no_more_memory_than_ten_thousand(policy):
 
     tracemalloc.start()
     try:
-        before = come_and_go(range(20_000))
-        after = come_and_go(range(20_000, 100_000))
+        before = come_and_go(range(60_000))
+        after = come_and_go(range(60_000, 100_000))
     finally:
         tracemalloc.stop()
-    assert after < 1.25 * before + 2**16
+    assert after < before + 2**16
