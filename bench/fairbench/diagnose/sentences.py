@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from fairbench.diagnose.access_log import FIRST_TOKEN, RESPONSE
 from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits
 from fairbench.errors import printable
@@ -54,9 +56,11 @@ def overload_in(found: Diagnosis) -> Overload | None:
 def change_lines(found: Diagnosis) -> Iterator[str]:
     """Yield what the best fair scheduler changes, and whether the replay is like the log."""
     yield _change_line(found)
+    waits_s = found.waits.wait_s
+    answered = found.waits._replace(wait_s=np.where(np.isfinite(waits_s), waits_s, np.nan))
     logged, played = (
         others_waits(traffic, found)["others_p95_s"]
-        for traffic in (found.waits, found.replays[0].traffic)
+        for traffic in (answered, found.replays[0].traffic)
     )
     if found.log.measured != FIRST_TOKEN or logged is None or played is None:
         return
