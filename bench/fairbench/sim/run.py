@@ -110,9 +110,8 @@ def simulate(
 class Simulation:
     """The cluster of one experiment. ``run`` once, then ``result``.
 
-    ``slowdown`` multiplies every iteration time; ``profile`` times the workers in place of the
-    bundled profile of the experiment; ``worker_of`` makes the workers in place of the engine of the
-    experiment.
+    ``slowdown`` multiplies every iteration time. ``profile`` and ``worker_of`` replace the bundled
+    timing profile and the engine of the experiment.
     """
 
     def __init__(
@@ -156,8 +155,7 @@ class Simulation:
             from fairbench.sim.disaggregated.build import disaggregated  # few runs are
 
             workers = disaggregated(spec, self.engine, parts)
-        routed = workers if spec.prefill is None else workers[: len(parts)]
-        self.router.prepare(replace(self.setup, fleet=SimFleet(routed)))
+        self.router.prepare(replace(self.setup, fleet=SimFleet(workers[: len(parts)])))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)
         deadlines = Deadlines(plans, costs_of(spec.gpu))
         self.cluster = Cluster(
@@ -233,9 +231,8 @@ class Simulation:
         tables: Tables = tables_of(self.cluster.clients, self.logs)
         if complete and tables.all_refused():
             raise UsageError(
-                f"workload {self.spec.workload.name}: every request is larger than the KV "
-                f"pool of {self.engine.pool_tokens:,} tokens; give a larger pool or "
-                "shorter prompts"
+                f"workload {self.spec.workload.name}: every request is larger than the KV pool of "
+                f"{self.engine.pool_tokens:,} tokens; give a larger pool or shorter prompts"
             )
         summary = self._header(facts, source, complete) | metrics_of(tables, facts)
         requests, programs, service, memory = tables.columns()
@@ -290,8 +287,8 @@ class Simulation:
             simulation.cluster.settle()
             return tables_of(simulation.cluster.clients, simulation.logs)
 
-        pool, with_pool = self.engine.pool_tokens, self.engine.with_pool
-        return hit_rates_alone(self.spec, self.plans, pool, with_pool, run)
+        engine = self.engine
+        return hit_rates_alone(self.spec, self.plans, engine.pool_tokens, engine.with_pool, run)
 
 
 def source_of(spec: ExperimentSpec) -> Source | None:

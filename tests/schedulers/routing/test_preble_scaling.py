@@ -6,9 +6,11 @@ import pytest
 from router_helpers import answer, prompt, request
 
 from fairbench.schedulers.routing.preble_e2 import PrebleE2
-from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel, Windows
+from fairbench.schedulers.routing.preble_load import TimeModel
 from fairbench.schedulers.routing.preble_scaling import key_portion
-from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleTree, Waits
+from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleTree
+from fairbench.schedulers.routing.preble_waits import Waits
+from fairbench.schedulers.routing.preble_windows import Windows
 from fairbench.schedulers.worker_sets import as_bits
 
 DOC, TINY_S = ("doc", 1000), 0.00896  # prefill: 55.8 ms, and of under 64 tokens
@@ -175,7 +177,7 @@ TIMES = TimeModel(
 
 def windows(*loads):
     """GPUs with so many ms of prefill, and requests of 10 ms of decoding."""
-    made, end = Windows(100.0, lambda: GpuWindow(100.0, TIMES, 10.0)), PrebleTree().root
+    made, end = Windows(100.0, TIMES, 10.0), PrebleTree().root
     for worker, (prefill_ms, requests) in enumerate(loads):
         made.join(worker)
         for number in range(requests):

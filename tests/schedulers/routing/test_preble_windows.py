@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.schedulers.routing import loads
-from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel, Windows
+from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel
 from fairbench.schedulers.routing.preble_tree import PrebleTree
+from fairbench.schedulers.routing.preble_windows import Windows
 from fairbench.schedulers.worker_sets import as_bits, members
 
 WINDOW_S = 20.0
@@ -48,7 +49,7 @@ def mostly_decoding(each, ratio):
 
 @given(events, st.sets(workers), st.sampled_from([1.0, 1.5, inf]), st.sampled_from([0, 16]))
 def test_all_windows_together_are_those_of_each(events, chosen, ratio, few):
-    windows, each, now_s = Windows(WINDOW_S, window), {}, 0.0
+    windows, each, now_s = Windows(WINDOW_S, TIMES, 2.0), {}, 0.0
     for worker in range(WORKERS):
         windows.join(worker)
         each[worker] = window()

@@ -53,7 +53,7 @@ class ChargingParams(Protocol):
 
 
 class FairScheduler(LocalScheduler):
-    """A scheduler that charges through its parts, which subclasses pass to ``_compose``."""
+    """A scheduler that charges through its parts, which subclasses pass to ``compose``."""
 
     account: Account
     charging: Charging

@@ -11,8 +11,8 @@ from annotated_types import Ge, Gt, Le
 from pydantic import FiniteFloat
 
 from fairbench.core import Prompt, Request, Segment
+from fairbench.schedulers.routing.active_tree import ActiveNode, ActiveTree
 from fairbench.schedulers.routing.bases import CountingRouter, any_of, draw, lowest
-from fairbench.schedulers.routing.history_tree import ActiveNode, ActiveTree
 
 
 class Dynamo(CountingRouter):

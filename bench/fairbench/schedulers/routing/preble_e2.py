@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 from annotated_types import Ge, Gt
@@ -13,9 +12,10 @@ from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.preble_costs import EvictionCost, LoadCost, Missed, missed_by
-from fairbench.schedulers.routing.preble_load import GpuWindow, TimeModel, Windows
+from fairbench.schedulers.routing.preble_load import TimeModel
 from fairbench.schedulers.routing.preble_scaling import Autoscaler, key_portion, split_subtree
 from fairbench.schedulers.routing.preble_tree import NOWHERE, PrebleNode, PrebleTree
+from fairbench.schedulers.routing.preble_windows import Windows
 
 
 class PrebleE2(PrefixRouter):
@@ -78,8 +78,7 @@ class PrebleE2(PrefixRouter):
         self._tree = PrebleTree()
         self._evictions = EvictionCost(self._tree, self._times, params.capacity_tokens)
         self._scaler = Autoscaler(params.autoscale_factor, params.window_s, self._times)
-        window = partial(GpuWindow, params.window_s, self._times, params.default_output_tokens)
-        self._windows = Windows(params.window_s, window)
+        self._windows = Windows(params.window_s, self._times, params.default_output_tokens)
         for worker in self._fleet.workers:
             self._windows.join(worker)
         evictions = self._evictions if params.eviction_cost else None
@@ -87,8 +86,7 @@ class PrebleE2(PrefixRouter):
 
     def prepare(self, setup: Setup) -> None:
         super().prepare(setup)
-        evictions = self._evictions
-        evictions.capacity_tokens = evictions.capacity_tokens or setup.pool_tokens
+        self._evictions.capacity_tokens = self.params.capacity_tokens or setup.pool_tokens
 
     def route(self, request: Request, now_s: float) -> int:
         for expired, end in self._windows.expire(now_s):
