@@ -33,6 +33,17 @@ def test_a_swept_parameter_has_a_picture(runs):
     assert swept(cells[:1]) == {}
 
 
+def test_no_panel_is_empty(runs):
+    """Demand limits these runs, so no scheduler has a fair share to draw."""
+    pytest.importorskip("seaborn")
+    cells = read_own(runs)
+    assert all(cell.demand_limited for cell in cells)
+    for kind in ("bars", "parameter"):
+        axes = drawn(cells, kind).axes
+        assert not any("share" in axis.get_xlabel() + axis.get_ylabel() for axis in axes)
+        assert all(axis.has_data() for axis in axes)
+
+
 @pytest.mark.parametrize("number", [5, 9])
 def test_a_legend_of_long_names_lies_within_the_figure(number):
     pytest.importorskip("matplotlib")

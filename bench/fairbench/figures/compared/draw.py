@@ -58,12 +58,20 @@ def bars(cells: Cells) -> Figure:
 
 
 def bar_metrics(cells: Cells) -> dict[str, tuple[str, float]]:
-    """Return the drawn metrics by key: label, and factor to the label's unit."""
+    """Return the drawn metrics by key: label, and factor to the label's unit.
+
+    Metrics without a value in any cell are left out, such as shares where demand limits service.
+    """
     tail = tail_key(cells)
-    return {
+    metrics = {
         SERVICE: ("service, 1,000 tok/s", 1e-3),
         SHARE: ("min. fair share of best, %", 100.0),
         tail: (f"well-behaved {CATALOGUE[tail].column.split()[0]}, s", 1.0),
+    }
+    return {
+        key: (label, unit)
+        for key, (label, unit) in metrics.items()
+        if any(interval(cell, key, unit) is not None for cell in cells)
     }
 
 
