@@ -155,7 +155,9 @@ class Simulation:
             from fairbench.sim.disaggregated.build import disaggregated  # few runs are
 
             workers = disaggregated(spec, self.engine, parts)
-        self.router.prepare(replace(self.setup, fleet=SimFleet(workers[: len(parts)])))
+        # The list itself, not a copy, which would keep the workers alive once the cluster lets go.
+        routed = workers if spec.prefill is None else workers[: len(parts)]
+        self.router.prepare(replace(self.setup, fleet=SimFleet(routed)))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)
         deadlines = Deadlines(plans, costs_of(spec.gpu))
         self.cluster = Cluster(
