@@ -101,12 +101,13 @@ class PrefillPass:
         self,
         sequence: Sequence,
         waiting: WaitingQueue[KVNode],
-        without: Collection[tuple[KVNode, float]],
+        without: Collection[tuple[KVNode, int, float]],
     ) -> bool:
         """Return whether ``try_admit`` would pass if some running requests were preempted.
 
-        Each entry of ``without`` has the end of a running request's locked path, and the number of
-        its private and reserved tokens.
+        Each entry of ``without`` has the end of a running request's locked path, its private tokens
+        and its reserved tokens, which are subtracted one by one, as ``give_back`` does: a sum may
+        round to another side of the limit.
 
         Args:
             sequence: Sequence that waits to be admitted.
@@ -116,16 +117,19 @@ class PrefillPass:
         cache = self._cache
         node, _ = waiting.match(sequence.request)
         cache.lock(node)
-        beside = sum((tokens for _, tokens in without), 0.0)  # mypyc adds in the type of the start
-        fits = self._fits(sequence, node, locked_by([end for end, _ in without]) + beside)
+        offset, freed = self._total_offset, locked_by([end for end, _, _ in without])
+        for _, private, reserved in without:
+            offset -= reserved
+            freed += private
+        fits = self._fits(sequence, node, offset, freed)
         cache.unlock(node)
         return fits
 
-    def _fits(self, sequence: Sequence, node: KVNode, freed: float = 0.0) -> bool:
+    def _fits(self, sequence: Sequence, node: KVNode, offset: float, freed: int = 0) -> bool:
         request = sequence.request
         to_go = min(request.max_new_tokens - sequence.produced, CLIP_MAX_NEW_TOKENS)
         need = sequence.total - node.depth + to_go + 1
-        return need < self._cache.free + self._cache.evictable - self._total_offset + freed
+        return need < self._cache.free + self._cache.evictable + freed - offset
 
     def try_admit(self, sequence: Sequence, waiting: WaitingQueue[KVNode]) -> bool:
         """Run the fit test and admit if it passes. The prefix is locked before the test."""
@@ -133,7 +137,7 @@ class PrefillPass:
         node, place = waiting.match(sequence.request)
         extend = sequence.total - node.depth
         cache.lock(node)
-        if not self._fits(sequence, node):
+        if not self._fits(sequence, node, self._total_offset):
             cache.unlock(node)
             self.out_of_memory = True
             return False

@@ -51,7 +51,7 @@ class Preemption:
         gone = []
         for sequence in without:
             assert sequence.node is not None
-            gone.append((sequence.node, self._batch.private(sequence) + self._kept(sequence)))
+            gone.append((sequence.node, self._batch.private(sequence), self._kept(sequence)))
         return self._pass.would_fit(self._waiting.sequence_of(request), self._waiting, gone)
 
     def _kept(self, sequence: Sequence) -> float:
