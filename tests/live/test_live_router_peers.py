@@ -3,10 +3,9 @@
 import asyncio
 import io
 import random
-import socket
 import sys
 from collections import Counter
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from itertools import count
 from math import isfinite
@@ -19,6 +18,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.live import headers
+from fairbench.live.http_server import reserved
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.app import PEERING, router_app
 from fairbench.live.router.config import RouterConfig
@@ -249,10 +249,9 @@ async def peer_that_answers(answer):
     app.router.add_post(PATH, hear)
     runner = web.AppRunner(app)
     await runner.setup()
-    port = free_port()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield f"http://127.0.0.1:{port}", told
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", told
     finally:
         await runner.cleanup()
 
@@ -320,12 +319,6 @@ def test_the_key_is_nowhere_to_be_read():
 NUMBERS = count()
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 @asynccontextmanager
 async def process(*arguments):
     """A command of fairbench, once it has said where it is."""
@@ -345,7 +338,12 @@ async def process(*arguments):
 
 async def premium_to_regular(key_file, *, peers):
     """Two routers before one emulated worker, each with one of the clients; 250 answers in all."""
-    ports = [free_port(), free_port()]
+    with ExitStack() as stack:
+        ports = [stack.enter_context(reserved("127.0.0.1", 0, "a port")) for _ in range(2)]
+        return await served_by_two(ports, key_file, peers=peers)
+
+
+async def served_by_two(ports, key_file, *, peers):
     async with process("emulate", "--port", 0, "--set", "engine.max_running_requests=4") as (
         worker,
         _,

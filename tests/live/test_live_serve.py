@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import tomllib
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 import live_null_server
 import pytest
@@ -29,6 +29,8 @@ from fairbench.execute import routed_workers
 from fairbench.execute.routed_workers import started_workers
 from fairbench.live import headers
 from fairbench.live.backends.base import LiveOptions
+from fairbench.live.connections import bound
+from fairbench.live.http_server import reserved
 
 SERVE = [sys.executable, "-m", "fairbench", "serve", "--port", "0"]
 
@@ -448,3 +450,14 @@ def test_a_port_that_is_taken_is_named():
     assert result.exit_code == 2
     assert f"--port {port}: " in result.stderr
     assert "address already in use" in result.stderr.lower()
+
+
+def test_a_reserved_port_is_kept_from_others_and_still_served():
+    with ExitStack() as stack:
+        port = stack.enter_context(reserved("127.0.0.1", 0, "--port"))
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+        for one in bound("127.0.0.1", port, backlog=1):
+            stack.enter_context(one)
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            assert client.getpeername()[1] == port

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import urllib.request
 from contextlib import ExitStack
 
@@ -10,14 +9,10 @@ import pytest
 from aiohttp import ClientSession
 from live_cluster import server
 
+from fairbench.live.http_server import reserved
+
 CLIENTS, STREAMS = 8, 6
 BEFORE_S, AFTER_S = 6.0, 12.0
-
-
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 async def converse(session, url, client, until):
@@ -58,8 +53,9 @@ def finished(address):
 
 def shares_after_a_restart(fill_below):
     """(requests that the restarted worker finished, what another did meanwhile)."""
-    port, counts = free_port(), {}
+    counts = {}
     with ExitStack() as stack:
+        port = stack.enter_context(reserved("127.0.0.1", 0, "a port"))
         lost = ("emulate", "--port", port, "--gpu", "a100", "--local", "dlpm")
         workers = [stack.enter_context(server(*lost))]
         workers += [

@@ -32,7 +32,7 @@ from soak_recount import (
     recounted,
 )
 
-from fairbench.live.processes.addresses import free_ports
+from fairbench.live.http_server import reserved
 
 CLIENTS, LOOPS, WORKERS = 20, 3, 4
 ADMIN_KEY = "of-the-operator"
@@ -81,9 +81,13 @@ class Router:
 @contextmanager
 def two_routers(folder, keys, names, local):
     """Both, by the names of their schedulers, and the workers' URLs."""
+    with reserved("127.0.0.1", 0, "a port for the admin") as port:
+        yield from _two_routers(folder, keys, names, local, port)
+
+
+def _two_routers(folder, keys, names, local, port):
     (folder / "keys.toml").write_text("".join(f'"{key}" = "{one}"\n' for one, key in keys.items()))
     (folder / "admin").write_text(ADMIN_KEY)
-    (port,) = free_ports(1)
     known = ("--keys", str(folder / "keys.toml"))
     routers = []
     try:

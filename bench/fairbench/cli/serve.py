@@ -65,7 +65,7 @@ def serve(
     from fairbench.schedulers.registry import split_pair
 
     require_live_extra()
-    from fairbench.live.http_server import check_address
+    from fairbench.live.http_server import reserved
     from fairbench.live.processes.addresses import LOOPBACK
     from fairbench.live.router.app import serve_router
     from fairbench.live.router.config import RouterConfig
@@ -89,11 +89,8 @@ def serve(
     promised = promises(flags.get("goodput"))
     traces = otel_traces() if flags.get("otel") else Traces()
     tls = server_tls(flags.get("tls_cert"), flags.get("tls_key"))
-    check_address(host, port)
     admin_port = flags.get("admin_port")
     admin_key = admin_key_of(admin_port, flags.get("admin_key_file"), known, of_workers)
-    if admin_port is not None:
-        check_address(LOOPBACK, admin_port, f"--admin-port {admin_port}")
     held = held_by(
         *(flags.get("gateway"), flags.get("saturation"), flags.get("max_inflight_per_worker")),
         _settings(flags),
@@ -153,6 +150,8 @@ def serve(
         return
     timeout_s = flags.get("ready_check_timeout_sec", READY_S)
     with (
+        reserved(host, port, f"--host {host} --port {port}"),
+        reserved(LOOPBACK, admin_port or 0, f"--admin-port {admin_port}"),
         nullcontext(named)
         if named
         else started_workers(
@@ -160,8 +159,8 @@ def serve(
             flags.get("log_dir", DEFAULT_LOG_DIR),
             weights=entitled,
             parts=held.parts,
-        )
-    ) as routed:
+        ) as routed,
+    ):
         serving = serve_router(
             *(config_of(routed), host, port),
             grace_s=flags.get("grace", GRACE_S),

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from ssl import SSLContext
 from typing import TypeVar, TypeVarTuple
@@ -99,20 +99,31 @@ async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncI
         await runner.cleanup()
 
 
-def check_address(host: str, port: int, shown: str | None = None) -> None:
-    """Raise UsageError if the address is not available, before anything is started.
+@contextmanager
+def reserved(host: str, port: int, shown: str) -> Iterator[int]:
+    """Keep a port inside the block, so that no worker started meanwhile takes it.
+
+    A server can still listen there, because the port is bound for reuse and not listened to.
 
     Args:
         host: Address to listen at.
-        port: Port number.
-        shown: Options that the error names, or None for ``--host`` and ``--port``.
+        port: Port number, 0 for any free port.
+        shown: Options that the error names.
+
+    Yields:
+        The port number.
+
+    Raises:
+        UsageError: The address is not available.
     """
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        socket.create_server((host, port), family=family).close()
-    except OSError as error:
-        reason = str(error.strerror).partition(" (")[0]  # the address is put behind
-        raise UsageError(f"{shown or f'--host {host} --port {port}'}: {reason}") from None
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            kept.bind((host, port))
+        except OSError as error:
+            raise UsageError(f"{shown}: {error.strerror}") from None
+        yield int(kept.getsockname()[1])
 
 
 def is_our_fault(record: logging.LogRecord) -> bool:
