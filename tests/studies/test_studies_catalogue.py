@@ -34,7 +34,7 @@ def test_a_sweep_has_the_points_of_the_papers_figure(name, count):
     sweep = read_sweep(name)
     specs = points(sweep.model_copy(update={"num_runs": 1}))
     assert len(specs) == count
-    assert sweep.num_runs == 3
+    assert sweep.num_runs == 8
     if name != "fig7":
         assert {spec.gpu for spec in specs} == {"a10g-24gb/llama-3.2-3b/tp1/sglang-e2e"}
     if name == "fig11":
