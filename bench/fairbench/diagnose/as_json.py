@@ -25,6 +25,7 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
         "floods": [_flood(found, one) for one in found.floods],
         "harm": None if found.harm is None else _harm(found, found.harm),
         "replayed_requests": summary["num_requests"],
+        "replayed_programs": summary["num_programs"],
         "replayed_from_s": found.part_s[0],
         "replayed_to_s": found.part_s[1],
         "timing_profile": summary["timing_profile"],
