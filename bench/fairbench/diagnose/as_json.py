@@ -21,6 +21,7 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
         "requests": len(log.traffic.client),
         "clients": len(log.traffic.clients),
         "span_s": log.traffic.span_s,
+        "began": None if log.traffic.clock is None else log.traffic.clock.iso,
         "waits": log.measured or f"replayed under {found.replays[0].scheduler}",
         "floods": [_flood(found, one) for one in found.floods],
         "harm": None if found.harm is None else _harm(found, found.harm),

@@ -13,7 +13,7 @@ from fairbench.errors import printable
 from fairbench.metrics.overload import LONG_S, Overload, overload_of
 from fairbench.report.numbers import number, percent, written
 from fairbench.report.result_lines import is_extrapolated
-from fairbench.report.traffic_lines import flood_line, harm_line, overload_line
+from fairbench.report.traffic_lines import flood_line, harm_line, overload_line, window
 
 NOBODY = "Nobody floods"
 AGREES = 2.0  # times apart at most, a replayed P95 agrees with the recorded one
@@ -83,8 +83,8 @@ def _change_line(found: Diagnosis) -> str:
         return f"No request of {who} was replayed."
     change = f"from {number(before)} s to {number(after)} s ({first.scheduler} to {best.scheduler})"
     if found.floods:
-        start_s, end_s = found.judged_s
-        change += f", for requests sent from {start_s:,.0f} to {end_s:,.0f} s"
+        when = window(*found.judged_s, found.log.traffic.clock)
+        change += f", for requests sent from {when}"
     if after > 0.9 * before:
         return (
             f"Fair queueing changes little: the TTFT P95 of {who} changes {change}. {_why(before)}"
@@ -148,11 +148,8 @@ def basis_lines(found: Diagnosis) -> Iterator[str]:
     total, played = len(found.log.table), found.replays[0].summary["num_requests"]
     if played < total:
         share = percent(played / total)
-        start_s, end_s = found.part_s
-        yield (
-            f"Replayed: {played:,} of {total:,} requests ({share}), those from {start_s:,.0f} to "
-            f"{end_s:,.0f} s."
-        )
+        when = window(*found.part_s, found.log.traffic.clock)
+        yield f"Replayed: {played:,} of {total:,} requests ({share}), those from {when}."
     if is_extrapolated(summary):
         outside = written(summary, "outside_fit_ratio")
         yield f"{outside} of the GPU time is outside the range of the profile's fit."

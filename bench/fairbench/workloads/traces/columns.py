@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.files.clock import zone_of
 from fairbench.files.column_names import Column, recognised, split_unit
 from fairbench.files.json_text import Place
 from fairbench.files.times import Nanoseconds, is_calendar, unit_of
@@ -166,7 +167,7 @@ class Columns:
         at_ns = time_ns(value, self._unit_of(column), column, where)
         dated = abs(at_ns) >= CALENDAR_NS
         if self._dated is None:
-            self._dated = dated
+            self._dated, self._notes["zone"] = dated, zone_of(value)
         elif self._dated is not dated:
             kinds = ("dates", "seconds") if dated else ("seconds", "dates")
             raise DataError(
