@@ -104,9 +104,10 @@ def usual_replicas(replay: Replay, part: Table, usual: Ints) -> int:
 def replayed(
     replay: Replay, schedulers: Sequence[str], dp: int, context: RunContext
 ) -> Iterator[Replayed]:
-    """Simulate the log under each scheduler in parallel; yield the results.
+    """Simulate the log under each scheduler in parallel; yield the finished results.
 
-    Raises UsageError for what cannot be simulated, Interrupted after a signal.
+    After a signal no more replays begin, and unfinished ones are left out. Raises UsageError for
+    what cannot be simulated.
 
     Args:
         replay: Common parts of the replays.
@@ -119,16 +120,16 @@ def replayed(
     running = context.executor.run(tasks, context.interrupted)
     with context.progress.tasks([1.0] * len(tasks)) as done, closing(running) as results:
         for number, (index, result) in enumerate(results, start=1):
-            if context.interrupted():
-                raise context.interrupted.ended("interrupted")
             if isinstance(result, Failure):
+                if context.interrupted():
+                    continue
                 raise result.error
+            if not result.summary["complete"]:
+                continue
             done(index)
             scheduler = schedulers[index]
             context.progress.ended(f"replayed under {scheduler}", number, len(tasks))
             yield _by_log(replay, scheduler, result)
-    if context.interrupted():
-        raise context.interrupted.ended("interrupted")
 
 
 class _Simulated(NamedTuple):
