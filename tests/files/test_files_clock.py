@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -83,6 +84,14 @@ def log_of(folder, time_of):
     header = "time,client,input_tokens,output_tokens,ttft_s,latency_s"
     (folder / "log.csv").write_text("\n".join([header, *lines]) + "\n")
     return str(folder / "log.csv")
+
+
+def test_waits_of_a_replay_have_clock_times_too(tmp_path):
+    log = Path(log_of(tmp_path, TEXTS["utc"][0]))
+    log.write_text("\n".join(line.rsplit(",", 2)[0] for line in log.read_text().splitlines()))
+    flags = ("--no-plan", "--dp", 1, "--scheduler", "fcfs", "--gpu", "a10g", "--disable-tqdm")
+    text = text_of("diagnose", log, *flags)
+    assert re.search(r"are hurt from \d+ to \d+ s \(2\d:\d\d:\d\d to 22:\d\d:\d\d UTC\)", text)
 
 
 def text_of(*arguments):

@@ -107,7 +107,8 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
     part, start_s = part_to_replay(log, found)
     with TemporaryDirectory(prefix="fairbench-") as name:
         folder = Path(name)
-        replay = prepared(folder, part, start_s, heavy_of(log.traffic, found), asked.flags)
+        heavy, clock = heavy_of(log.traffic, found), log.traffic.clock
+        replay = prepared(folder, part, start_s, heavy, asked.flags, clock)
         again = traffic_of_table(part, part.end_s)
         again = again._replace(arrival_s=again.arrival_s + start_s)
         usual = np.flatnonzero(~_of_floods(again, renamed(found, log.traffic, again)))
