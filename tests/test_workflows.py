@@ -106,6 +106,20 @@ def test_a_comment_says_why_a_check_could_not_run(tmp_path):
     assert said in done.stderr
 
 
+def test_gates_judge_what_the_docs_recommend():
+    """The worst windowed share, the P95 of the well-behaved and the throughput, no raw index."""
+    gates = [
+        (kind, params["fail_if"])
+        for path in FILES[1:]
+        for kind, params in map(parsed, commands(path))
+        if kind == "check"
+    ]
+    wanted = ["min_share_60s:-5%", "victim_p95_s:+10%", "service_rate_tok_s:-3%"]
+    assert [clauses for _, clauses in gates] == [wanted] * 3
+    guide = (ROOT / "docs" / "guide" / "gate.md").read_text(encoding="utf-8")
+    assert all(f"`{clause}`" in guide for clause in wanted)
+
+
 def test_the_examples_do_what_their_names_say():
     found = {path.name: [parsed(line) for line in commands(path)] for path in FILES}
     (check,), (gate,) = found["pull-request.yml"], found["fairbench-gate.yml"]

@@ -152,6 +152,7 @@ def test_score_adds_such_a_line_too(records, tmp_path):
     [
         (["--layout", "vlm"], "unknown layout 'vlm': choose from aiperf, fairbench, genai-bench,"),
         (["--map", "client"], "--map client: must be FIELD=NAME"),
+        (["--map", "start="], "--map start=: must name a column; only program, worker, cached"),
         (["--map", "customer=a"], "unknown field in --map 'customer'"),
         (
             ["--map", "client=nobody"],

@@ -70,6 +70,8 @@ def test_no_file_and_no_regular_file_are_one_line(tmp_path, refused):
     assert "no such file, neither here nor in" in refused("run", "--trace", "nowhere.csv")
     assert "is not a file" in refused("run", "--trace", tmp_path)
     assert "write FIELD=COLUMN" in refused("run", "--trace", "x", "--map", "client")
+    needed = "--map time_ms=: name a column, since every trace needs time_ms"
+    assert needed in refused("run", "--trace", "x", "--map", "time_ms=")
     assert "Did you mean 'client'?" in refused("run", "--trace", "x", "--map", "clint=x")
 
 

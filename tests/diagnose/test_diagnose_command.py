@@ -115,6 +115,21 @@ def test_the_fewest_replicas_are_in_the_page(flooded, tmp_path):
     assert "<script" not in shown
 
 
+@pytest.mark.parametrize("answers", [",first_token,end", ""])
+def test_sessions_of_a_log_can_be_switched_off(answers, tmp_path):
+    """Each call waits for the one before it only where sessions are on, and then is none."""
+    cells = [f",{at_s + 0.1:.1f},{at_s + 1:.1f}" if answers else "" for at_s in range(40)]
+    lines = [f"{n},team-{n % 4},s{n % 4},900,90{cells[n]}" for n in range(40)]
+    header = f"time,client,session_id,input_tokens,output_tokens{answers}"
+    log = written(tmp_path / "log.csv", lines, header)
+    flags = ["--no-plan", "--dp", 1, "--scheduler", "fcfs", "--json"]
+    counts = {}
+    for also in ([], ["--map", "session="]):
+        found = json.loads(diagnosed(log, *flags, *also))
+        counts[bool(also)] = found["replayed_programs"]
+    assert counts == {False: 4, True: 40}
+
+
 @pytest.mark.parametrize("command", [["diagnose", "--no-plan", "--dp", "1"], ["report"], ["score"]])
 def test_a_log_that_came_all_at_once_has_a_page_without_pictures(command, tmp_path):
     header = "time,client,input_tokens,output_tokens,ttft,latency"

@@ -1,15 +1,19 @@
 """What large bodies leave behind goes back to the system."""
 
+import asyncio
 import ctypes
 import subprocess
 import sys
 
 import pytest
+from live_router import cluster
+
+from fairbench.live.router.memory import LARGE_BYTES
 
 # Pieces as a body of 64 MiB comes in, and something small above them that stays.
 LEFT_BEHIND = """
 import ctypes, os
-from fairbench.live.router.service import give_back
+from fairbench.live.router.memory import give_back
 
 def mib():
     pages = int(open("/proc/self/statm").read().split()[1])
@@ -39,3 +43,60 @@ def test_what_is_free_but_lies_below_something_small_is_given_back():
         [sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, check=True
     )
     assert float(done.stdout) > 60
+
+
+# After a buffer of 31 MiB, how many of ten large ones the C library maps apart from its heap.
+MAPPED = """
+import ctypes
+from fairbench.live.router.memory import keep_large_buffers_apart
+
+class Info(ctypes.Structure):  # of mallinfo2
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks".split()] + [
+        ("rest", ctypes.c_size_t * 6)
+    ]
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.argtypes, libc.mallinfo2.restype = [ctypes.c_void_p], Info
+
+def mapped(size):
+    libc.free(libc.malloc(31 * 2**20))
+    before = libc.mallinfo2().hblks
+    pieces = [libc.malloc(size) for _ in range(10)]
+    found = libc.mallinfo2().hblks - before
+    for piece in pieces:
+        libc.free(piece)
+    return found
+"""
+
+needs_mallinfo2 = pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc 2.33 counts mapped buffers"
+)
+
+
+@needs_mallinfo2
+@pytest.mark.parametrize(
+    ("call", "size", "apart"),
+    [
+        ("", LARGE_BYTES, 0),
+        ("assert keep_large_buffers_apart()", LARGE_BYTES, 10),
+        ("assert keep_large_buffers_apart()", LARGE_BYTES // 4, 0),  # of asyncio, at each read
+    ],
+)
+def test_large_buffers_stay_out_of_the_heap_after_one_was_freed(call, size, apart):
+    script = f"{MAPPED}\n{call}\nprint(mapped({size}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == (f"{apart}\n", "")
+
+
+@needs_mallinfo2
+def test_a_router_keeps_large_buffers_out_of_the_heap():
+    """The process of this test is the router's."""
+    names = {}
+    exec(MAPPED, names)
+
+    async def counted():
+        async with cluster(1):
+            return names["mapped"](LARGE_BYTES)
+
+    assert asyncio.run(counted()) == 10

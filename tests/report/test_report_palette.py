@@ -35,12 +35,24 @@ def lab(rgb):
     return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
 
 
+def apart(one, other, colours, cones):
+    """How far apart two swatches look to somebody without some cones."""
+    see = np.array(NO_CONES[cones]) if cones else np.eye(3)
+    a, b = (lab(see @ linear(getattr(swatch, colours))) for swatch in (one, other))
+    return np.linalg.norm(a - b)
+
+
+@pytest.mark.parametrize(("colours", "least"), [("colour", 16), ("on_dark", 11)])
+@pytest.mark.parametrize("cones", [None, *NO_CONES])
+def test_colours_stay_apart_for_colour_blind_readers(colours, least, cones):
+    assert min(apart(*pair, colours, cones) for pair in combinations(SERIES, 2)) > least
+
+
 @pytest.mark.parametrize("colours", ["colour", "on_dark"])
 @pytest.mark.parametrize("cones", [None, *NO_CONES])
-def test_colours_stay_apart_for_colour_blind_readers(colours, cones):
-    see = np.array(NO_CONES[cones]) if cones else np.eye(3)
-    seen = [lab(see @ linear(getattr(one, colours))) for one in SERIES]
-    assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) > 10
+@pytest.mark.parametrize("other", sorted(SCHEDULERS.keys() - {"fair-finish"}))
+def test_fair_finish_is_far_from_every_other_scheduler(colours, cones, other):
+    assert apart(SCHEDULERS["fair-finish"], SCHEDULERS[other], colours, cones) > 24
 
 
 def test_marks_and_dashes_are_apart_in_grey():

@@ -101,6 +101,16 @@ def test_a_session_is_a_program_whatever_the_columns_are_called(tmp_path, names)
     assert len(read_scored([file]).programs) == 4
 
 
+@pytest.mark.parametrize("column", ["session", "conversation_id", "program"])
+@pytest.mark.parametrize("flag", ["session=", "program="])
+def test_an_empty_name_switches_sessions_off(tmp_path, column, flag):
+    file = written(tmp_path, [{column: one.pop("session"), **one} for one in closed(4, 3)])
+    assert summary_of(file)["num_programs"] == 4
+    got = summary_of(file, "--map", flag)
+    assert got["num_programs"] == got["num_requests"] == 12
+    assert {client["latency_n"] for client in got["clients"]} == {3}
+
+
 def test_sessions_of_two_clients_may_have_one_name(tmp_path):
     requests = [
         {"client": client, "session": 1, "start": at} for at in range(3) for client in ("a", "b")

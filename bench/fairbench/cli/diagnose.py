@@ -101,8 +101,10 @@ def diagnose_log(
     else:
         colour, width = look()
         typer.echo(diagnosis_text(found, colour=colour, width=width), nl=False)
-    if report is None:
-        return
-    write_report(diagnosis_page(found), report)  # last, so that a full disk loses no answer
-    if not as_json:
-        typer.echo(f"report  {report}")
+    if report is not None:
+        write_report(diagnosis_page(found), report)  # last, so that a full disk loses no answer
+        if not as_json:
+            typer.echo(f"report  {report}")
+    if found.missing:
+        missing = ", ".join(found.missing)
+        raise context.interrupted.ended(f"interrupted; the diagnosis lacks {missing}")

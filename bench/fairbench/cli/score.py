@@ -66,7 +66,8 @@ def score(
             help="Column of the file that holds a field, such as client=user_id; may be "
             "repeated. Required fields: client, start, first_token or ttft, end or "
             "latency or itls, input_tokens, output_tokens. Optional fields: program, "
-            "worker, cached_tokens, admitted, status, error, gaps, id.",
+            "worker, cached_tokens, admitted, status, error, gaps, id. An optional field without a "
+            "name, such as program= (or session=), is not read from any column.",
         ),
     ] = None,
     time_unit: Annotated[

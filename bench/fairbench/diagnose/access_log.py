@@ -66,6 +66,7 @@ def read_log(params: TraceParams) -> AccessLog:
         response_s = table.end_s - table.arrival_s
         traffic = traffic_of_table(table, response_s)
         offset_s, measured = 0.0, RESPONSE if traffic.knows_waits else NO_WAITS
+    traffic = traffic._replace(clock=read.clock if scored is None else scored.clock)
     return AccessLog(
         params.file, read.format, read.sha256, synthetic, table, traffic, measured, offset_s
     )

@@ -13,7 +13,8 @@ OF_REPLAYS = ("min_share_60s", "service_rate_tok_s")
 
 def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
     """Return the diagnosis as JSON types, with times in seconds from the first request."""
-    log, summary = found.log, found.replays[0].summary
+    log, first = found.log, found.first
+    summary = found.replays[0].summary if found.replays else {}
     return {
         "file": log.file,
         "format": log.format,
@@ -21,13 +22,15 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
         "requests": len(log.traffic.client),
         "clients": len(log.traffic.clients),
         "span_s": log.traffic.span_s,
-        "waits": log.measured or f"replayed under {found.replays[0].scheduler}",
+        "began": None if log.traffic.clock is None else log.traffic.clock.iso,
+        "waits": log.measured or (f"replayed under {first.scheduler}" if first else None),
         "floods": [_flood(found, one) for one in found.floods],
         "harm": None if found.harm is None else _harm(found, found.harm),
-        "replayed_requests": summary["num_requests"],
+        "replayed_requests": summary.get("num_requests"),
+        "replayed_programs": summary.get("num_programs"),
         "replayed_from_s": found.part_s[0],
         "replayed_to_s": found.part_s[1],
-        "timing_profile": summary["timing_profile"],
+        "timing_profile": summary.get("timing_profile"),
         "dp": found.dp,
         "judged_from_s": found.judged_s[0],
         "judged_to_s": found.judged_s[1],
@@ -40,6 +43,7 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
             for run in found.replays
         ],
         "plan": found.plan,
+        "missing": list(found.missing),
     }
 
 

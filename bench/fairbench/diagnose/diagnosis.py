@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,6 +23,7 @@ from fairbench.diagnose.replay import (
     usual_replicas,
 )
 from fairbench.execute.context import RunContext
+from fairbench.execute.interruption import Interrupted
 from fairbench.metrics.floods import Flood, Harm, floods, harm_of, requests_of
 from fairbench.metrics.records import Flags
 from fairbench.metrics.traffic import Traffic
@@ -51,6 +52,8 @@ class Diagnosis:
 
     ``harm`` is by these waits. The replayed requests came from ``part_s[0]`` to ``part_s[1]``;
     ``dp_given`` means that the user named the replicas. ``plan`` is the answer of a capacity plan.
+    ``present`` is the scheduler to compare with. ``missing`` names what an interruption prevented,
+    such as the replays that are not in ``replays``.
     """
 
     log: AccessLog
@@ -62,6 +65,13 @@ class Diagnosis:
     dp: int
     dp_given: bool
     plan: Mapping[str, Any] | None
+    present: str
+    missing: tuple[str, ...]
+
+    @property
+    def first(self) -> Replayed | None:
+        """The replay under the present scheduler; None if it was interrupted."""
+        return next((one for one in self.replays if one.scheduler == self.present), None)
 
     @property
     def heavy(self) -> tuple[str, ...]:
@@ -85,7 +95,8 @@ def heavy_of(traffic: Traffic, found: Sequence[Flood]) -> tuple[str, ...]:
 def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
     """Find floods, replay the log under each scheduler, and plan replicas.
 
-    Raises UsageError for flags that do not fit, Interrupted after a signal.
+    After a signal the diagnosis has what was finished, and says what is missing. Raises UsageError
+    for flags that do not fit.
 
     Args:
         log: Access log, with its traffic.
@@ -96,7 +107,8 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
     part, start_s = part_to_replay(log, found)
     with TemporaryDirectory(prefix="fairbench-") as name:
         folder = Path(name)
-        replay = prepared(folder, part, start_s, heavy_of(log.traffic, found), asked.flags)
+        heavy, clock = heavy_of(log.traffic, found), log.traffic.clock
+        replay = prepared(folder, part, start_s, heavy, asked.flags, clock)
         again = traffic_of_table(part, part.end_s)
         again = again._replace(arrival_s=again.arrival_s + start_s)
         usual = np.flatnonzero(~_of_floods(again, renamed(found, log.traffic, again)))
@@ -104,14 +116,21 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
         order = {scheduler: number for number, scheduler in enumerate(asked.schedulers)}
         runs = list(replayed(replay, asked.schedulers, dp, context))
         runs.sort(key=lambda one: order[one.scheduler])
-        waits = log.traffic if log.measured else runs[0].traffic
-        harm = harm_of(waits, renamed(found, log.traffic, waits))
+        lost = [one for one in asked.schedulers if one not in {run.scheduler for run in runs}]
+        first = None if asked.schedulers[0] in lost else runs[0]
+        waits = log.traffic if log.measured or first is None else first.traffic
+        harm = harm_of(waits, renamed(found, log.traffic, waits)) if waits.knows_waits else None
         part_s = (start_s, start_s + part.span_s)
         made = Diagnosis(
-            *(log, found, waits, harm, tuple(runs), part_s, dp, asked.dp is not None, None)
+            *(log, found, waits, harm, tuple(runs), part_s, dp, asked.dp is not None, None),
+            present=asked.schedulers[0],
+            missing=tuple(f"the replay under {one}" for one in lost),
         )
-        plan = _plan(replay, asked, made, folder, context) if asked.plan else None
-    return Diagnosis(**{**vars(made), "plan": plan})
+        if not asked.plan:
+            return made
+        plan = None if lost else _plan(replay, asked, made, folder, context)
+    missing = (*made.missing, *([] if plan else ["the number of replicas"]))
+    return replace(made, plan=plan, missing=missing)
 
 
 def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
@@ -170,8 +189,11 @@ def _of_floods(traffic: Traffic, found: Sequence[Flood]) -> Flags:
 
 def _plan(
     replay: Replay, asked: Asked, found: Diagnosis, folder: Path, context: RunContext
-) -> Mapping[str, Any]:
-    """Return the smallest sufficient clusters of the best fair scheduler and of FCFS."""
+) -> Mapping[str, Any] | None:
+    """Return the smallest sufficient clusters of the best fair scheduler and of FCFS.
+
+    None after a signal.
+    """
     best = best_fair(found)
     schedulers = dict.fromkeys((*([best.scheduler] if best else []), asked.schedulers[0]))
     flags = replay.all_flags()
@@ -188,4 +210,7 @@ def _plan(
         num_runs=1,  # a replay has no chance in it: every seed is the same
         sharing=False,
     )
-    return carry_out(begin(question, folder / "plan"), context)
+    try:
+        return carry_out(begin(question, folder / "plan"), context)
+    except Interrupted:
+        return None

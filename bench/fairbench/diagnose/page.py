@@ -14,6 +14,7 @@ from fairbench.diagnose.sentences import (
     flood_lines,
     harm_lines,
     log_line,
+    missing_lines,
     replica_line,
     title,
 )
@@ -49,15 +50,19 @@ def diagnosis_page(found: Diagnosis) -> Page:
     """Return the contents of the HTML page of a diagnosis."""
     answers = [*flood_lines(found), *harm_lines(found), *change_lines(found)]
     answers += [replica_line(found)] if found.plan else []
+    played = bool(found.replays)
     return Page(
         title=title(found),
         provenance=f"{log_line(found)}. SHA-256 {found.log.sha256[:12]}.",
         headlines=list(_headlines(found)),
-        warnings=[f"Synthetic: {found.log.synthetic}."] if found.log.synthetic else [],
+        warnings=[
+            *([f"Synthetic: {found.log.synthetic}."] if found.log.synthetic else []),
+            *missing_lines(found),
+        ],
         sections=[
             Section("Diagnosis", [Bullets(answers)]),
             Section("Load and waits", list(_figures(found))),
-            Section("Under each scheduler", [_meaning(found), _grid(found)]),
+            *([Section("Under each scheduler", [_meaning(found), _grid(found)])] * played),
             Section("Assumptions", [Bullets(list(basis_lines(found)))]),
         ],
     )
@@ -76,8 +81,8 @@ def _judged(found: Diagnosis) -> Judged:
 
 
 def _of_replays(found: Diagnosis) -> Iterator[Headline]:
-    best, first = best_fair(found), found.replays[0]
-    if best is not None:
+    best, first = best_fair(found), found.first
+    if best is not None and first is not None:
         before, after = (others_waits(one.traffic, found)["others_p95_s"] for one in (first, best))
         yield Headline(
             f"TTFT P95 with {best.scheduler}",
@@ -96,7 +101,7 @@ def _count(replicas: int | None, most: int) -> str:
 
 
 def _figures(found: Diagnosis) -> Iterator[Figure]:
-    measured, basis = found.log.measured or FIRST_TOKEN, found.replays[0].scheduler
+    measured, basis = found.log.measured or FIRST_TOKEN, found.present
     figures = traffic_figures(_judged(found), measured)
     yield from islice(figures, 1)  # the load; a log that came all at once has no pictures
     shown = "As recorded" if found.log.measured else f"Replayed under {basis}"

@@ -21,6 +21,7 @@ from fairbench.execute.expected.load import gpu_s
 from fairbench.execute.expected.programs import Call
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.requests import experiment
+from fairbench.files.clock import Clock
 from fairbench.metrics.records import Floats, Ints
 from fairbench.metrics.traffic import Traffic
 from fairbench.sim.run import simulate
@@ -39,13 +40,15 @@ class Replay:
     """The common parts of all replays: the trace file, its flags, and heavy clients.
 
     ``flags`` are those of ``run``. ``start_s`` is the beginning of the replayed requests by the
-    log's clock; ``names`` maps the replay's client names to those of the log.
+    log's times, whose dates are those of ``clock``; ``names`` maps the replay's client names to
+    those of the log.
     """
 
     file: Path
     flags: Mapping[str, Any]
     start_s: float
     names: Mapping[str, str]
+    clock: Clock | None
 
     def spec(self, scheduler: str, dp: int) -> ExperimentSpec:
         """Return the experiment of a scheduler on ``dp`` replicas. Raises UsageError."""
@@ -65,15 +68,29 @@ class Replayed(NamedTuple):
 
 
 def prepared(
-    folder: Path, part: Table, start_s: float, heavy: Sequence[str], flags: Mapping[str, Any]
+    folder: Path,
+    part: Table,
+    start_s: float,
+    heavy: Sequence[str],
+    flags: Mapping[str, Any],
+    clock: Clock | None,
 ) -> Replay:
-    """Write the requests to replay into a folder; return the common parts."""
+    """Write the requests to replay into a folder; return the common parts.
+
+    Args:
+        folder: Folder for the file.
+        part: Requests to replay.
+        start_s: Time of the first of them in the log.
+        heavy: Names of the heavy clients.
+        flags: Flags of ``run``.
+        clock: Dates of the log's times, or None.
+    """
     file = folder / TRACE_FILE
     write_trace(part, file)
     plain = plain_names(part.clients)
     names = dict(zip(plain, part.clients, strict=True))
     own = [name for name, original in names.items() if original in heavy]
-    return Replay(file, {**flags, "misbehaving": own or None}, start_s, names)
+    return Replay(file, {**flags, "misbehaving": own or None}, start_s, names, clock)
 
 
 def usual_replicas(replay: Replay, part: Table, usual: Ints) -> int:
@@ -104,9 +121,10 @@ def usual_replicas(replay: Replay, part: Table, usual: Ints) -> int:
 def replayed(
     replay: Replay, schedulers: Sequence[str], dp: int, context: RunContext
 ) -> Iterator[Replayed]:
-    """Simulate the log under each scheduler in parallel; yield the results.
+    """Simulate the log under each scheduler in parallel; yield the finished results.
 
-    Raises UsageError for what cannot be simulated, Interrupted after a signal.
+    After a signal no more replays begin, and unfinished ones are left out. Raises UsageError for
+    what cannot be simulated.
 
     Args:
         replay: Common parts of the replays.
@@ -119,16 +137,16 @@ def replayed(
     running = context.executor.run(tasks, context.interrupted)
     with context.progress.tasks([1.0] * len(tasks)) as done, closing(running) as results:
         for number, (index, result) in enumerate(results, start=1):
-            if context.interrupted():
-                raise context.interrupted.ended("interrupted")
             if isinstance(result, Failure):
+                if context.interrupted():
+                    continue
                 raise result.error
+            if not result.summary["complete"]:
+                continue
             done(index)
             scheduler = schedulers[index]
             context.progress.ended(f"replayed under {scheduler}", number, len(tasks))
             yield _by_log(replay, scheduler, result)
-    if context.interrupted():
-        raise context.interrupted.ended("interrupted")
 
 
 class _Simulated(NamedTuple):
@@ -162,5 +180,7 @@ def _by_log(replay: Replay, scheduler: str, run: _Simulated) -> Replayed:
     order = np.argsort(run.arrival_s, kind="stable")
     names = tuple(replay.names[name] for name in run.clients)
     arrival_s = run.arrival_s[order] + replay.start_s
-    traffic = Traffic(names, run.client[order], arrival_s, run.tokens[order], run.wait_s[order])
+    traffic = Traffic(
+        *(names, run.client[order], arrival_s, run.tokens[order], run.wait_s[order]), replay.clock
+    )
     return Replayed(scheduler, traffic, run.summary)

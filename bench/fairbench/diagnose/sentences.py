@@ -9,11 +9,12 @@ import numpy as np
 
 from fairbench.diagnose.access_log import FIRST_TOKEN, RESPONSE
 from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits
+from fairbench.diagnose.replay import Replayed
 from fairbench.errors import printable
 from fairbench.metrics.overload import LONG_S, Overload, overload_of
 from fairbench.report.numbers import number, percent, written
 from fairbench.report.result_lines import is_extrapolated
-from fairbench.report.traffic_lines import flood_line, harm_line, overload_line
+from fairbench.report.traffic_lines import flood_line, harm_line, overload_line, window
 
 NOBODY = "Nobody floods"
 AGREES = 2.0  # times apart at most, a replayed P95 agrees with the recorded one
@@ -33,7 +34,7 @@ def flood_lines(found: Diagnosis) -> Iterator[str]:
 def harm_lines(found: Diagnosis) -> Iterator[str]:
     """Yield the harmed clients and the time, by recorded waits or by the first replay."""
     basis = _basis(found)
-    if not found.floods:
+    if not found.floods or not found.waits.knows_waits:
         return
     if found.harm is None:
         yield f"No other client waits noticeably longer than usual, {basis}."
@@ -43,53 +44,58 @@ def harm_lines(found: Diagnosis) -> Iterator[str]:
 
 
 def _basis(found: Diagnosis) -> str:
-    return "as recorded" if found.log.measured else f"in the replay under {_first(found)}"
+    return "as recorded" if found.log.measured else f"in the replay under {found.present}"
 
 
 def overload_in(found: Diagnosis) -> Overload | None:
     """Return the time in which most clients wait though nobody floods, if there is any."""
-    if found.floods or found.log.measured == RESPONSE:
+    if found.floods or found.log.measured == RESPONSE or not found.waits.knows_waits:
         return None
     return overload_of(found.waits)
 
 
 def change_lines(found: Diagnosis) -> Iterator[str]:
     """Yield what the best fair scheduler changes, and whether the replay is like the log."""
-    yield _change_line(found)
+    first = found.first
+    if first is None:
+        return
+    yield from _change_line(found, first)
     waits_s = found.waits.wait_s
     answered = found.waits._replace(wait_s=np.where(np.isfinite(waits_s), waits_s, np.nan))
     logged, played = (
-        others_waits(traffic, found)["others_p95_s"]
-        for traffic in (answered, found.replays[0].traffic)
+        others_waits(traffic, found)["others_p95_s"] for traffic in (answered, first.traffic)
     )
     if found.log.measured != FIRST_TOKEN or logged is None or played is None:
         return
     if max(logged, played) > LONG_S and not 1 / AGREES <= played / logged <= AGREES:
         yield (
             f"The replay is not like your cluster: the log has a TTFT P95 of {number(logged)} s "
-            f"for these requests, the replay under {_first(found)} {number(played)} s. Name your "
+            f"for these requests, the replay under {first.scheduler} {number(played)} s. Name your "
             "cluster with --gpu, --model and --dp."
         )
 
 
-def _change_line(found: Diagnosis) -> str:
+def _change_line(found: Diagnosis, first: Replayed) -> Iterator[str]:
     best = best_fair(found)
-    first = found.replays[0]
     if best is None:
-        return "No fair scheduler was replayed."
+        if not found.missing:
+            yield "No fair scheduler was replayed."
+        return
     before, after = (others_waits(one.traffic, found)["others_p95_s"] for one in (first, best))
     who = "the other clients" if found.floods else "all clients"
     if before is None or after is None:
-        return f"No request of {who} was replayed."
+        yield f"No request of {who} was replayed."
+        return
     change = f"from {number(before)} s to {number(after)} s ({first.scheduler} to {best.scheduler})"
     if found.floods:
-        start_s, end_s = found.judged_s
-        change += f", for requests sent from {start_s:,.0f} to {end_s:,.0f} s"
+        when = window(*found.judged_s, found.log.traffic.clock)
+        change += f", for requests sent from {when}"
     if after > 0.9 * before:
-        return (
+        yield (
             f"Fair queueing changes little: the TTFT P95 of {who} changes {change}. {_why(before)}"
         )
-    return f"Fair queueing lowers the TTFT P95 of {who} {change}."
+    else:
+        yield f"Fair queueing lowers the TTFT P95 of {who} {change}."
 
 
 def _why(before_s: float) -> str:
@@ -137,6 +143,19 @@ def percent_whole(value: float) -> str:
 
 def basis_lines(found: Diagnosis) -> Iterator[str]:
     """Yield the assumptions of the replays: cluster, part of the log, synthetic parts."""
+    yield from _cluster_lines(found)
+    if not found.log.measured and found.first is not None:
+        yield "The log has no latencies, so waits are taken from the replays."
+    if found.log.table.left_out:
+        yield f"Left out: {found.log.table.left_out:,} {found.log.table.who_left_out}."
+    if found.log.synthetic:
+        yield f"SYNTHETIC: {found.log.synthetic}."
+
+
+def _cluster_lines(found: Diagnosis) -> Iterator[str]:
+    """Yield the simulated cluster and the replayed part of the log; nothing without a replay."""
+    if not found.replays:
+        return
     summary = found.replays[0].summary
     replicas = f"{found.dp} replica{'s' if found.dp > 1 else ''}"
     why = (
@@ -145,23 +164,20 @@ def basis_lines(found: Diagnosis) -> Iterator[str]:
         else ", the fewest that serve the load without floods (set your own number with --dp)"
     )
     yield f"Simulated on {replicas} of {summary['timing_profile']}{why}."
-    total, played = len(found.log.table), found.replays[0].summary["num_requests"]
+    total, played = len(found.log.table), summary["num_requests"]
     if played < total:
         share = percent(played / total)
-        start_s, end_s = found.part_s
-        yield (
-            f"Replayed: {played:,} of {total:,} requests ({share}), those from {start_s:,.0f} to "
-            f"{end_s:,.0f} s."
-        )
+        when = window(*found.part_s, found.log.traffic.clock)
+        yield f"Replayed: {played:,} of {total:,} requests ({share}), those from {when}."
     if is_extrapolated(summary):
         outside = written(summary, "outside_fit_ratio")
         yield f"{outside} of the GPU time is outside the range of the profile's fit."
-    if not found.log.measured:
-        yield "The log has no latencies, so waits are taken from the replays."
-    if found.log.table.left_out:
-        yield f"Left out: {found.log.table.left_out:,} {found.log.table.who_left_out}."
-    if found.log.synthetic:
-        yield f"SYNTHETIC: {found.log.synthetic}."
+
+
+def missing_lines(found: Diagnosis) -> Iterator[str]:
+    """Yield what an interruption prevented; nothing if the diagnosis is complete."""
+    if found.missing:
+        yield f"Interrupted. Missing: {', '.join(found.missing)}."
 
 
 def title(found: Diagnosis) -> str:
@@ -170,6 +186,8 @@ def title(found: Diagnosis) -> str:
         return "Nobody floods, but the servers are overloaded" if overload_in(found) else NOBODY
     names = ", ".join(printable(name) for name in found.heavy)
     verb = "floods" if len(found.heavy) == 1 else "flood"
+    if not found.waits.knows_waits:
+        return f"{names} {verb}"
     if found.harm is None:
         return f"{names} {verb}, nobody is hurt"
     count = len(found.harm.victims)
@@ -184,10 +202,6 @@ def log_line(found: Diagnosis) -> str:
         f"{printable(log.file)}: {len(log.traffic.client):,} requests of {clients:,} client"
         f"{'s' if clients != 1 else ''} in {log.traffic.span_s:,.0f} s ({log.format})"
     )
-
-
-def _first(found: Diagnosis) -> str:
-    return found.replays[0].scheduler
 
 
 def _replicas(count: int | None, most: int) -> str:

@@ -13,6 +13,7 @@ from fairbench.diagnose.sentences import (
     flood_lines,
     harm_lines,
     log_line,
+    missing_lines,
     replica_line,
     title,
 )
@@ -37,8 +38,10 @@ def _render(found: Diagnosis) -> RenderableType:
     blocks: list[RenderableType] = [Text(title(found), style="bold"), Text(log_line(found)), Text()]
     answers = [*flood_lines(found), *harm_lines(found), *change_lines(found)]
     answers += [replica_line(found)] if found.plan else []
-    blocks += [_list(answers), Text(), _table(found), Text()]
-    return Group(*blocks, *(Text(line, style="dim") for line in basis_lines(found)))
+    blocks += [_list(answers), Text()]
+    blocks += [_table(found), Text()] if found.replays else []
+    blocks += [Text(line, style="dim") for line in basis_lines(found)]
+    return Group(*blocks, *(Text(line, style="bold") for line in missing_lines(found)))
 
 
 def _list(lines: list[str]) -> Table:

@@ -100,11 +100,12 @@ def is_number(value: Any) -> bool:
 
 
 def _since_1970(value: Any) -> int:
-    since = _moment(value) - datetime(1970, 1, 1, tzinfo=UTC)
+    since = moment_of(value) - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
 
 
-def _moment(value: Any) -> datetime:
+def moment_of(value: Any) -> datetime:
+    """Return an ISO 8601 time; without a zone it is UTC. Raises ValueError."""
     if not isinstance(value, str) or len(value) > 40:
         raise ValueError(f"{value!r} is not a time")
     text = value.strip().removesuffix(" UTC")

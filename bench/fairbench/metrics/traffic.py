@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.core import ServiceWeights
+from fairbench.files.clock import Clock
 from fairbench.metrics.records import REFUSED, Floats, Ints, Requests
 
 
@@ -16,6 +17,7 @@ class Traffic(NamedTuple):
 
     ``client`` indexes ``clients``, ``tokens`` are weighted tokens (input + 2 x output), ``wait_s``
     is the time to the first token: infinite for a request without an answer, NaN if not recorded.
+    ``clock`` has the dates of a log; None if times only have a start.
     """
 
     clients: tuple[str, ...]
@@ -23,6 +25,7 @@ class Traffic(NamedTuple):
     arrival_s: Floats
     tokens: Floats
     wait_s: Floats
+    clock: Clock | None = None
 
     @property
     def span_s(self) -> float:

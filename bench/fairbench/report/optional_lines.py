@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Any
 
+from fairbench.files.clock import read_clock
 from fairbench.metrics.metric import Form
-from fairbench.report.numbers import number, percent, whole, with_unit, written
+from fairbench.report.numbers import number, percent, with_unit, written
+from fairbench.report.traffic_lines import window
 from fairbench.results.store import Summary
 
 MOST_TENANTS = 10  # tenants in lines of their own, those with the least of their shares
@@ -78,6 +80,7 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     The longest that is judged: shorter ones are worse under every scheduler. Summaries that older
     versions stored have none.
     """
+    clock = read_clock(summary.get("began"), summary.get("window_end_s") or 0.0)
     for row in summary.get("worst_windows", ())[:1]:
         length = f"worst {row['end_s'] - row['start_s']:.0f} s"
         if row["share"] >= 1:
@@ -86,7 +89,7 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
         yield (
             length,
             f"{percent(row['share'])} of its max-min fair share: {row['client']}, from "
-            f"{whole(row['start_s'])} to {whole(row['end_s'])} s"
+            f"{window(row['start_s'], row['end_s'], clock)}"
             f"{_cause(row) if row['share'] < 1 else ''}",
         )
     if is_hidden_burst(summary):

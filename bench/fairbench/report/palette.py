@@ -34,8 +34,8 @@ ORANGE = Swatch(
     "#e69f00", "#f0d040", "X", '<path d="M-4-4L4 4M-4 4L4-4"/>', (3, 1.2, 1, 1.2, 1, 1.2)
 )
 BLACK = Swatch("#1c1c1c", "#e0e0dc", "o", '<circle r="4.5"/>', ())
-SKY = Swatch(
-    "#3a8fc2", "#8fd0f5", "*", '<path d="M0-6L1.8-1.8L6 0L1.8 1.8L0 6L-1.8 1.8L-6 0L-1.8-1.8Z"/>',
+VIOLET = Swatch(
+    "#7a1fe0", "#8f6bff", "*", '<path d="M0-6L1.8-1.8L6 0L1.8 1.8L0 6L-1.8 1.8L-6 0L-1.8-1.8Z"/>',
     (10, 1.6, 1, 1.6),
 )  # fmt: skip
 
@@ -43,7 +43,7 @@ BROWN = Swatch(
     "#781800", "#a89060", "P", '<path d="M-2-6H2V-2H6V2H2V6H-2V2H-6V-2H-2Z"/>', (12, 1.2)
 )
 
-SERIES = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, BLACK, SKY, BROWN)
+SERIES = (VERMILION, BLUE, GREEN, PURPLE, ORANGE, BLACK, VIOLET, BROWN)
 """In the order in which series without a name of their own, such as clients, take them."""
 
 SCHEDULERS = {
@@ -54,7 +54,7 @@ SCHEDULERS = {
     "d2lpm": PURPLE,
     "fcfs": ORANGE,
     "dlpm": BLACK,
-    "fair-finish": SKY,
+    "fair-finish": VIOLET,
 }
 
 

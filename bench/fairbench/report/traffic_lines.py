@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fairbench.errors import printable
+from fairbench.files.clock import Clock
 from fairbench.metrics.floods import Flood, Harm, floods, harm_of
 from fairbench.metrics.overload import Overload
 from fairbench.metrics.traffic import Traffic
@@ -19,7 +20,9 @@ TTFT = "time to first token"
 def flood_line(traffic: Traffic, flood: Flood) -> str:
     """Return the client, time and size of a flood as a sentence."""
     name = printable(traffic.clients[flood.client])
-    when = "throughout" if flood.throughout else f"from {window(flood.start_s, flood.end_s)}"
+    when = "throughout"
+    if not flood.throughout:
+        when = f"from {window(flood.start_s, flood.end_s, traffic.clock)}"
     much = f"{flood.multiple:.0f} times" if flood.multiple < MANY else f"over {MANY:.0f} times"
     return (
         f"{name} floods {when}: {flood.share:.0%} of the load in that time, {much} the mean of "
@@ -40,9 +43,10 @@ def harm_line(traffic: Traffic, harm: Harm, heavy: int, measured: str, basis: st
     more = " (longest: " + worst + ")" if len(harm.victims) > NAMED else f" ({worst})"
     hurt = f"{len(harm.victims):,} of {others:,} other client{'s' if others > 1 else ''}"
     verb = "are" if len(harm.victims) > 1 else "is"
+    when = window(harm.start_s, harm.end_s, traffic.clock)
     return (
-        f"{hurt} {verb} hurt from {window(harm.start_s, harm.end_s)}{more}: median {measured} "
-        f"{number(harm.median_s)} s, usually {number(harm.usual_s)} s, {basis}."
+        f"{hurt} {verb} hurt from {when}{more}: median {measured} {number(harm.median_s)} s, "
+        f"usually {number(harm.usual_s)} s, {basis}."
     )
 
 
@@ -81,12 +85,13 @@ def overload_line(traffic: Traffic, found: Overload, basis: str) -> str:
     """Return that most clients wait, when and how long, as a sentence."""
     who = f"{found.clients:,} of {len(traffic.clients):,} clients wait"
     return (
-        f"{who} long from {window(found.start_s, found.end_s)}: median {TTFT} "
+        f"{who} long from {window(found.start_s, found.end_s, traffic.clock)}: median {TTFT} "
         f"{number(found.median_s)} s, P95 {number(found.p95_s)} s, {basis}. No single client "
         "causes it: the servers are overloaded."
     )
 
 
-def window(start_s: float, end_s: float) -> str:
-    """Return a time from its start to its end, in whole seconds."""
-    return f"{start_s:,.0f} to {end_s:,.0f} s"
+def window(start_s: float, end_s: float, clock: Clock | None = None) -> str:
+    """Return a time from its start to its end in whole seconds, and by the clock if known."""
+    dated = f" ({clock.window(start_s, end_s)})" if clock is not None else ""
+    return f"{start_s:,.0f} to {end_s:,.0f} s{dated}"

@@ -8,6 +8,7 @@ from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from fairbench.errors import DataError, UsageError, printable
+from fairbench.files.clock import zone_of
 from fairbench.files.column_names import NAMES, plain
 from fairbench.files.times import is_blank, is_missing, number_of
 from fairbench.score.files import Object
@@ -51,6 +52,12 @@ class Columns:
         if found is None or all(map(is_missing_cell, found.values)):
             return None
         return found.values
+
+    @property
+    def zone(self) -> str:
+        """The UTC offset of the first start."""
+        starts = (one for column in self.times(("start",)) for one in column.values)
+        return zone_of(next((one for one in starts if not is_missing(one)), 0))
 
     def times(self, fields: Sequence[str]) -> Iterator[Column]:
         """Yield the columns of times of these fields, first that of the first record."""

@@ -83,12 +83,13 @@ class Layout:
         return lists is (self.shape is Shape.COLUMNS)
 
     def mapped(self, names: Mapping[str, str]) -> Layout:
-        """Return the layout with other names for some fields."""
+        """Return the layout with other names for some fields, and without those named empty."""
         replaced = {other for group in (FIRST, LAST) for other in group if set(group) & set(names)}
         kept = {field: name for field, name in self.columns.items() if field not in replaced}
+        columns = {field: name for field, name in {**kept, **names}.items() if name}
         return replace(
             self,
-            columns={**kept, **names},
+            columns=columns,
             at_once=self.at_once and "start" not in names,
             sessions=self.sessions and "program" not in names,
         )
@@ -137,14 +138,22 @@ LAYOUTS = {
 
 
 def parse_map(texts: Iterable[str]) -> dict[str, str]:
-    """Parse ``FIELD=NAME`` texts. Raises UsageError for another form or field."""
+    """Parse ``FIELD=NAME`` texts. Raises UsageError for another form or field.
+
+    An optional field with an empty name is one that the file does not have. ``session`` is another
+    name of ``program``.
+    """
     names = {}
     for text in texts:
-        field, equals, name = text.partition("=")
-        if not equals or not name:
+        given, equals, name = text.partition("=")
+        field = "program" if given == ALIASES["program"] else given
+        if not equals:
             raise UsageError(f"--map {text}: must be FIELD=NAME, such as client=user_id")
         if field not in FIELDS:
             raise unknown_name("field in --map", field, FIELDS)
+        if not name and field not in OPTIONAL:
+            allowed = ", ".join(OPTIONAL)
+            raise UsageError(f"--map {text}: must name a column; only {allowed} may be empty")
         names[field] = name
     return names
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fairbench.errors import DataError, UsageError, printable
+from fairbench.files.clock import Clock, clock_of
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,
@@ -66,7 +67,7 @@ class Scored:
     ``last_token_s`` is when each request's last token came, NaN if that is not known; ``gaps_s``
     are all gaps between tokens of the finished requests, None if the records do not have them.
     ``failed`` requests broke off and were not refused. ``remarks`` say which records were not taken
-    as they stand.
+    as they stand. ``clock`` has the dates of the times, if they are dates.
     """
 
     clients: tuple[str, ...]
@@ -79,6 +80,7 @@ class Scored:
     gaps_s: Floats | None
     failed: int
     remarks: tuple[str, ...]
+    clock: Clock | None = None
 
     @property
     def horizon_s(self) -> float:
@@ -109,6 +111,7 @@ def read_scored(
     used: list[Layout] = []
     mended = Mended()
     remarks: list[str] = []
+    zones: list[str] = []
     stems = _stems(paths)
     for number, path in enumerate(paths):
         objects = read_objects(path)
@@ -128,6 +131,7 @@ def read_scored(
             *(columns, str(path), unit_s), client=stems[number], part=number, mended=mended
         )
         parts.append(part)
+        zones.append(columns.zone)
         used.append(chosen)
         remarks += _disagreement(path, columns.completed, part["status"])
     origin_s = 0.0
@@ -141,7 +145,8 @@ def read_scored(
     clients = tuple(dict.fromkeys([*registered, *merged["client"]]))
     remarks += [f"{_requests_text(count)} {what}" for what, count in mended.items() if count]
     layouts = tuple(dict.fromkeys(one.name for one in used))
-    return _tables(merged, clients, layouts, tuple(remarks))
+    scored = _tables(merged, clients, layouts, tuple(remarks))
+    return replace(scored, clock=clock_of(origin_s, zones[0], scored.horizon_s))
 
 
 def _check_no_unit(path: Path, tool: str, unit_s: float | None) -> None:

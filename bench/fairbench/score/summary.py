@@ -103,6 +103,7 @@ def scored_summary(
     return {
         "layout": ", ".join(scored.layouts),
         "latency": latency,
+        "began": None if scored.clock is None else scored.clock.iso,
         "bound_source": None,
         **summary,
     }
@@ -183,6 +184,7 @@ def score_page(scored: Scored, summary: dict[str, Any], names: Sequence[str]) ->
         names: Names of the files, for the title.
     """
     traffic = traffic_of(scored.clients, scored.requests, scored.horizon_s)
+    traffic = traffic._replace(clock=scored.clock)
     sections = []
     if summary["num_programs"]:
         sections.append(Section("Results", [Definitions(list(results_of(summary)))]))

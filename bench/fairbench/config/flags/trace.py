@@ -28,7 +28,7 @@ class LogFlags(TypedDict, total=False):
         Flag(
             "Column of the trace that holds a field, if its name is not a common one; may be "
             f"repeated. Fields: {', '.join(FIELDS)}. time_ms is the time in milliseconds, and "
-            "so on.",
+            "so on. A field without a column, such as session=, is not read from any column.",
             WORKLOAD,
             metavar="FIELD=COLUMN",
             key="trace.columns",

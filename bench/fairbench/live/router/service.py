@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import ctypes
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
@@ -24,6 +22,7 @@ from fairbench.live.router.dispatcher import Dispatcher
 from fairbench.live.router.gateway import hold_requests
 from fairbench.live.router.health import Health
 from fairbench.live.router.membership import Membership
+from fairbench.live.router.memory import give_back_freed_memory, keep_large_buffers_apart
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.peers import Peering, peering_of, telling
 from fairbench.live.router.progress import Progress
@@ -43,7 +42,6 @@ from fairbench.schedulers.base import Router, Setup
 # the router hears of that too late all the same (attempts.py).
 KEEP_ALIVE_S = 4.0
 CONNECT_TIMEOUT_S = 10.0
-GIVE_BACK_S = 30.0  # between two times that free memory goes back to the system
 FIRST_CHECK_S = 2.0  # in which a worker has to be healthy to take part from the start
 
 
@@ -72,6 +70,7 @@ async def running(
         metrics: Metrics of this process.
         traces: Tracer of the requests.
     """
+    keep_large_buffers_apart()
     workers = list(config.workers)
     async with (
         _new_session(TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S)) as session,
@@ -182,18 +181,3 @@ def _subscriber(worker: int, address: WorkerAddress, dispatcher: Dispatcher) -> 
         BlockIndex(partial(evicted, worker), partial(cleared, worker)),
         on_follow=partial(dispatcher.follow, worker),
     )
-
-
-async def give_back_freed_memory() -> None:
-    """Return free memory to the system repeatedly until cancelled; does nothing without glibc."""
-    while give_back():
-        await asyncio.sleep(GIVE_BACK_S)
-
-
-def give_back() -> bool:
-    """Return free memory to the system; return whether that was possible (10 ms for 100 MB)."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is None:
-        return False
-    trim(0)
-    return True

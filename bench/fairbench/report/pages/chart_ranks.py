@@ -69,9 +69,10 @@ def rank_chart(title: str, marks: Sequence[Labelled], x_axis: Axis, y_axis: Axis
     parts += horizontal_axis(across, TOP, bottom, x_axis.label)
     spots = [(across.at(one.x), up.at(one.y)) for one in marks]
     taken = [Box(x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS) for x, y in spots]
+    frame = Box(LEFT, TOP, WIDTH - RIGHT, bottom)
     leaders, drawn = [], []
     for one, (x, y) in zip(marks, spots, strict=True):
-        box, steps = _free(x, y, one.label, taken, bottom)
+        box, steps = free_box(x, y, LETTER_PX * len(one.label), taken, frame)
         taken.append(box)
         middle = (box.left + box.right) / 2
         if steps >= LEADER_FROM:
@@ -92,11 +93,19 @@ def _range(values: Sequence[float], axis: Axis) -> tuple[float, float]:
     return low - free, high + free
 
 
-def _free(x: float, y: float, label: str, taken: Sequence[Box], bottom: float) -> tuple[Box, int]:
-    """Return the nearest free box for a label, and its distance in steps."""
-    wide = LETTER_PX * len(label)
+def free_box(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) -> tuple[Box, int]:
+    """Return the nearest free box for a label, and its distance in steps.
+
+    Args:
+        x: Horizontal position of the mark, in pixels.
+        y: Vertical position of the mark, in pixels from the top.
+        wide: Width of the label, in pixels.
+        taken: Boxes of marks and of other labels, which the label must not overlap.
+        frame: Box in which the label must lie.
+    """
     for steps, box in _boxes(x, y, wide):
-        inside = box.left > LEFT and box.right < WIDTH and box.top > TOP and box.bottom < bottom
+        inside = box.left > frame.left and box.right < frame.right
+        inside = inside and box.top > frame.top and box.bottom < frame.bottom
         if inside and not any(box.meets(other) for other in taken):
             return box, steps
     return Box(x + RADIUS, y - TEXT_PX / 2, x + RADIUS + wide, y + TEXT_PX / 2), 0

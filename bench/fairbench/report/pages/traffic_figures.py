@@ -83,7 +83,7 @@ def _load(found: Judged, shown: Sequence[str], edges: Floats) -> Figure:
         "Load over time by client",
         edges,
         areas,
-        x_label="time, s",
+        x_label=f"time, s{_since(traffic)}",
         y_label="load, weighted tokens/s",
         shaded=[(one.start_s, one.end_s) for one in found.floods if not one.throughout],
     )
@@ -126,7 +126,7 @@ def waits_figure(
     ]
     chart = heat_chart(
         *("Waits over time", edges, rows),
-        x_label="time of arrival, s",
+        x_label=f"time of arrival, s{_since(traffic)}",
         unit="s",
         limits=limits,
     )
@@ -182,6 +182,11 @@ def _of(traffic: Traffic, names: Sequence[str]) -> Flags:
     return found
 
 
+def _since(traffic: Traffic) -> str:
+    """Return the date of time 0, for the label of an axis; empty if it is not known."""
+    return f" since {traffic.clock.at(0.0)}" if traffic.clock is not None else ""
+
+
 def _bins(edges: Floats) -> str:
     return f"in bins of {edges[1] - edges[0]:,.3g} s"
 
@@ -189,13 +194,15 @@ def _bins(edges: Floats) -> str:
 def flood_headlines(found: Judged) -> Iterator[Headline]:
     """Yield a card for the largest flood and one for its harm; none without a flood."""
     for one in found.floods[:1]:
-        when = "throughout" if one.throughout else window(one.start_s, one.end_s)
+        clock = found.traffic.clock
+        when = "throughout" if one.throughout else window(one.start_s, one.end_s, clock)
         name = printable(found.traffic.clients[one.client])
         yield Headline("who floods", name, f"{when}, {one.share:.0%} of the load then")
         if found.harm is not None:
             harm = found.harm
             clients = f"{len(harm.victims):,} client{'s' if len(harm.victims) > 1 else ''}"
             wait = f"median wait {number(harm.median_s)} s"
-            yield Headline("who is hurt", clients, f"{window(harm.start_s, harm.end_s)}, {wait}")
+            when = window(harm.start_s, harm.end_s, clock)
+            yield Headline("who is hurt", clients, f"{when}, {wait}")
         elif found.traffic.knows_waits:
             yield Headline("who is hurt", "nobody", "no wait is noticeably longer than usual")

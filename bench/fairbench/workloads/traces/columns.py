@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.files.clock import zone_of
 from fairbench.files.column_names import Column, recognised, split_unit
 from fairbench.files.json_text import Place
 from fairbench.files.times import Nanoseconds, is_calendar, unit_of
@@ -42,7 +43,9 @@ class Columns:
         block_size: int = 0,
     ) -> None:
         self._notes = asked.notes
-        self._names = given_columns(asked.names)
+        named = given_columns(asked.names)
+        self._names = {field: column for field, column in named.items() if column.name}
+        self._absent = named.keys() - self._names.keys()
         self._usual = {field: Column(name, unit) for field, name in (usual or {}).items()}
         self._unit = unit
         self._guessed: str | None = None  # that unit, if only the size of a time says it
@@ -136,7 +139,10 @@ class Columns:
                 self._known.clear()
             found = recognised(keys, FIELDS)
             usual = {field: one for field, one in self._usual.items() if one.name in record}
-            self._known[keys] = found | usual | self._names
+            columns = found | usual | self._names
+            self._known[keys] = {
+                field: column for field, column in columns.items() if field not in self._absent
+            }
             self._check(self._known[keys], record, where)
         return self._known[keys]
 
@@ -161,7 +167,7 @@ class Columns:
         at_ns = time_ns(value, self._unit_of(column), column, where)
         dated = abs(at_ns) >= CALENDAR_NS
         if self._dated is None:
-            self._dated = dated
+            self._dated, self._notes["zone"] = dated, zone_of(value)
         elif self._dated is not dated:
             kinds = ("dates", "seconds") if dated else ("seconds", "dates")
             raise DataError(
@@ -241,12 +247,18 @@ class Columns:
 
 
 def parse_names(texts: list[str] | None) -> dict[str, str]:
-    """Parse the ``FIELD=COLUMN`` texts of ``--map``. Raises UsageError for another form."""
+    """Parse the ``FIELD=COLUMN`` texts of ``--map``. Raises UsageError for another form.
+
+    An empty column says that the file has no such field, so that a column with a common name is not
+    taken for it.
+    """
     names = {}
     for text in texts or ():
         field, equals, column = text.partition("=")
-        if not (field and equals and column):
+        if not (field and equals):
             raise UsageError(f"--map {text}: write FIELD=COLUMN, such as client=user_id")
+        if not column and split_unit(field)[0] in NEEDED:
+            raise UsageError(f"--map {text}: name a column, since every trace needs {field}")
         names[field] = column
     given_columns(names)
     return names

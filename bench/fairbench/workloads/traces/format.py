@@ -75,7 +75,7 @@ class Asked:
     """The user's options for a file: ``names`` maps columns, ``line`` selects a run.
 
     ``block_size`` is the number of tokens of a block, 0 if the file or format gives it. ``notes``
-    are findings while reading: ``unit`` is the unit of the file's times.
+    are findings while reading: ``unit`` is the unit of the file's times, ``zone`` their UTC offset.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from math import inf
 from pathlib import Path
 
 from fairbench.errors import DataError, UsageError
+from fairbench.files.clock import UTC_ZONE, Clock, clock_of
 from fairbench.files.reader import digest
 from fairbench.workloads.traces.change import assigned, spread_out
 from fairbench.workloads.traces.format import Asked, Measured, Trace
@@ -64,12 +65,16 @@ def check_params(params: TraceParams) -> None:
 
 @dataclass(frozen=True)
 class ReadTrace:
-    """A trace with facts about its file; ``unit`` is the unit of its times, if any."""
+    """A trace with facts about its file.
+
+    ``unit`` is the unit of its times, if any; ``clock`` has their dates, if they are dates.
+    """
 
     trace: Trace
     format: str
     sha256: str
     unit: str = ""
+    clock: Clock | None = None
 
 
 def read_trace(params: TraceParams) -> ReadTrace:
@@ -144,7 +149,8 @@ def _read(
     if clients:
         table = assigned(table, clients)
     sha256 = digest(path, f"{path}")
-    return ReadTrace(RecordedTrace(table), chosen.name, sha256, asked.notes.get("unit", ""))
+    clock = clock_of(builder.began_s, asked.notes.get("zone", UTC_ZONE), table.span_s)
+    return ReadTrace(RecordedTrace(table), chosen.name, sha256, asked.notes.get("unit", ""), clock)
 
 
 def joined_columns(names: Mapping[str, str]) -> str:

@@ -125,6 +125,11 @@ class TableBuilder:
         self._blocks.extend(row.blocks)
         self._estimated.append(row.estimated)
 
+    @property
+    def began_s(self) -> float:
+        """The earliest arrival on the file's clock (s)."""
+        return min(self._numbers["at"]) / 1e9
+
     def table(self) -> Table:
         """Return all rows, clients in the order of names. Raises DataError without rows."""
         column: dict[str, Any] = {name: np.array(one) for name, one in self._numbers.items()}

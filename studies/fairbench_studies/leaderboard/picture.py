@@ -1,0 +1,167 @@
+"""The picture of the leaderboard: a numbered mark for each row, and a list of the numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from fairbench.report.pages.chart_ranks import LEADER_FROM, RADIUS, Box, free_box
+from fairbench_studies.kit.rows import ROOT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FIGURE = ROOT / "plots/leaderboard.svg"
+BASELINE = "fcfs"
+# Okabe and Ito; shapes tell the kinds apart without colour.
+KINDS = {
+    "queue before the cluster": ("#d55e00", "s"),
+    "fair local scheduler": ("#0072b2", "o"),
+    "router that looks at prefixes": ("#009e73", "^"),
+    "other": ("0.35", "D"),
+}
+FAIR = (
+    *("vtc", "dlpm", "lcf", "mdrr", "equinox", "fairserve", "rpm"),
+    *("d2lpm", "fair-finish", "preble-dlpm"),
+)
+PLAIN = (
+    *(BASELINE, "lpm", "least-loaded+fcfs", "power-of-two+fcfs", "vtc-basic+fcfs"),
+    *("round-robin+justitia", "round-robin+autellix"),
+)
+WIDTH_IN, HEIGHT_IN = 8.5, 8.4
+COLUMNS, LIST_IN, LINE_IN = 3, 2.75, 0.15  # of the list below the plot
+POINTS = 72  # in an inch
+DIGIT_POINTS = 5.6  # a digit's width in a number of 8 points
+
+
+class View(NamedTuple):
+    """Axes: the ranges that they show, and their place in the figure, in inches."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
+    left: float
+    bottom: float
+    wide: float
+    high: float
+
+    def shows(self, point: Point) -> bool:
+        """Return whether a point lies inside the ranges."""
+        return self.x[0] < point.service < self.x[1] and self.y[0] < point.share < self.y[1]
+
+
+WHOLE = View((0.7, 1.3), (0.4, 1.0), 0.7, 2.85, 7.6, 5.2)
+CLOSE = View((1.127, 1.148), (0.8, 0.856), 1.25, 6.05, 2.9, 1.95)  # many points, enlarged
+
+
+class Point(NamedTuple):
+    """A row: its service over the baseline's, and its minimum fair share of best total."""
+
+    row: str
+    service: float
+    share: float
+
+
+def kind(row: str) -> str:
+    """Return the kind of a row, one of ``KINDS``."""
+    if " behind " in row:
+        return "queue before the cluster"
+    if row.rpartition("+")[2].removesuffix("-predict").removesuffix("-upstream") in FAIR:
+        return "fair local scheduler"
+    return "other" if row in PLAIN else "router that looks at prefixes"
+
+
+def draw(points: Sequence[Point]) -> None:
+    """Draw the minimum fair share of best total over service, a numbered mark per row.
+
+    Args:
+        points: Points in the order of their numbers, from 1.
+    """
+    from matplotlib import pyplot  # the tables need no figures' libraries
+
+    with pyplot.rc_context({"svg.hashsalt": "fairbench", "svg.fonttype": "none"}):
+        figure = pyplot.figure(figsize=(WIDTH_IN, HEIGHT_IN))
+        whole, close = (_axes(figure, view, points) for view in (WHOLE, CLOSE))
+        whole.set(xlabel=f"service, times that of {BASELINE} (geometric mean, nine configurations)")
+        whole.set(ylabel="minimum fair share of best total (mean, nine configurations)")
+        whole.spines[["top", "right"]].set_visible(False)
+        whole.legend(frameon=False, loc="lower right", fontsize=8)
+        whole.set_title("Simulated, A100, two replicas, five seeds", fontsize=9, loc="left")
+        whole.indicate_inset((CLOSE.x[0], CLOSE.y[0], *_size(CLOSE)), close, edgecolor="0.3")
+        close.tick_params(labelsize=7)
+        close.locator_params(axis="x", nbins=4)
+        _list(figure, points)
+        figure.savefig(FIGURE, metadata={"Date": None})  # the same bytes each time
+
+
+def _size(view: View) -> tuple[float, float]:
+    return view.x[1] - view.x[0], view.y[1] - view.y[0]
+
+
+def _axes(figure: Figure, view: View, points: Sequence[Point]) -> Axes:
+    """Draw the points of a view, each mark with its number in one view."""
+    across, up = WIDTH_IN, HEIGHT_IN
+    axes = figure.add_axes(
+        (view.left / across, view.bottom / up, view.wide / across, view.high / up)
+    )
+    for which, (colour, marker) in KINDS.items():
+        shown = [point for point in points if view.shows(point) and kind(point.row) == which]
+        xs, ys = [point.service for point in shown], [point.share for point in shown]
+        axes.scatter(xs, ys, s=26, c=colour, marker=marker, label=which)
+    axes.set(xlim=view.x, ylim=view.y)
+    axes.yaxis.set_major_formatter("{x:.0%}")
+    for x, y, number, leads in placed(points, view):
+        axes.annotate(
+            str(number), (points[number - 1].service, points[number - 1].share), (x, y),
+            textcoords="axes points", ha="center", va="center", fontsize=8,
+            arrowprops={"arrowstyle": "-", "lw": 0.6, "color": "0.3"} if leads else None,
+        )  # fmt: skip
+    return axes
+
+
+def placed(points: Sequence[Point], view: View) -> Iterator[tuple[float, float, int, bool]]:
+    """Yield where numbers stand in a view, so that none overlaps a mark or another number.
+
+    Each is x and y in points from the lower left corner, the number, and whether a line joins the
+    number and its mark. Numbers of the enlarged points are only there.
+    """
+    wide, high = POINTS * view.wide, POINTS * view.high
+    spots = {
+        number: (
+            wide * (point.service - view.x[0]) / _size(view)[0],
+            high * (view.y[1] - point.share) / _size(view)[1],  # from the top, as boxes are
+        )
+        for number, point in enumerate(points, 1)
+        if view.shows(point)
+    }
+    taken = [Box(x - RADIUS, y - RADIUS, x + RADIUS, y + RADIUS) for x, y in spots.values()]
+    for number, (x, y) in spots.items():
+        if view is WHOLE and CLOSE.shows(points[number - 1]):
+            continue
+        wide_number = DIGIT_POINTS * len(str(number))
+        box, steps = free_box(x, y, wide_number, taken, Box(0, 0, wide, high))
+        taken.append(box)
+        middle = (box.left + box.right) / 2, high - (box.top + box.bottom) / 2
+        yield *middle, number, steps >= LEADER_FROM
+
+
+def named(point: Point) -> str:
+    """Return the name of a row as the list has it, with the values of a row outside the axes."""
+    name = re.sub(r"^llm-d\+fcfs behind (.*) by (\w+)$", r"\1 before llm-d (\2)", point.row)
+    return name if WHOLE.shows(point) else f"{name} (at {point.service:.2f}, {point.share:.0%})"
+
+
+def _list(figure: Figure, points: Sequence[Point]) -> None:
+    """List numbers, marks and names below the plot, in columns."""
+    lines = -(-len(points) // COLUMNS)
+    axes = figure.add_axes((0, 0, 1, (lines + 1) * LINE_IN / HEIGHT_IN))
+    axes.set(xlim=(0, WIDTH_IN), ylim=((lines + 1) * LINE_IN, 0))
+    axes.axis("off")
+    for at, point in enumerate(points):
+        column, line = divmod(at, lines)
+        x, y = 0.35 + LIST_IN * column, LINE_IN * (line + 0.5)
+        colour, marker = KINDS[kind(point.row)]
+        axes.text(x, y, f"{at + 1}", fontsize=7.5, ha="right", va="center")
+        axes.scatter([x + 0.1], [y], s=16, c=colour, marker=marker)
+        axes.text(x + 0.2, y, named(point), fontsize=7.5, va="center")
