@@ -17,10 +17,13 @@ from fairbench.sim.kv_node import KVNode
 from fairbench.sim.sequence import Sequence
 
 
-def store_prompt(cache: KVCache, sequence: Sequence, tokens: int) -> None:
+def store_prompt(
+    cache: KVCache, sequence: Sequence, tokens: int, *, split: bool = True
+) -> None:
     """Store and lock ``tokens`` more computed prompt tokens in the tree.
 
-    Tokens that another sequence has stored in the meantime are freed.
+    Tokens that another sequence has stored in the meantime are freed. With ``split``, outputs that
+    were prefilled again after a retraction get a node of their own.
     """
     node, request = sequence.node, sequence.request
     assert node is not None
@@ -35,12 +38,15 @@ def store_prompt(cache: KVCache, sequence: Sequence, tokens: int) -> None:
     sequence.place = (
         (len(sequence.prompt), 0) if complete else place_at(sequence.prompt, sequence.filled)
     )
-    if sequence.filled > request.input_tokens:  # after a retraction outputs are prefilled too
-        cache.match(request.prompt, request.input_tokens)  # and their node starts here
+    if split and sequence.filled > request.input_tokens:
+        cache.match(request.prompt, request.input_tokens)  # their node starts here
 
 
-def store_outputs(cache: KVCache, sequence: Sequence) -> None:
-    """Store a finished sequence's outputs except the last one, and unlock its path."""
+def store_outputs(cache: KVCache, sequence: Sequence, *, split: bool = False) -> None:
+    """Store a finished sequence's outputs except the last one, and unlock its path.
+
+    With ``split``, the outputs get a node of their own if those of before a retraction have none.
+    """
     node, request = sequence.node, sequence.request
     assert node is not None
     kept = sequence.produced - 1
@@ -51,6 +57,8 @@ def store_outputs(cache: KVCache, sequence: Sequence) -> None:
         end, cached = cache.insert(node, prompt, place, request.input_tokens + kept)
         if cached:
             cache.release_of(request.client, cached)
+    if split and kept and sequence.retractions:
+        cache.match(request.prompt, request.input_tokens)
     if cache.knows_clients:
         cache.retain(end, request)
     cache.unlock(node)
