@@ -7,6 +7,8 @@ from typing import Literal, TypeAlias
 
 Release: TypeAlias = Literal["0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"]
 
+Splits: TypeAlias = Literal["prefilled", "finished", "never"]
+
 
 @dataclass(frozen=True)
 class SGLangRules:
@@ -24,13 +26,11 @@ class SGLangRules:
     counts_chunk_once: bool = True
     tries_within_budget: bool = True
     touches_waiting: bool = True
-    splits: Literal["prefilled", "finished", "never"] = "prefilled"
+    splits: Splits = "prefilled"
 
 
 NEWEST = SGLangRules()
-_0_5_22 = replace(
-    NEWEST, drops_finished=False, counts_chunk_once=False, tries_within_budget=False
-)
+_0_5_22 = replace(NEWEST, drops_finished=False, counts_chunk_once=False, tries_within_budget=False)
 _0_5_20 = replace(_0_5_22, touches_waiting=False, splits="finished")
 _0_5_17 = replace(_0_5_20, splits="never")
 

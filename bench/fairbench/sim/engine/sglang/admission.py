@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 from fairbench.core import PS_PER_S, Request, new_tuple
+from fairbench.hardware.engine_params import EngineLimits
 from fairbench.hardware.step_time import Chunk
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import (
@@ -56,24 +57,21 @@ class PrefillPass:
         cache: KVCache,
         host: HostMemory,
         reserved_tokens: float,
-        max_prefill_tokens: int,
-        chunk_tokens: int,
-        *,
-        within_budget: bool = True,
+        limits: EngineLimits,
     ) -> None:
         self._cache = cache
         self._host = host
         self._total_offset = reserved_tokens
         self._current_offset = 0
-        self._input_left = max_prefill_tokens
-        self._chunk_left = chunk_tokens
-        self._within_budget = within_budget
+        self._input_left = limits.max_prefill_tokens
+        self._chunk_left = limits.chunked_prefill_size
+        self._within_budget = limits.rules.tries_within_budget
         self.admitted: list[Prefill] = []
         self.chunked: Sequence | None = None  # has more chunks to come
         self.out_of_memory = False
         self.over = False  # nothing more is tried after the last admission
         self.refused = False  # a candidate that had memory, for want of chunk budget
-        self.used_up = max_prefill_tokens <= 0 or chunk_tokens <= 0  # a budget
+        self.used_up = self._input_left <= 0 or self._chunk_left <= 0  # a budget
 
     def _reserved_all(self) -> bool:
         memory = self._cache.free + self._cache.evictable

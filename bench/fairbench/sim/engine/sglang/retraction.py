@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from fairbench.core import PS_PER_S
 from fairbench.errors import RunFailed
+from fairbench.hardware.sglang_rules import Splits
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.schedulers.prefix_tree import place_at
@@ -18,12 +19,12 @@ from fairbench.sim.sequence import Sequence
 
 
 def store_prompt(
-    cache: KVCache, sequence: Sequence, tokens: int, *, split: bool = True
+    cache: KVCache, sequence: Sequence, tokens: int, splits: Splits = "prefilled"
 ) -> None:
     """Store and lock ``tokens`` more computed prompt tokens in the tree.
 
-    Tokens that another sequence has stored in the meantime are freed. With ``split``, outputs that
-    were prefilled again after a retraction get a node of their own.
+    Tokens that another sequence has stored in the meantime are freed. By ``splits``,
+    outputs that were prefilled again after a retraction get a node of their own.
     """
     node, request = sequence.node, sequence.request
     assert node is not None
@@ -38,14 +39,14 @@ def store_prompt(
     sequence.place = (
         (len(sequence.prompt), 0) if complete else place_at(sequence.prompt, sequence.filled)
     )
-    if split and sequence.filled > request.input_tokens:
+    if splits == "prefilled" and sequence.filled > request.input_tokens:
         cache.match(request.prompt, request.input_tokens)  # their node starts here
 
 
-def store_outputs(cache: KVCache, sequence: Sequence, *, split: bool = False) -> None:
+def store_outputs(cache: KVCache, sequence: Sequence, splits: Splits = "prefilled") -> None:
     """Store a finished sequence's outputs except the last one, and unlock its path.
 
-    With ``split``, the outputs get a node of their own if those of before a retraction have none.
+    By ``splits``, outputs that were prefilled again after a retraction get a node of their own now.
     """
     node, request = sequence.node, sequence.request
     assert node is not None
@@ -57,7 +58,7 @@ def store_outputs(cache: KVCache, sequence: Sequence, *, split: bool = False) ->
         end, cached = cache.insert(node, prompt, place, request.input_tokens + kept)
         if cached:
             cache.release_of(request.client, cached)
-    if split and kept and sequence.retractions:
+    if splits == "finished" and kept and sequence.retractions:
         cache.match(request.prompt, request.input_tokens)
     if cache.knows_clients:
         cache.retain(end, request)

@@ -165,8 +165,7 @@ class Worker(EngineLoop[KVNode]):
     def _release(self, sequence: Sequence) -> None:
         self._batch_is_full = False  # they leave SGLang's batch before its next pass
         self.batch.leave(sequence)
-        split = self.limits.rules.splits == "finished"
-        store_outputs(self.cache, sequence, split=split)
+        store_outputs(self.cache, sequence, self.limits.rules.splits)
 
     # Prefill.
 
@@ -199,9 +198,8 @@ class Worker(EngineLoop[KVNode]):
 
     def _slots(self) -> int:
         """Return how many requests may run, with those of the batch that still decode."""
-        slots = self.limits.max_running_requests
-        goes_on = self._chunked is not None
-        return slots - 1 if goes_on and not self.limits.rules.counts_chunk_once else slots
+        twice = self._chunked is not None and not self.limits.rules.counts_chunk_once
+        return self.limits.max_running_requests - twice
 
     def _reserved_tokens(self) -> int:
         return self.batch.reserved_tokens()
@@ -210,30 +208,17 @@ class Worker(EngineLoop[KVNode]):
         return not self.batch.size
 
     def _fill_pass(self) -> PrefillPass:
-        limits, slots = self.limits, self._slots()
-        attempt = PrefillPass(
-            self.cache,
-            self.host,
-            self._reserved_tokens() * self._ratio.at(self.batch.steps),
-            limits.max_prefill_tokens,
-            limits.chunked_prefill_size,
-            within_budget=limits.rules.tries_within_budget,
-        )
+        most, batch, now_ps = self._slots(), self.batch, self._clock.now_ps
+        reserved = self._reserved_tokens() * self._ratio.at(batch.steps)
+        attempt = PrefillPass(self.cache, self.host, reserved, self.limits)
         self._preemption.begin(attempt)
         if self._chunked is not None:
             attempt.continue_chunk(self._chunked)
+        take = self._preemption.take if self._preempts else never
         no_slots = run_selection(
-            attempt,
-            self.scheduler,
-            self.waiting,
-            self.batch,
-            slots,
-            self.cap,
-            self._clock.now_ps,
-            self._preemption.take if self._preempts else never,
+            attempt, self.scheduler, self.waiting, batch, most, self.cap, now_ps, take
         )
-        goes_on = attempt.admitted or not self._batch_is_empty()
-        if no_slots or (attempt.out_of_memory and goes_on):
+        if no_slots or (attempt.out_of_memory and (attempt.admitted or not self._batch_is_empty())):
             self._batch_is_full = True
         self._chunked = attempt.chunked
         return attempt
@@ -251,10 +236,9 @@ class Worker(EngineLoop[KVNode]):
         parts = prompt_parts(self._costs, now_ps - start_ps, self._computed)
         if self.batch.times_requests or self.scheduler.times_steps:
             report_prompts(prefills, parts, self.scheduler)
-        split = self.limits.rules.splits == "prefilled"
         for prefill in prefills:
             sequence = prefill.sequence
-            store_prompt(self.cache, sequence, prefill.tokens, split=split)
+            store_prompt(self.cache, sequence, prefill.tokens, self.limits.rules.splits)
             if prefill.last:
                 self._produce_first(sequence)
         shares = shares_of(prefills, parts)
