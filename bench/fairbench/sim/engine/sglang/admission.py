@@ -205,13 +205,16 @@ def run_selection(
     At most ``most`` requests may run, those of ``batch`` included.
     """
     no_slots = False
+    slotless: Request | None = None  # the last request that got no slot
+    running = 0  # requests in the batch at that time
 
     def try_admit(request: Request) -> Tried:
-        nonlocal no_slots
+        nonlocal no_slots, slotless, running
         if attempt.used_up and attempt.spent:
             return OVER
-        if batch.size + len(attempt.admitted) >= most:
-            no_slots = True
+        made_way = request is slotless and batch.size < running
+        if batch.size + len(attempt.admitted) >= most and not made_way:
+            no_slots, slotless, running = True, request, batch.size
             return NO_ROOM if scheduler.preempts else OVER
         if not cap.has_room(request):
             no_slots = True

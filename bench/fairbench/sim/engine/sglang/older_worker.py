@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from fairbench.hardware.engine_params import EngineLimits
-from fairbench.hardware.timing import TimingProfile
-from fairbench.schedulers.base import LocalScheduler
-from fairbench.sim.clock import Clock
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS
-from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.worker import Worker
-from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
 
 
@@ -20,28 +15,17 @@ class OlderWorker(Worker):
     Requests that finish with their first token leave at once.
     """
 
-    __slots__ = ("_kept",)
-
-    def __init__(
-        self,
-        index: int,
-        clock: Clock,
-        scheduler: LocalScheduler,
-        profile: TimingProfile,
-        limits: EngineLimits,
-        log: ServiceLog,
-        cache: KVCache,
-    ) -> None:
-        super().__init__(index, clock, scheduler, profile, limits, log, cache)
-        self._kept: list[Sequence] = []  # have finished and are still in the batch
+    __slots__ = ()
 
     def _start(self) -> bool:
-        dropped = bool(self._kept)  # by ``_start_decode``: an empty batch gets another pass
+        dropped = bool(
+            self._retraction.kept
+        )  # by ``_start_decode``: an empty batch gets another pass
         return super()._start() or (dropped and super()._start())
 
     def _start_decode(self) -> bool:
-        if self._kept:
-            self._kept.clear()
+        if self._retraction.kept:
+            self._retraction.kept.clear()
             self._batch_is_full = False
         return super()._start_decode()
 
@@ -49,18 +33,18 @@ class OlderWorker(Worker):
         decoded, full = self.batch.private(sequence), self._batch_is_full
         super()._release(sequence)
         if decoded:
-            self._kept.append(sequence)
+            self._retraction.kept.append(sequence)
             self._batch_is_full = full
 
     def _slots(self) -> int:
-        return min(super()._slots(), self.limits.max_running_requests - len(self._kept))
+        return min(super()._slots(), self.limits.max_running_requests - len(self._retraction.kept))
 
     def _reserved_tokens(self) -> int:
-        unused = (one.request.max_new_tokens - one.produced for one in self._kept)
+        unused = (one.request.max_new_tokens - one.produced for one in self._retraction.kept)
         return self.batch.reserved_tokens() + sum(min(n, CLIP_MAX_NEW_TOKENS) for n in unused)
 
     def _batch_is_empty(self) -> bool:
-        return not self.batch.size and not self._kept
+        return not self.batch.size and not self._retraction.kept
 
 
 def worker_class(limits: EngineLimits) -> type[Worker]:

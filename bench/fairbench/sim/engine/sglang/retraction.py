@@ -131,6 +131,7 @@ class Retraction:
         self._waiting = waiting
         self._cache = cache
         self._cap = cap
+        self.kept: list[Sequence] = []  # have finished and are still in the batch
 
     def until_a_step_fits(self) -> None:
         """Retract one request after the other until the next decode step has memory.
@@ -171,7 +172,7 @@ class Retraction:
     def preempt(self, sequence: Sequence) -> None:
         """Call ``take_back`` in a pass; as in SGLang, other requests get memory for 20 steps."""
         self.take_back(sequence)
-        room = RETRACT_DECODE_STEPS * len(self._batch)
+        room = RETRACT_DECODE_STEPS * (len(self._batch) + len(self.kept))
         self._cache.evict(room - self._cache.free, self._batch.per_client)
 
     def wait_again(self, sequence: Sequence) -> None:
