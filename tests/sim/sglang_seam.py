@@ -18,14 +18,14 @@ from importlib import import_module
 from pkgutil import resolve_name
 from unittest import mock
 
+from fairbench.hardware.sglang_rules import RULES
 from fairbench.live.plugins.releases import installed
 from fairbench.live.plugins.sglang.match_order import prefix_len
 from fairbench.live.plugins.sglang.release import DISTRIBUTIONS, SUPPORTED
 
 VERSION = installed(DISTRIBUTIONS) or SUPPORTED[-1]
-FITS = (
-    "0.5.23",
-)  # the simulator follows its rules; docs/reference/releases.md says what older ones do
+FITS = tuple(RULES)  # whose rules the simulator follows
+KEPT_RATIO = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21")  # also for requests without EOS
 
 RADIX = "radix"
 

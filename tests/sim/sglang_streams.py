@@ -6,13 +6,14 @@ from math import inf
 from types import SimpleNamespace
 from unittest import mock
 
-from sglang_seam import Iteration, SteppedEngine
+from sglang_seam import KEPT_RATIO, VERSION, Iteration, SteppedEngine
 from sim_helpers import PLAIN, Home
 
 import fairbench.sim.engine.sglang.worker as worker_module
 import fairbench.sim.engine.waiting
 from fairbench.core import PS_PER_S, Segment, prompt_tokens
 from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.sglang_rules import NEWEST, RULES
 from fairbench.hardware.timing import Frontend
 from fairbench.live.plugins.sglang import hooks as plugin
 from fairbench.live.request_tag import tagged
@@ -231,8 +232,8 @@ def ask_ours_under(cls, params, stream, cap=inf, **home):
             max_prefill_tokens=stream.max_prefill,
             max_running_requests=stream.slots,
             schedule_conservativeness=stream.conservativeness,
-            full_reservation=stream.full,
-            **home,
+            full_reservation=stream.full and VERSION not in KEPT_RATIO,
+            **{"rules": RULES.get(VERSION, NEWEST)} | home,
         )
 
     def heard(back=0):

@@ -9,7 +9,7 @@ from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lpm import LPM
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.sglang.worker import Worker
+from fairbench.sim.engine.sglang.older_worker import worker_class
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
 from worker_invariants import watch
@@ -94,7 +94,8 @@ class Home:
         else:
             cache = cache_of(self.clock)
         limits = EngineLimits(pool, **limits)
-        self.worker = Worker(0, self.clock, self.scheduler, profile, limits, self.log, cache)
+        parts = (self.scheduler, profile, limits, self.log, cache)
+        self.worker = worker_class(limits)(0, self.clock, *parts)
         watch(self.clock, [self.worker])
 
     def send(self, parts, output, *, max_new=None, at_ps=0, client="x", on_done=None):

@@ -7,6 +7,7 @@ import pytest
 from sim_helpers import US, Home, Spy, SpyLPM, prompt
 
 from fairbench.core import Request, Segment
+from fairbench.hardware.engine_params import EngineLimits
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.prefill import Prefill
@@ -318,7 +319,7 @@ def test_a_continued_chunk_is_cut_to_the_memory_that_is_left_if_there_is_any(
     reserved, tokens, last
 ):
     """40 tokens to go, chunks of 50, and 90, 29.5 or no tokens left; none is ignored."""
-    attempt = PrefillPass(KVCache(100), HostMemory(0, 0), reserved, 8192, 50)
+    attempt = PrefillPass(KVCache(100), HostMemory(0, 0), reserved, EngineLimits(100, 50, 8192, 9))
     text = prompt("p", 80)
     sequence = Sequence(Request(0, "x", 0, 0, text, 80, 5), Segment("out", 5), 0, lambda _: None)
     sequence.filled = 40

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 from annotated_types import Ge, Gt, Le
 from pydantic import PlainValidator
 
+from fairbench.hardware.sglang_rules import NEWEST, RULES, Release, SGLangRules
 from fairbench.hardware.timing import TimingProfile
 
 PrefixMatchTime: TypeAlias = Annotated[float, Ge(0), Le(10**6)] | None
@@ -43,7 +44,8 @@ class EngineParams:
     as docs/appendix/engine.md counts them, or ``auto``; by default ``none``. ``prefix_match_us``:
     CPU time in us that a scheduling pass takes for each waiting request when a cache-aware
     scheduler has the queue matched against the cache; the GPU waits. By default 0; measured in
-    docs/appendix/speed.md.
+    docs/appendix/speed.md. ``release``: the release of SGLang whose rules are followed, by default
+    0.5.23; docs/reference/releases.md lists the differences.
     """
 
     chunked_prefill_size: Annotated[int, Ge(0)] = 0
@@ -59,6 +61,7 @@ class EngineParams:
     swap_space: Annotated[float, Ge(0), Le(10**6)] | None = None
     load_cap: LoadCapSetting = None
     prefix_match_us: PrefixMatchTime = None
+    release: Release | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class EngineLimits:
     """The resolved start parameters of an engine, in tokens except for the number of requests.
 
     ``host_tokens`` is the host memory for swapped KV cache. ``load_cap`` and ``prefix_match_us``
-    are the settings as given.
+    are the settings as given; ``rules`` are those of the release.
     """
 
     pool_tokens: int
@@ -81,6 +84,7 @@ class EngineLimits:
     host_tokens: int = 0
     load_cap: LoadCapSetting = None
     prefix_match_us: PrefixMatchTime = None
+    rules: SGLangRules = NEWEST
 
 
 def swap_gib(given: float | None) -> float:
@@ -110,4 +114,5 @@ def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
         host_tokens=pool.host_tokens(swap_gib(params.swap_space)),
         load_cap=params.load_cap,
         prefix_match_us=params.prefix_match_us,
+        rules=NEWEST if params.release is None else RULES[params.release],
     )

@@ -22,9 +22,11 @@ class WaitingQueue(MatchedQueue[N]):
         *,
         in_batch: bool = True,
         match_us: float | None = None,
+        touches: bool = True,
     ) -> None:
         super().__init__(cache, cache_aware, in_batch=in_batch, match_us=match_us)
         self._tree = cache
+        self._touches = touches  # the queue's head, in passes that match nothing
         self._unmatched_passes = 0
 
     def matched_now(self, request: Request) -> int:
@@ -45,7 +47,7 @@ class WaitingQueue(MatchedQueue[N]):
 
     def pass_unmatched(self) -> None:
         """Touch the queue's head in some passes. Call this in every pass without matching."""
-        if self.entries:
+        if self._touches and self.entries:
             if self._unmatched_passes % TOUCH_EVERY == 0:
                 self.touch_head(TOUCH_COUNT)
             self._unmatched_passes += 1

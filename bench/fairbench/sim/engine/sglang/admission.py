@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 from fairbench.core import PS_PER_S, Request, new_tuple
+from fairbench.hardware.engine_params import EngineLimits
+from fairbench.hardware.step_time import Chunk
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import (
     ADMITTED,
@@ -55,20 +57,21 @@ class PrefillPass:
         cache: KVCache,
         host: HostMemory,
         reserved_tokens: float,
-        max_prefill_tokens: int,
-        chunk_tokens: int,
+        limits: EngineLimits,
     ) -> None:
         self._cache = cache
         self._host = host
         self._total_offset = reserved_tokens
         self._current_offset = 0
-        self._input_left = max_prefill_tokens
-        self._chunk_left = chunk_tokens
+        self._input_left = limits.max_prefill_tokens
+        self._chunk_left = limits.chunked_prefill_size
+        self._within_budget = limits.rules.tries_within_budget
         self.admitted: list[Prefill] = []
         self.chunked: Sequence | None = None  # has more chunks to come
         self.out_of_memory = False
         self.over = False  # nothing more is tried after the last admission
-        self.used_up = max_prefill_tokens <= 0 or chunk_tokens <= 0  # a budget
+        self.refused = False  # a candidate that had memory, for want of chunk budget
+        self.used_up = self._input_left <= 0 or self._chunk_left <= 0  # a budget
 
     def _reserved_all(self) -> bool:
         memory = self._cache.free + self._cache.evictable
@@ -78,9 +81,10 @@ class PrefillPass:
     def spent(self) -> bool:
         """True if the input or chunk budget is used up: the pass ends, the batch is not full.
 
-        Want of memory counts first: then the next candidate is tried, and finds that out.
+        Want of memory counts first: then the next candidate is tried, and finds that out. Unless
+        tries end ``within_budget``, a candidate is tried in any case.
         """
-        return self.used_up and not self._reserved_all()
+        return self.used_up and self._within_budget and not self._reserved_all()
 
     def give_back(self, reserved_tokens: float) -> None:
         """Release the tokens reserved for the outputs of a preempted request."""
@@ -141,6 +145,10 @@ class PrefillPass:
             cache.unlock(node)
             self.out_of_memory = True
             return False
+        if self._chunk_left <= 0:
+            cache.unlock(node)
+            self.refused = True
+            return False
         if cache.knows_clients:
             cache.claim(node, sequence.request)
         loaded = self._host.behind(sequence, node.depth) if sequence.host_tokens else 0
@@ -149,6 +157,18 @@ class PrefillPass:
         tokens = left if left < self._chunk_left else self._chunk_left
         self._commit(sequence, tokens, loaded, first=True, last=tokens == left)
         return True
+
+    def take_memory(self) -> list[Chunk]:
+        """Allocate memory for what was admitted, and return the chunks that are computed."""
+        computed: list[Chunk] = []
+        for sequence, cached, tokens, first, _, loaded in self.admitted:
+            taken = loaded + tokens
+            sequence.private += taken
+            self._cache.allocate_for(sequence.request.client, taken)
+            if first and sequence.host_tokens:
+                self._host.load(sequence, cached - loaded)
+            computed.append((cached, tokens))
+        return computed
 
     def _commit(
         self, sequence: Sequence, tokens: int, loaded: int, *, first: bool, last: bool
@@ -185,20 +205,23 @@ def run_selection(
     At most ``most`` requests may run, those of ``batch`` included.
     """
     no_slots = False
+    slotless: Request | None = None  # the last request that got no slot
+    running = 0  # requests in the batch at that time
 
     def try_admit(request: Request) -> Tried:
-        nonlocal no_slots
+        nonlocal no_slots, slotless, running
         if attempt.used_up and attempt.spent:
             return OVER
-        if batch.size + len(attempt.admitted) >= most:
-            no_slots = True
+        made_way = request is slotless and batch.size < running
+        if batch.size + len(attempt.admitted) >= most and not made_way:
+            no_slots, slotless, running = True, request, batch.size
             return NO_ROOM if scheduler.preempts else OVER
         if not cap.has_room(request):
             no_slots = True
             return NO_ROOM
         sequence = waiting.entries[request].sequence
         if not attempt.try_admit(sequence, waiting):
-            return NO_ROOM
+            return OVER if attempt.refused else NO_ROOM
         waiting.admit(request)
         cap.enter(request)
         _book(sequence, scheduler, now_ps)

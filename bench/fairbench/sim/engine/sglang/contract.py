@@ -10,6 +10,7 @@ from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.params import make_params
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.replica import WorkerParts
+from fairbench.sim.engine.sglang.older_worker import worker_class
 from fairbench.sim.engine.sglang.worker import Worker
 
 W = TypeVar("W", bound=Worker)
@@ -30,7 +31,7 @@ class SGLangContract:
         return {"engine.max_total_tokens": max(1, tokens)}
 
     def worker(self, parts: WorkerParts) -> Worker:
-        return self.worker_as(Worker, parts)
+        return self.worker_as(worker_class(self.limits), parts)
 
     def worker_as(self, form: type[W], parts: WorkerParts) -> W:
         """Return a worker of the given form."""

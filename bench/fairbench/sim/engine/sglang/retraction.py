@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from fairbench.core import PS_PER_S
 from fairbench.errors import RunFailed
+from fairbench.hardware.sglang_rules import Splits
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.schedulers.prefix_tree import place_at
@@ -17,10 +18,13 @@ from fairbench.sim.kv_node import KVNode
 from fairbench.sim.sequence import Sequence
 
 
-def store_prompt(cache: KVCache, sequence: Sequence, tokens: int) -> None:
+def store_prompt(
+    cache: KVCache, sequence: Sequence, tokens: int, splits: Splits = "prefilled"
+) -> None:
     """Store and lock ``tokens`` more computed prompt tokens in the tree.
 
-    Tokens that another sequence has stored in the meantime are freed.
+    Tokens that another sequence has stored in the meantime are freed. By ``splits``,
+    outputs that were prefilled again after a retraction get a node of their own.
     """
     node, request = sequence.node, sequence.request
     assert node is not None
@@ -35,12 +39,15 @@ def store_prompt(cache: KVCache, sequence: Sequence, tokens: int) -> None:
     sequence.place = (
         (len(sequence.prompt), 0) if complete else place_at(sequence.prompt, sequence.filled)
     )
-    if sequence.filled > request.input_tokens:  # after a retraction outputs are prefilled too
-        cache.match(request.prompt, request.input_tokens)  # and their node starts here
+    if splits == "prefilled" and sequence.filled > request.input_tokens:
+        cache.match(request.prompt, request.input_tokens)  # their node starts here
 
 
-def store_outputs(cache: KVCache, sequence: Sequence) -> None:
-    """Store a finished sequence's outputs except the last one, and unlock its path."""
+def store_outputs(cache: KVCache, sequence: Sequence, splits: Splits = "prefilled") -> None:
+    """Store a finished sequence's outputs except the last one, and unlock its path.
+
+    By ``splits``, outputs that were prefilled again after a retraction get a node of their own now.
+    """
     node, request = sequence.node, sequence.request
     assert node is not None
     kept = sequence.produced - 1
@@ -51,6 +58,8 @@ def store_outputs(cache: KVCache, sequence: Sequence) -> None:
         end, cached = cache.insert(node, prompt, place, request.input_tokens + kept)
         if cached:
             cache.release_of(request.client, cached)
+    if splits == "finished" and kept and sequence.retractions:
+        cache.match(request.prompt, request.input_tokens)
     if cache.knows_clients:
         cache.retain(end, request)
     cache.unlock(node)
@@ -122,6 +131,7 @@ class Retraction:
         self._waiting = waiting
         self._cache = cache
         self._cap = cap
+        self.kept: list[Sequence] = []  # have finished and are still in the batch
 
     def until_a_step_fits(self) -> None:
         """Retract one request after the other until the next decode step has memory.
@@ -162,7 +172,7 @@ class Retraction:
     def preempt(self, sequence: Sequence) -> None:
         """Call ``take_back`` in a pass; as in SGLang, other requests get memory for 20 steps."""
         self.take_back(sequence)
-        room = RETRACT_DECODE_STEPS * len(self._batch)
+        room = RETRACT_DECODE_STEPS * (len(self._batch) + len(self.kept))
         self._cache.evict(room - self._cache.free, self._batch.per_client)
 
     def wait_again(self, sequence: Sequence) -> None:

@@ -55,7 +55,8 @@ class Worker(EngineLoop[KVNode]):
         cache: KVCache,
     ) -> None:
         in_batch, match_us = limits.in_batch_prefix_caching, limits.prefix_match_us
-        waiting = WaitingQueue(cache, scheduler.cache_aware, in_batch=in_batch, match_us=match_us)
+        aware, touches = scheduler.cache_aware, limits.rules.touches_waiting
+        waiting = WaitingQueue(cache, aware, in_batch=in_batch, match_us=match_us, touches=touches)
         host = HostMemory(limits.host_tokens, profile.pool.host_token_ps)
         cap = load_cap(limits.load_cap, ProfileCosts(profile))
         batch = RunningBatch(log.index)
@@ -149,7 +150,7 @@ class Worker(EngineLoop[KVNode]):
         return self._preempts or not self._batch_is_full
 
     def _start(self) -> bool:
-        if not self.batch.size:
+        if self._batch_is_empty():
             self._batch_is_full = False
         return self._start_prefill() or self._start_decode()
 
@@ -164,7 +165,7 @@ class Worker(EngineLoop[KVNode]):
     def _release(self, sequence: Sequence) -> None:
         self._batch_is_full = False  # they leave SGLang's batch before its next pass
         self.batch.leave(sequence)
-        store_outputs(self.cache, sequence)
+        store_outputs(self.cache, sequence, self.limits.rules.splits)
 
     # Prefill.
 
@@ -175,7 +176,7 @@ class Worker(EngineLoop[KVNode]):
         if self._chunked is None:
             if not self.waiting.entries or (self._batch_is_full and not self._preempts):
                 return False
-            if batch.size >= self.limits.max_running_requests and not self._preempts:
+            if batch.size >= self._slots() and not self._preempts:
                 self._batch_is_full = True
                 return False
         if not self.scheduler.cache_aware:
@@ -186,14 +187,7 @@ class Worker(EngineLoop[KVNode]):
         if not attempt.admitted:
             return preempted and not len(self.batch) and self._start_prefill()
         self._prefills = attempt.admitted
-        self._computed = []
-        for sequence, cached, tokens, first, _, loaded in attempt.admitted:
-            taken = loaded + tokens
-            sequence.private += taken
-            self.cache.allocate_for(sequence.request.client, taken)
-            if first and sequence.host_tokens:
-                self.host.load(sequence, cached - loaded)
-            self._computed.append((cached, tokens))
+        self._computed = attempt.take_memory()
         delay_ps = self.host.delay_ps() + self.waiting.matching_ps()
         start_ps = self._prefill_start_ps = self._clock.now_ps + delay_ps
         duration = self._profile.prefill_ps(self._computed)
@@ -202,26 +196,29 @@ class Worker(EngineLoop[KVNode]):
         self._clock.at(start_ps + duration, END, self.index, self._end_prefill)
         return True
 
+    def _slots(self) -> int:
+        """Return how many requests may run, with those of the batch that still decode."""
+        twice = self._chunked is not None and not self.limits.rules.counts_chunk_once
+        return self.limits.max_running_requests - twice
+
+    def _reserved_tokens(self) -> int:
+        return self.batch.reserved_tokens()
+
+    def _batch_is_empty(self) -> bool:
+        return not self.batch.size
+
     def _fill_pass(self) -> PrefillPass:
-        limits = self.limits
-        reserved = self.batch.reserved_tokens() * self._ratio.at(self.batch.steps)
-        attempt = PrefillPass(
-            self.cache, self.host, reserved, limits.max_prefill_tokens, limits.chunked_prefill_size
-        )
+        most, batch, now_ps = self._slots(), self.batch, self._clock.now_ps
+        reserved = self._reserved_tokens() * self._ratio.at(batch.steps)
+        attempt = PrefillPass(self.cache, self.host, reserved, self.limits)
         self._preemption.begin(attempt)
         if self._chunked is not None:
             attempt.continue_chunk(self._chunked)
+        take = self._preemption.take if self._preempts else never
         no_slots = run_selection(
-            attempt,
-            self.scheduler,
-            self.waiting,
-            self.batch,
-            limits.max_running_requests,
-            self.cap,
-            self._clock.now_ps,
-            self._preemption.take if self._preempts else never,
+            attempt, self.scheduler, self.waiting, batch, most, self.cap, now_ps, take
         )
-        if no_slots or (attempt.out_of_memory and (attempt.admitted or self.batch.size)):
+        if no_slots or (attempt.out_of_memory and (attempt.admitted or not self._batch_is_empty())):
             self._batch_is_full = True
         self._chunked = attempt.chunked
         return attempt
@@ -231,7 +228,7 @@ class Worker(EngineLoop[KVNode]):
         now_ps = self._clock.now_ps
         prefills, self._prefills = self._prefills, []
         self._computes_prompts = False
-        if self._chunked is not None or not self.batch.size:
+        if self._chunked is not None or self._batch_is_empty():
             # SGLang's batch sheds the unfinished request, or replaces an empty one, and with it
             # the flag: a pass is made although the last one found no room.
             self._batch_is_full = False
@@ -241,7 +238,7 @@ class Worker(EngineLoop[KVNode]):
             report_prompts(prefills, parts, self.scheduler)
         for prefill in prefills:
             sequence = prefill.sequence
-            store_prompt(self.cache, sequence, prefill.tokens)
+            store_prompt(self.cache, sequence, prefill.tokens, self.limits.rules.splits)
             if prefill.last:
                 self._produce_first(sequence)
         shares = shares_of(prefills, parts)

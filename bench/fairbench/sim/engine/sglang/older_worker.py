@@ -1,0 +1,52 @@
+"""An SGLang worker of a release before 0.5.23, whose batch keeps requests that have finished."""
+
+from __future__ import annotations
+
+from fairbench.hardware.engine_params import EngineLimits
+from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS
+from fairbench.sim.engine.sglang.worker import Worker
+from fairbench.sim.sequence import Sequence
+
+
+class OlderWorker(Worker):
+    """A worker whose finished requests leave the batch with the next decode step.
+
+    Until then they take slots and reserve tokens in every pass, and the batch stays marked full.
+    Requests that finish with their first token leave at once.
+    """
+
+    __slots__ = ()
+
+    def _start(self) -> bool:
+        dropped = bool(
+            self._retraction.kept
+        )  # by ``_start_decode``: an empty batch gets another pass
+        return super()._start() or (dropped and super()._start())
+
+    def _start_decode(self) -> bool:
+        if self._retraction.kept:
+            self._retraction.kept.clear()
+            self._batch_is_full = False
+        return super()._start_decode()
+
+    def _release(self, sequence: Sequence) -> None:
+        decoded, full = self.batch.private(sequence), self._batch_is_full
+        super()._release(sequence)
+        if decoded:
+            self._retraction.kept.append(sequence)
+            self._batch_is_full = full
+
+    def _slots(self) -> int:
+        return min(super()._slots(), self.limits.max_running_requests - len(self._retraction.kept))
+
+    def _reserved_tokens(self) -> int:
+        unused = (one.request.max_new_tokens - one.produced for one in self._retraction.kept)
+        return self.batch.reserved_tokens() + sum(min(n, CLIP_MAX_NEW_TOKENS) for n in unused)
+
+    def _batch_is_empty(self) -> bool:
+        return not self.batch.size and not self._retraction.kept
+
+
+def worker_class(limits: EngineLimits) -> type[Worker]:
+    """Return the class of workers that follow the rules of the release."""
+    return Worker if limits.rules.drops_finished else OlderWorker
