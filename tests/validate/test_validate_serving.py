@@ -266,7 +266,7 @@ def test_tested_runs_come_out_and_the_operator_profile_does_worse():
         )
         assert not run.fitted
         assert measured.throughput.within(2)
-        assert measured.tpot_p50_ms.within(7)
+        assert measured.tpot_p50_ms.within(8)
         assert measured.ttft[0].p50_s.within(10)
         assert measured.ttft[0].p99_s.within(5)
         assert abs(other.throughput.error_pct) > 10
