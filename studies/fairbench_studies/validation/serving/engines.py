@@ -30,7 +30,9 @@ ASYNC_FROM = (0, 14)  # first release of vLLM with async_scheduling by default
 # Of the DLPM authors' fork: in the published command lines that also ask for 20,000 tokens, and the
 # default of SGLang in 2024.
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
-DEFAULT_POLICY = "default"  # a server without --schedule-policy, which is no fork
+# A server without --schedule-policy, which is no fork. The fork, of summer 2024, streams after each
+# decode step and makes a pass then, whether or not the last pass found room.
+SERVER_DEFAULT = ("", "default")
 SGLANG_OPEN_POOL_TOKENS = 444_563  # as the server of the open-loop runs logged
 
 
@@ -56,6 +58,7 @@ def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Repl
     params = EngineParams(
         mem_fraction_static=0.0 if pool_tokens else CLOSED_MEM_FRACTION,
         max_total_tokens=pool_tokens,
+        batch_is_full=None if run.policy in SERVER_DEFAULT else False,
     )
     limits = engine_limits(params, profile)
     cache = KVCache(limits.pool_tokens)
@@ -70,8 +73,8 @@ def _pool_tokens(run: ServingRun, profile: TimingProfile) -> int:
     if run.pool_tokens:
         return pool.tokens(FORK_MEM_FRACTION)
     if run.direct:
-        default = run.policy in ("", DEFAULT_POLICY)
-        return pool.tokens(pool.mem_fraction_static if default else FORK_DEFAULT_MEM_FRACTION)
+        fork = run.policy not in SERVER_DEFAULT
+        return pool.tokens(FORK_DEFAULT_MEM_FRACTION if fork else pool.mem_fraction_static)
     return 0 if run.closed else SGLANG_OPEN_POOL_TOKENS
 
 
@@ -98,7 +101,7 @@ def most_decoding_tokens(run: ServingRun) -> int:
 
 def _local(run: ServingRun) -> LocalScheduler:
     """Return the scheduler that a run's ``policy`` names, by default fcfs."""
-    if run.policy in ("", DEFAULT_POLICY):
+    if run.policy in SERVER_DEFAULT:
         return _Server(run)
     replayed, settings = scheduler_of(run.policy, run.quantum)
     local = build_local(replayed.local, settings)

@@ -48,10 +48,10 @@ class ServingRun:
 
     ``output_tokens`` is 0 for refused requests. A closed loop has at most ``concurrency`` requests
     in flight, of which ``connection_limit`` reach the server; ``warm`` means that the same prompts
-    had been sent to the same server before; ``counts_prompts``, that the client counts the tokens of
-    each answered prompt. ``pool_tokens`` is the KV pool, 0 if unknown. ``kind``
-    names the kind of each request, if any. ``policy`` and ``quantum`` are the server's scheduler,
-    "" for its default; ``max_num_seqs`` and ``max_num_batched_tokens`` are vLLM's limits, 0 for its
+    had been sent to the same server before; ``counts_prompts``, that the client counts the tokens
+    of each answered prompt. ``pool_tokens`` is the KV pool, 0 if unknown. ``kind`` names the kind
+    of each request, if any. ``policy`` and ``quantum`` are the server's scheduler, "" or "default"
+    for its default; ``max_num_seqs`` and ``max_num_batched_tokens`` are vLLM's limits, 0 for its
     defaults. ``predicted`` is the prediction of another simulator (BLIS).
     """
 

@@ -176,7 +176,7 @@ class Worker(EngineLoop[KVNode]):
             if not self.waiting.entries or (self._batch_is_full and not self._preempts):
                 return False
             if batch.size >= self.limits.max_running_requests and not self._preempts:
-                self._batch_is_full = True
+                self._batch_is_full = self.limits.marks_full_batch
                 return False
         if not self.scheduler.cache_aware:
             self.waiting.pass_unmatched()
@@ -222,7 +222,7 @@ class Worker(EngineLoop[KVNode]):
             self._preemption.take if self._preempts else never,
         )
         if no_slots or (attempt.out_of_memory and (attempt.admitted or self.batch.size)):
-            self._batch_is_full = True
+            self._batch_is_full = self.limits.marks_full_batch
         self._chunked = attempt.chunked
         return attempt
 
