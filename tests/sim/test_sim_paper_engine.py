@@ -3,9 +3,10 @@
 from math import ceil
 
 import pytest
-from sim_helpers import US, Home, Spy, SpyLPM, prompt, small_spec
+from sim_helpers import PLAIN, US, Home, Spy, SpyLPM, prompt, small_spec
 
 from fairbench.config.resolve import resolve
+from fairbench.hardware.engine_params import EngineParams, engine_limits
 from fairbench.sim.engine.sglang.pass_interval import PassInterval
 from fairbench.sim.run import simulate
 from invariants import assert_same_records, run_checked
@@ -88,6 +89,28 @@ def test_held_back_a_sibling_finds_its_prefix_cached_and_else_computes_it():
         home.run()
         computed[in_batch] = {request: extend for request, extend, _ in home.scheduler.admissions}
     assert computed == {True: {0: 45, 2: 45, 1: 5}, False: {0: 45, 1: 45, 2: 45}}
+
+
+def test_without_the_mark_of_a_full_batch_a_request_enters_once_reservations_have_shrunk():
+    admitted = {}
+    for mark in (True, False):
+        home = Home(pool=1_100, marks_full_batch=mark)
+        first = home.send(10, 150, max_new=1_000)
+        late = home.send(400, 20, at_ps=5_000 * US)
+        home.run()
+        admitted[mark] = late.admitted_ps, first.finish_ps
+    # After n steps 1,089 - n tokens are free, and (999 - n) x (0.7 - n / 1,000) are reserved: about
+    # 390 remain when the second request arrives, which needs 421, and 0.7 more after each step.
+    assert admitted[True][0] == admitted[True][1]
+    assert 30_000 * US < admitted[False][0] < 80_000 * US
+
+
+def test_the_mark_is_a_setting_of_the_simulated_engine():
+    flags = {"workload": "chat", "scheduler": "fcfs", "num_programs": 1}
+    assert engine_limits(EngineParams(), PLAIN).marks_full_batch
+    assert not engine_limits(EngineParams(batch_is_full=False), PLAIN).marks_full_batch
+    spec = resolve(flags, {"engine.batch_is_full": False})
+    assert spec.settings["engine.batch_is_full"] is False
 
 
 def test_the_preset_of_the_dlpm_paper_has_the_engine_of_2024():

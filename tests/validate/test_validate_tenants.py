@@ -1,6 +1,7 @@
 """Runs of several tenants straight to an engine, and files with runs that cannot be replayed."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,19 +10,26 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import DataError
 from fairbench.hardware.catalogue import canonical_model, load_profile, model_names
+from fairbench.sim.clock import Clock
 from fairbench_studies.validation.serving.closed_loop import observed_limit
-from fairbench_studies.validation.serving.engines import believable_pool, most_decoding_tokens
+from fairbench_studies.validation.serving.engines import (
+    believable_pool,
+    engine_worker,
+    most_decoding_tokens,
+)
 from fairbench_studies.validation.serving.files import load_serving
 from fairbench_studies.validation.serving.measured import FITTED, serving_run
 from fairbench_studies.validation.serving.profiles import FORK_HOST_MS, profile_of, with_host_cost
 from fairbench_studies.validation.serving.prompts import requests_of
 from fairbench_studies.validation.serving.replay import replay
+from fairbench_studies.validation.serving.unanswered import rows_of, with_unanswered
 from fairbench_studies.validation.slora.replay import FITTED_RUNS
 from fairbench_studies.validation.tenants.compare import compare_tenants, groups
 from shared_data import SHARED, needs
 
 RESIDENCY = SHARED / "data/residency_runs.jsonl.gz"
 N = 40
+ALL = np.ones(N, dtype=bool)
 
 
 def record(run_id="mine", **changes):
@@ -84,7 +92,7 @@ def test_a_replay_keeps_the_limit_of_a_client_and_sends_by_its_own_answers():
 
 
 @pytest.mark.parametrize(
-    ("version", "first_steps"), [("0.13.0", 1), ("0.14.1", 2), ("0.23.0", 2), ("", 1)]
+    ("version", "first_steps"), [("0.13.0", 1), ("0.14.1", 2), ("0.23.0", 2), ("", 2)]
 )
 def test_vllm_schedules_a_step_ahead_from_0_14(version, first_steps):
     """A request that arrives during the first step of another one joins the next, or that after."""
@@ -103,15 +111,82 @@ def test_vllm_schedules_a_step_ahead_from_0_14(version, first_steps):
 
 def test_latencies_and_shares_of_each_tenant():
     run = run_of()
-    found = compare_tenants(
-        run, replay(run, load_profile("h100-80gb/qwen3-14b/tp1/measured-vllm")), "p"
-    )
+    replayed = replay(run, load_profile("h100-80gb/qwen3-14b/tp1/measured-vllm"))
+    found = compare_tenants(run, replayed, ALL, "p")
     assert [one.name for one in found.tenants] == ["a", "b"]
     assert found.tenants[1].p50_s.measured == 0.15
     # Nothing waits: service is what was sent, (500 + 40) to (1,000 + 40), on both sides.
     assert found.share_off[0] < 0.01
-    same = compare_tenants(run, run, "p")
+    same = compare_tenants(run, run, ALL, "p")
     assert (same.misses, same.share_off, same.jain_off) == ([], (0, 0), 0)
+
+
+def turns(missing=(), idle_until=0, n=60):
+    """Requests of four numbered users in turn, every half second; user-4 sends from a turn on."""
+    sent = [turn for turn in range(n) if turn % 4 != 3 or turn >= idle_until]
+    kept = [turn for turn in sent if turn not in missing]
+    columns = {
+        "client": [f"user-{turn % 4 + 1}" for turn in kept],
+        "kind": ["bad" if turn % 4 == 3 else "good" for turn in kept],
+        "submit_s": [0.5 * turn + 0.01 * (turn % 3) for turn in kept],
+        "prompt_tokens": [900 if turn % 4 == 3 else 100 for turn in kept],
+        "output_tokens": [30 if turn % 4 == 3 else 10 for turn in kept],
+        "ttft_s": [0.1] * len(kept), "latency_s": [0.3] * len(kept), "error": [""] * len(kept),
+    }  # fmt: skip
+    return run_of(columns=columns, gpu="a100-sxm4-80gb", model="llama-3.1-8b", engine="sglang")
+
+
+def test_a_turn_without_a_request_was_one_without_an_answer():
+    run = turns(missing={20, 31, 35, 39}, idle_until=24)  # user-4 begins with turn 27
+    sent, recorded = with_unanswered(run)
+    assert (len(sent), int(recorded.sum())) == (len(run) + 4, len(run))
+    added = np.flatnonzero(~recorded)
+    assert [sent.client[i] for i in added] == ["user-1", "user-4", "user-4", "user-4"]
+    assert [sent.kind[i] for i in added] == ["good", "bad", "bad", "bad"]
+    assert sent.prompt_tokens[added].tolist() == [100, 900, 900, 900]
+    assert sent.submit_s[added] == pytest.approx([10.0, 15.5, 17.5, 19.5], abs=0.03)
+    assert not sent.served[added].any()
+    assert (np.diff(sent.submit_s) > 0).all()
+    back = rows_of(sent, recorded)
+    assert back.client == run.client
+    assert back.ttft_s.tolist() == run.ttft_s.tolist()
+
+
+def test_only_numbered_clients_in_even_turns_are_completed():
+    for run in (run_of(), turns()):  # two tenants without numbers; nothing missing
+        assert with_unanswered(run)[1].tolist() == [True] * len(run)
+    columns = dict(record()["columns"], client=[f"user-{i % 4 + 1}" for i in range(N)])
+    random_s = np.sort(np.random.default_rng(0).uniform(0, N, N)).tolist()
+    uneven = run_of(columns={**columns, "submit_s": random_s})
+    assert with_unanswered(uneven)[1].all()
+    assert with_unanswered(run_of(columns=columns, gateway="fifo"))[1].all()
+
+
+def test_unanswered_requests_load_the_replay_and_count_for_nothing():
+    run = turns(missing=set(range(23, 60, 4)))
+    sent, recorded = with_unanswered(run)
+    assert (~recorded).sum() == 9  # turn 59 is the last, so that nobody knows of its request
+    profile = load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang")
+    found = compare_tenants(run, replay(sent, profile), recorded, "p")
+    assert [one.name for one in found.tenants] == ["bad", "good"]
+    assert found.notes[0].startswith("9 requests added that were sent")
+    assert found.tpot_p50_ms.measured == pytest.approx(1_000 * 0.2 / 9)
+    # The same requests alone, with their own throughput.
+    alone = compare_tenants(run, replay(run, profile), np.ones(len(run), bool), "p")
+    assert alone.notes == ()
+    assert alone.throughput.measured == found.throughput.measured
+
+
+def test_a_server_without_a_policy_is_no_fork():
+    pool = load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang").pool
+    run = replace(turns(), pool_tokens=0, policy="default")
+    profile = load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang")
+    server = engine_worker(run, profile, Clock())
+    assert server.limits.pool_tokens == pool.tokens(pool.mem_fraction_static)
+    assert (server.limits.marks_full_batch, server.scheduler.name) == (True, "fcfs")
+    fork = engine_worker(replace(run, policy="lpm_mdrr", quantum=9), profile, Clock())
+    assert fork.limits.pool_tokens == pool.tokens(0.88)
+    assert (fork.limits.marks_full_batch, fork.scheduler.name) == (False, "dlpm")
 
 
 def test_many_clients_are_shown_by_kind():
@@ -128,7 +203,7 @@ def test_many_clients_are_shown_by_kind():
 def test_what_blis_said_stands_beside():
     blis = {"tenants": {"a": {"ttft_percentiles": {"p50_us": 40_000, "p99_us": 60_000}}}}
     run = run_of(blis=blis)
-    one, other = compare_tenants(run, run, "p").tenants
+    one, other = compare_tenants(run, run, ALL, "p").tenants
     assert (one.other_p50_s, one.other_p99_s) == (0.04, 0.06)
     assert other.other_p50_s != other.other_p50_s
 

@@ -37,6 +37,7 @@ ENGINE_ONLY = (
     "step_by_step",
     "num_continuous_decode_steps",
     "in_batch_prefix_caching",
+    "batch_is_full",
     "swap_space",
     "prefix_match_us",
 )

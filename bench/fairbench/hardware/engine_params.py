@@ -39,6 +39,8 @@ class EngineParams:
     ``num_continuous_decode_steps``: an admission pass is made after so many, by default after each
     (10 in [DLPM] §5.1). ``in_batch_prefix_caching``, by default on, puts requests whose prefix one
     ahead of them is about to compute last, as SGLang does since December 2024 (PR #2442).
+    ``batch_is_full``, by default on, marks a batch full in a pass that finds no room; no pass is
+    made until a request leaves. SGLang of summer 2024 had no such mark.
     ``swap_space``: GiB of the host's memory, per GPU, for what a scheduler preempts with ``swap``;
     by default 4, as vLLM had it. ``load_cap``: the most that may run at once, in tokens of context
     as docs/appendix/engine.md counts them, or ``auto``; by default ``none``. ``prefix_match_us``:
@@ -58,6 +60,7 @@ class EngineParams:
     step_by_step: bool = False
     num_continuous_decode_steps: Annotated[int, Ge(1), Le(10_000)] | None = None
     in_batch_prefix_caching: bool | None = None
+    batch_is_full: bool | None = None
     swap_space: Annotated[float, Ge(0), Le(10**6)] | None = None
     load_cap: LoadCapSetting = None
     prefix_match_us: PrefixMatchTime = None
@@ -81,6 +84,7 @@ class EngineLimits:
     step_by_step: bool = False
     num_continuous_decode_steps: int = 1
     in_batch_prefix_caching: bool = True
+    marks_full_batch: bool = True
     host_tokens: int = 0
     load_cap: LoadCapSetting = None
     prefix_match_us: PrefixMatchTime = None
@@ -111,6 +115,7 @@ def engine_limits(params: EngineParams, profile: TimingProfile) -> EngineLimits:
         step_by_step=params.step_by_step,
         num_continuous_decode_steps=params.num_continuous_decode_steps or 1,
         in_batch_prefix_caching=params.in_batch_prefix_caching is not False,
+        marks_full_batch=params.batch_is_full is not False,
         host_tokens=pool.host_tokens(swap_gib(params.swap_space)),
         load_cap=params.load_cap,
         prefix_match_us=params.prefix_match_us,

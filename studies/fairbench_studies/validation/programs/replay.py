@@ -39,6 +39,7 @@ JUDGEMENT_TOKENS, MERGE_OUTPUT_TOKENS, MAX_NEW_TOKENS = 159, 140, 256
 ENGINE_OF_2024 = {
     "engine.num_continuous_decode_steps": 10,
     "engine.in_batch_prefix_caching": False,
+    "engine.batch_is_full": False,
 }
 MAX_RUNNING_REQUESTS = 2_048  # not in the command lines: memory is the limit
 SEED = 0  # of the articles' lengths: arrivals are even

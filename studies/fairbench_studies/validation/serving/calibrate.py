@@ -58,7 +58,10 @@ class ServingFit:
 
 def fit(runs: list[ServingRun]) -> Iterator[ServingFit]:
     """Yield each step of the fit to SGLang's ``fitted`` runs, at least one, all of one GPU."""
-    chosen = [run for run in runs if run.fitted and run.engine == "sglang"]
+    # The bundled profiles were fitted before it was known that the client counts prompts.
+    chosen = [
+        replace(run, counts_prompts=False) for run in runs if run.fitted and run.engine == "sglang"
+    ]
     (gpu,) = {run.gpu for run in chosen}
     start = STARTS[gpu]
     measured = [_features(run) for run in chosen]

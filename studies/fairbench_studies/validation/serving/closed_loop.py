@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -15,6 +16,10 @@ from fairbench.sim.clock import ARRIVE, Clock
 
 # From an answer to the client's next request: median of the 199 gaps of sglang-a100-fixed-c1-run1.
 NEXT_REQUEST_MS = 1.1
+# The load generator of the closed loops counts the tokens of each answered prompt with the model's
+# tokenizer, in its event loop: meanwhile it reads no answer and sends no request. From the gaps of
+# the two SGLang runs with one request at a time, with prompts of 401 and of 785 to 12,305 tokens.
+COUNT_MS, COUNT_TOKEN_MS = 0.3, 0.002
 # A client is at its limit if, once reached, the limit holds for this share of the time.
 HELD_SHARE, NEARLY = 0.9, 0.99
 
@@ -55,11 +60,57 @@ def observed_limit(submit_s: Floats, latency_s: Floats) -> Limit | None:
     return Limit(most, int(np.searchsorted(submit_s, times_s[start])))
 
 
+class EventLoop:
+    """The thread of a load generator that counts the tokens of each answered prompt.
+
+    Answers that arrive while it counts are read together afterwards. ``go_on`` is called for each
+    answer once all prompts of its batch have been counted. ``read_ps`` holds the time at which each
+    answer was read, by the number of its request.
+    """
+
+    def __init__(self, clock: Clock, tokens: Sequence[int], go_on: Callable[[], None]) -> None:
+        self.read_ps = [0] * len(tokens)
+        self._clock = clock
+        self._tokens = tokens
+        self._go_on = go_on
+        self._unread: list[int] = []
+        self._starts_ps: list[int] = []
+        self._ends_ps: list[int] = [0]
+
+    def answer(self, number: int) -> None:
+        """Take in the answer to a request."""
+        self._unread.append(number)
+        if self._ends_ps[-1] <= self._clock.now_ps:
+            self._count()
+
+    def reads_at(self, time_ps: int) -> int:
+        """Return when a token that arrives at a time is read."""
+        return max(time_ps, self._ends_ps[bisect_right(self._starts_ps, time_ps)])
+
+    def _count(self) -> None:
+        """Read the unread answers, and count their prompts."""
+        batch, self._unread = self._unread, []
+        end_ps = self._clock.now_ps
+        self._starts_ps.append(end_ps)
+        for number in batch:
+            self.read_ps[number] = end_ps
+            end_ps += round((COUNT_MS + COUNT_TOKEN_MS * self._tokens[number]) * PS_PER_MS)
+        self._ends_ps.append(end_ps)
+        self._clock.at(end_ps, ARRIVE, 0, partial(self._counted, len(batch)))
+
+    def _counted(self, answers: int) -> None:
+        for _ in range(answers):
+            self._go_on()
+        if self._unread:
+            self._count()
+
+
 class ClosedLoop:
     """Sends ``total`` requests by index, at most ``concurrency`` at a time.
 
     Each counts from when it was made, but is sent only once one of the ``connections`` is free;
-    they are given out in the order of making.
+    they are given out in the order of making. With ``counted``, the number of tokens of each
+    prompt, the client's ``thread`` counts the prompt of each answer before the client goes on.
     """
 
     def __init__(
@@ -69,8 +120,10 @@ class ClosedLoop:
         concurrency: int,
         connections: int,
         send: Callable[[int], None],
+        counted: Sequence[int] | None = None,
     ) -> None:
         self.made_ps = [0] * total
+        self.thread = EventLoop(clock, counted, self._go_on) if counted is not None else None
         self._clock = clock
         self._total = total
         self._connections = connections
@@ -82,11 +135,18 @@ class ClosedLoop:
 
     def over(self, index: int) -> None:
         """Record that a request has been answered."""
+        if self.thread is None:
+            self._go_on(NEXT_REQUEST_MS)
+        else:
+            self.thread.answer(index)
+
+    def _go_on(self, next_ms: float = 0.0) -> None:
+        """Use the connection of an answer for a waiting request, and make the next request."""
         self._open -= 1
         if self._waiting:
             self._connect(self._waiting.popleft())
         if self._made < self._total:
-            self._make_at(self._clock.now_ps + round(NEXT_REQUEST_MS * PS_PER_MS))
+            self._make_at(self._clock.now_ps + round(next_ms * PS_PER_MS))
 
     def _make_at(self, time_ps: int) -> None:
         index, self._made = self._made, self._made + 1

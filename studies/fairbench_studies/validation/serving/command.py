@@ -90,11 +90,14 @@ def _replayed(run: ServingRun, profile: str | None) -> ServingComparison | Tenan
     """Return the comparison of a run; by tenant if requests went directly to the engine."""
     from fairbench_studies.validation.serving.compare import compare_serving
     from fairbench_studies.validation.serving.replay import replay
+    from fairbench_studies.validation.serving.unanswered import with_unanswered
     from fairbench_studies.validation.tenants.compare import compare_tenants
 
     used = _profile(run, profile)
-    compare = compare_tenants if run.direct else compare_serving
-    return compare(run, replay(run, used), used.profile_id)
+    if not run.direct:
+        return compare_serving(run, replay(run, used), used.profile_id)
+    sent, recorded = with_unanswered(run)
+    return compare_tenants(run, replay(sent, used), recorded, used.profile_id)
 
 
 def _profile(run: ServingRun, profile: str | None) -> TimingProfile:

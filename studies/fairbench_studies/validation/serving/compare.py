@@ -87,10 +87,24 @@ def too_long(run: ServingRun) -> Flags:
     return np.array([refused_by_length(run, request) for request in requests_of(run)])
 
 
-def throughput_tok_s(run: ServingRun) -> float:
-    """Return input and output tokens per second, from first request to last answer."""
-    tokens = (run.prompt_tokens + run.output_tokens)[run.served].sum()
-    return float(tokens / np.nanmax(run.submit_s + run.latency_s))
+def throughput_tok_s(run: ServingRun, until_tokens: int | None = None) -> float:
+    """Return input and output tokens per second, from first request to last answer.
+
+    ``until_tokens`` ends the time at the answer with which so many tokens have been answered.
+    """
+    served = np.flatnonzero(run.served)
+    ends_s = (run.submit_s + run.latency_s)[served]
+    order = np.argsort(ends_s, kind="stable")
+    tokens = np.cumsum((run.prompt_tokens + run.output_tokens)[served][order])
+    last = len(served) - 1
+    if until_tokens is not None:
+        last = min(last, int(np.searchsorted(tokens, until_tokens)))
+    return float(tokens[last] / ends_s[order][last])
+
+
+def answered_tokens(run: ServingRun) -> int:
+    """Return the input and output tokens of the answered requests."""
+    return int((run.prompt_tokens + run.output_tokens)[run.served].sum())
 
 
 def tpot_p50_ms(run: ServingRun) -> float:

@@ -27,7 +27,12 @@ from fairbench_studies.validation.serving.prompts import refused_by_length
 
 CLOSED_MEM_FRACTION = 0.85  # mem_fraction_static of SGLang, gpu_memory_utilization of vLLM
 ASYNC_FROM = (0, 14)  # first release of vLLM with async_scheduling by default
-FORK_MEM_FRACTION = 0.7  # in the published command lines that also ask for 20,000 tokens
+# Of the DLPM authors' fork: in the published command lines that also ask for 20,000 tokens, and the
+# default of SGLang in 2024.
+FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
+# A server without --schedule-policy, which is no fork. The fork, of summer 2024, streams after each
+# decode step and makes a pass then, whether or not the last pass found room.
+SERVER_DEFAULT = ("", "default")
 SGLANG_OPEN_POOL_TOKENS = 444_563  # as the server of the open-loop runs logged
 
 
@@ -53,6 +58,7 @@ def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Repl
     params = EngineParams(
         mem_fraction_static=0.0 if pool_tokens else CLOSED_MEM_FRACTION,
         max_total_tokens=pool_tokens,
+        batch_is_full=None if run.policy in SERVER_DEFAULT else False,
     )
     limits = engine_limits(params, profile)
     cache = KVCache(limits.pool_tokens)
@@ -63,8 +69,12 @@ def _pool_tokens(run: ServingRun, profile: TimingProfile) -> int:
     """Return the pool of a run of SGLang in tokens; 0 for the default fraction."""
     if tokens := believable_pool(run):
         return tokens
+    pool = profile.pool
     if run.pool_tokens:
-        return profile.pool.tokens(FORK_MEM_FRACTION)
+        return pool.tokens(FORK_MEM_FRACTION)
+    if run.direct:
+        fork = run.policy not in SERVER_DEFAULT
+        return pool.tokens(FORK_DEFAULT_MEM_FRACTION if fork else pool.mem_fraction_static)
     return 0 if run.closed else SGLANG_OPEN_POOL_TOKENS
 
 
@@ -91,7 +101,7 @@ def most_decoding_tokens(run: ServingRun) -> int:
 
 def _local(run: ServingRun) -> LocalScheduler:
     """Return the scheduler that a run's ``policy`` names, by default fcfs."""
-    if not run.policy:
+    if run.policy in SERVER_DEFAULT:
         return _Server(run)
     replayed, settings = scheduler_of(run.policy, run.quantum)
     local = build_local(replayed.local, settings)
@@ -100,9 +110,12 @@ def _local(run: ServingRun) -> LocalScheduler:
 
 
 def _async_scheduling(run: ServingRun) -> bool:
-    """Return whether the run's release of vLLM schedules ahead by default."""
+    """Return whether the run's release of vLLM schedules ahead by default.
+
+    A run that does not name its release is taken to be newer: those of the data were made in 2026.
+    """
     parts = re.findall(r"\d+", run.engine_version)[:2]
-    return tuple(map(int, parts)) >= ASYNC_FROM
+    return not parts or tuple(map(int, parts)) >= ASYNC_FROM
 
 
 def _vllm_limits(run: ServingRun, profile: TimingProfile) -> VLLMLimits:

@@ -30,6 +30,8 @@ FITTED = frozenset(
     }
 )
 DIRECT = "none"  # gateway of a run whose requests went straight to the engine
+# The commit of InferGrid with its load generator, which counts prompts (``closed_loop``).
+INFERGRID = "a8d3ea8934cb7c4144427c3065c31b6ab2a9af72"
 _FIRST_OF_SET = re.compile(r"-c1-run1$")
 WARM_UP_S = 10.0  # of an open-loop run: the engine compiles
 
@@ -46,9 +48,10 @@ class ServingRun:
 
     ``output_tokens`` is 0 for refused requests. A closed loop has at most ``concurrency`` requests
     in flight, of which ``connection_limit`` reach the server; ``warm`` means that the same prompts
-    had been sent to the same server before. ``pool_tokens`` is the KV pool, 0 if unknown. ``kind``
-    names the kind of each request, if any. ``policy`` and ``quantum`` are the server's scheduler,
-    "" for its default; ``max_num_seqs`` and ``max_num_batched_tokens`` are vLLM's limits, 0 for its
+    had been sent to the same server before; ``counts_prompts``, that the client counts the tokens
+    of each answered prompt. ``pool_tokens`` is the KV pool, 0 if unknown. ``kind`` names the kind
+    of each request, if any. ``policy`` and ``quantum`` are the server's scheduler, "" or "default"
+    for its default; ``max_num_seqs`` and ``max_num_batched_tokens`` are vLLM's limits, 0 for its
     defaults. ``predicted`` is the prediction of another simulator (BLIS).
     """
 
@@ -76,6 +79,7 @@ class ServingRun:
     max_num_seqs: int = 0
     max_num_batched_tokens: int = 0
     predicted: Mapping[str, Any] = field(default_factory=dict)
+    counts_prompts: bool = False
 
     def __len__(self) -> int:
         return len(self.client)
@@ -156,6 +160,7 @@ def serving_run(record: dict[str, Any], where: str, *, predict: bool = False) ->
         max_num_seqs=given("max_num_seqs", int, 0),
         max_num_batched_tokens=given("max_num_batched_tokens", int, 0),
         predicted=given("blis", dict, {}),
+        counts_prompts=closed and given("commit", str, "") == INFERGRID,
         **columns,
     )
 

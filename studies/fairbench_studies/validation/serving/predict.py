@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fairbench.hardware.timing import TimingProfile, perturbed
+from fairbench.metrics.records import Flags
 from fairbench.streams import stream
 from fairbench_studies.validation.serving.compare import (
+    answered_tokens,
     clients_of,
     groups,
     throughput_tok_s,
@@ -16,6 +18,7 @@ from fairbench_studies.validation.serving.compare import (
 )
 from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.replay import replay
+from fairbench_studies.validation.serving.unanswered import rows_of, with_unanswered
 from fairbench_studies.validation.windows import WEIGHTS, service_between
 
 DRAWS = 8
@@ -33,7 +36,8 @@ def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
     error_pct = MEASURED_ERROR_PCT if measured else OPERATOR_ERROR_PCT
     rng = stream(0, f"predict/{run.name}")
     drawn = [perturbed(profile, error_pct, rng) for _ in range(DRAWS)]
-    central, *others = (_metrics(replay(run, one)) for one in (profile, *drawn))
+    sent, recorded = with_unanswered(run)
+    central, *others = (_metrics(replay(sent, one), recorded) for one in (profile, *drawn))
     return {
         "name": run.name,
         "engine": run.engine,
@@ -50,9 +54,10 @@ def predict(run: ServingRun, profile: TimingProfile) -> dict[str, Any]:
     }
 
 
-def _metrics(run: ServingRun) -> dict[str, float]:
+def _metrics(replayed: ServingRun, recorded: Flags) -> dict[str, float]:
+    run = rows_of(replayed, recorded)
     found = {
-        "throughput_tok_s": throughput_tok_s(run),
+        "throughput_tok_s": throughput_tok_s(replayed, answered_tokens(run)),
         "tpot_p50_ms": tpot_p50_ms(run),
         "refused": float((~run.served).sum()),
     }

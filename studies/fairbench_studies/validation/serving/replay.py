@@ -86,7 +86,8 @@ class _Play:
         if run.closed:
             connections = min(run.connection_limit, run.concurrency)
             self._loop = ClosedLoop(
-                server.clock, len(run), run.concurrency, connections, self._send
+                *(server.clock, len(run), run.concurrency, connections, self._send),
+                counted=run.prompt_tokens.tolist() if run.counts_prompts else None,
             )
             return
         limit = observed_limit(run.submit_s, run.latency_s) if run.direct else None
@@ -128,7 +129,11 @@ class _Play:
         if self._loop is not None:
             made_ps = np.array(self._loop.made_ps) - self._start_ps
             made_s = np.concatenate([made_s, made_ps / PS_PER_S])
-        first_s, finish_s = self._times_s("first_token_ps"), self._times_s("finish_ps")
+        first_ps, finish_ps = self._times_ps("first_token_ps"), self._times_ps("finish_ps")
+        if self._loop is not None and (thread := self._loop.thread) is not None:
+            first_ps = [at if at == NEVER else thread.reads_at(at) for at in first_ps]
+            finish_ps = thread.read_ps  # every request of a closed loop is answered
+        first_s, finish_s = self._seconds(first_ps), self._seconds(finish_ps)
         served = ~np.isnan(finish_s)
         return replace(
             self._run,
@@ -138,10 +143,13 @@ class _Play:
             latency_s=finish_s - made_s,
         )
 
-    def _times_s(self, what: str) -> Floats:
-        """Return times since the start of the play; NaN for refused requests."""
+    def _times_ps(self, what: str) -> list[int]:
+        """Return times of the clock; NEVER for refused requests."""
         sent = (self._sent.get(index) for index in range(len(self._run)))
-        times_ps = [NEVER if one is None else getattr(one, what) for one in sent]
+        return [NEVER if one is None else getattr(one, what) for one in sent]
+
+    def _seconds(self, times_ps: list[int]) -> Floats:
+        """Return times since the start of the play; NaN for refused requests."""
         return np.array(
             [np.nan if at == NEVER else (at - self._start_ps) / PS_PER_S for at in times_ps]
         )

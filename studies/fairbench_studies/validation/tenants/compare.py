@@ -11,10 +11,16 @@ import numpy as np
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Flags
 from fairbench.validate.live_run import Pair
-from fairbench_studies.validation.serving.compare import throughput_tok_s, tpot_p50_ms, trace_of
+from fairbench_studies.validation.serving.compare import (
+    answered_tokens,
+    throughput_tok_s,
+    tpot_p50_ms,
+    trace_of,
+)
 from fairbench_studies.validation.serving.engines import believable_pool
 from fairbench_studies.validation.serving.measured import ServingRun
 from fairbench_studies.validation.serving.profiles import host_cost_text
+from fairbench_studies.validation.serving.unanswered import rows_of
 from fairbench_studies.validation.windows import WEIGHTS, service_between, spans_of
 
 THROUGHPUT_TARGET_PCT, P50_TARGET_PCT, SHARE_TARGET = 5.0, 15.0, 0.03
@@ -95,8 +101,18 @@ class TenantComparison:
         }
 
 
-def compare_tenants(run: ServingRun, simulated: ServingRun, profile: str) -> TenantComparison:
-    """Return a run and its replay side by side."""
+def compare_tenants(
+    run: ServingRun, replayed: ServingRun, recorded: Flags, profile: str
+) -> TenantComparison:
+    """Return a run and its replay side by side.
+
+    Args:
+        run: The measured run.
+        replayed: The replay, which may have more requests than the record.
+        recorded: Which requests of the replay the record has, shape (n_replayed,).
+        profile: Id of the timing profile.
+    """
+    simulated = rows_of(replayed, recorded)
     spans = spans_of(trace_of(run))
     shares = np.array([[_shares(side, run, *span) for span in spans] for side in (simulated, run)])
     indices = np.array([[_jain(side, *span) for span in spans] for side in (simulated, run)])
@@ -105,8 +121,8 @@ def compare_tenants(run: ServingRun, simulated: ServingRun, profile: str) -> Ten
         name=run.name,
         profile=profile,
         fitted=run.fitted,
-        notes=tuple(_notes(run)),
-        throughput=Pair(throughput_tok_s(simulated), throughput_tok_s(run)),
+        notes=tuple(_notes(run, int((~recorded).sum()))),
+        throughput=Pair(throughput_tok_s(replayed, answered_tokens(run)), throughput_tok_s(run)),
         tpot_p50_ms=Pair(tpot_p50_ms(simulated), tpot_p50_ms(run)),
         tenants=tuple(_latency(name, simulated, run) for name in groups(run)),
         share_off=(float(off[0]), float(np.nanmax(off))),
@@ -129,7 +145,12 @@ def of_group(run: ServingRun, name: str) -> Flags:
     return np.array([label == name for label in labels]) if labels else np.ones(len(run), bool)
 
 
-def _notes(run: ServingRun) -> Iterator[str]:
+def _notes(run: ServingRun, unanswered: int) -> Iterator[str]:
+    if unanswered:
+        yield (
+            f"{unanswered} requests added that were sent, but are not in the record: throughput "
+            "counts until as many tokens are answered"
+        )
     if cost := host_cost_text(run.policy):
         yield cost
     if run.pool_tokens and not believable_pool(run):

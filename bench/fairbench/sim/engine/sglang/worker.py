@@ -177,7 +177,7 @@ class Worker(EngineLoop[KVNode]):
             if not self.waiting.entries or (self._batch_is_full and not self._preempts):
                 return False
             if batch.size >= self._slots() and not self._preempts:
-                self._batch_is_full = True
+                self._batch_is_full = self.limits.marks_full_batch
                 return False
         if not self.scheduler.cache_aware:
             self.waiting.pass_unmatched()
@@ -219,7 +219,7 @@ class Worker(EngineLoop[KVNode]):
             attempt, self.scheduler, self.waiting, batch, most, self.cap, now_ps, take
         )
         if no_slots or (attempt.out_of_memory and (attempt.admitted or not self._batch_is_empty())):
-            self._batch_is_full = True
+            self._batch_is_full = self.limits.marks_full_batch
         self._chunked = attempt.chunked
         return attempt
 

@@ -1,0 +1,92 @@
+"""Requests of a measured run that were sent, but are not in its record.
+
+Some load generators write down only the requests that were answered before the run ended. The
+server had the others in its queue too, so a replay without them is too fast. If clients take turns
+at even intervals, the missing turns show which requests were sent.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from fairbench.metrics.records import Flags, Ints
+from fairbench_studies.validation.serving.measured import ServingRun
+
+FEWEST_CLIENTS = 3
+EVEN_SHARE = 0.95  # of the gaps between requests are within half an interval of whole intervals
+_NUMBERED = re.compile(r"(\d+)$")
+
+
+def with_unanswered(run: ServingRun) -> tuple[ServingRun, Flags]:
+    """Return the run with the requests that its record lacks, and which requests it records.
+
+    A client sends in each of its turns from its first recorded request on, until the last turn that
+    any request records. A missing request is like the client's nearest recorded one; its latencies
+    are NaN.
+    """
+    every = np.ones(len(run), dtype=bool)
+    turns = _turns(run) if run.direct else None
+    if turns is None:
+        return run, every
+    numbers = _numbers(run)
+    period = int(numbers.max())
+    missing: list[tuple[int, int]] = []  # turn, and the request that it is like
+    for number in np.unique(numbers):
+        own = np.flatnonzero(numbers == number)
+        due = np.arange(turns[own[0]], turns[-1] + 1, period)
+        missing += [
+            (int(turn), int(own[np.abs(turns[own] - turn).argmin()]))
+            for turn in np.setdiff1d(due, turns[own])
+        ]
+    like = np.array([*range(len(run)), *(index for _, index in missing)])
+    sent_turns = np.array([*turns, *(turn for turn, _ in missing)])
+    order = np.argsort(sent_turns, kind="stable")
+    recorded = (np.arange(len(like)) < len(run))[order]
+    sent = rows_of(run, like[order])
+    unknown = np.where(recorded, 0.0, np.nan)
+    return replace(
+        sent,
+        submit_s=np.interp(sent_turns[order], turns, run.submit_s),
+        ttft_s=sent.ttft_s + unknown,
+        latency_s=sent.latency_s + unknown,
+    ), recorded
+
+
+def rows_of(run: ServingRun, chosen: Ints | Flags) -> ServingRun:
+    """Return the run with the chosen requests only, in the order of ``chosen`` if numbers."""
+    indices = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
+    return replace(
+        run,
+        client=tuple(run.client[index] for index in indices),
+        kind=tuple(run.kind[index] for index in indices) if run.kind else (),
+        submit_s=run.submit_s[indices],
+        prompt_tokens=run.prompt_tokens[indices],
+        output_tokens=run.output_tokens[indices],
+        ttft_s=run.ttft_s[indices],
+        latency_s=run.latency_s[indices],
+    )
+
+
+def _numbers(run: ServingRun) -> Ints:
+    """Return the number at the end of each request's client, 0 if there is none."""
+    found = (_NUMBERED.search(client) for client in run.client)
+    return np.array([int(match[1]) if match else 0 for match in found])
+
+
+def _turns(run: ServingRun) -> Ints | None:
+    """Return the turn of each request from 0 on; None unless numbered clients take even turns."""
+    numbers, period = _numbers(run), len(set(run.client))
+    if period < FEWEST_CLIENTS or set(numbers.tolist()) != set(range(1, period + 1)):
+        return None
+    gaps_s, steps = np.diff(run.submit_s), (np.diff(numbers) - 1) % period + 1
+    interval_s = float(np.median(gaps_s / steps))
+    if not interval_s > 0:
+        return None
+    steps += period * np.rint((gaps_s / interval_s - steps) / period).astype(np.int64)
+    even = np.abs(gaps_s - steps * interval_s) <= interval_s / 2
+    if (steps < 1).any() or even.mean() < EVEN_SHARE:
+        return None
+    return np.concatenate([[0], np.cumsum(steps)])
