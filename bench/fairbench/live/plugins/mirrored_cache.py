@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias, cast
 
 from fairbench.core import PS_PER_S, Request, Segment
-from fairbench.schedulers.eviction.policy import EvictionPolicy, Leaf, Rank
+from fairbench.schedulers.eviction.policy import EvictionPolicy
 from fairbench.sim.engine.client_cache import ClaimedNode, ClientCache
-from fairbench.sim.engine.residency import Residency
 from fairbench.sim.kv_node import KVNode
 from fairbench.sim.records.memory_log import WorkerMemoryLog
 
@@ -55,13 +54,9 @@ class MirroredCache(ClientCache):
         drop: Callable[[ClaimedNode], None],
         page: int = 1,
     ) -> None:
-        log = LiveMemoryLog(now_s)
-        super().__init__(capacity, None, policy, log)
-        clients = (*policy.setup.clients, OTHERS)
-        self.residency = Residency(clients, log)
-        self._queues[OTHERS] = []
+        super().__init__(capacity, None, policy, LiveMemoryLog(now_s), OTHERS)
         self.awaited: Callable[[ClaimedNode], bool] = lambda node: False
-        self._clients = frozenset(clients)
+        self._clients = frozenset(self.residency.clients)
         self._drop_theirs = drop
         self._page = page
         self._stretches: dict[KVNode, Prefix] = {}  # the tokens of each node alone
@@ -147,7 +142,7 @@ class MirroredCache(ClientCache):
 
     def take(self, client: str, tokens: int) -> None:
         """Make room for the tokens of a request that is about to be computed."""
-        self._keep_within_limit(client, tokens)
+        self.claims.keep_within_limit(client, tokens)
         if tokens > self.free:
             self.evict(tokens - self.free, {client: tokens})
         self.free -= tokens
@@ -156,7 +151,7 @@ class MirroredCache(ClientCache):
     def decode(self, requests: Mapping[str, int]) -> None:
         """Account one more token for each running request; ``requests`` counts by client."""
         for client, tokens in requests.items():
-            self._keep_within_limit(client, tokens)
+            self.claims.keep_within_limit(client, tokens)
             self.residency.add_private(client, tokens)
 
     def store(self, node: ClaimedNode, request: Request, private: int, *, last: bool) -> None:
@@ -176,23 +171,8 @@ class MirroredCache(ClientCache):
 
     # The policy's choice.
 
-    def _next_queue(self, wanted: Mapping[str, int]) -> str | None:
-        if self.by_client is not None and self.residency.unpinned(OTHERS) > 0:
-            return OTHERS
-        return super()._next_queue(wanted)
-
-    def _keep_within_limit(self, client: str, tokens: int) -> None:
-        if client != OTHERS:
-            super()._keep_within_limit(client, tokens)
-
-    def _rank(self, node: ClaimedNode) -> Rank:
-        awaited = self.awaited(node)
-        return self.policy.rank(Leaf(self._access_of(node), node.uses, node.keep_s, awaited))
-
-    def unawaited(self, node: ClaimedNode) -> None:
-        """List a node again that no waiting request awaits any more: it may rank lower."""
-        for queue in node.listed_for:
-            self._enter(queue, node)
+    def is_awaited(self, node: ClaimedNode) -> bool:
+        return self.awaited(node)
 
     def _drop(self, leaf: KVNode) -> None:
         self._drop_theirs(cast(ClaimedNode, leaf))

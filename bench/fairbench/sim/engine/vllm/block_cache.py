@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from fairbench.core import Prompt
+from fairbench.core import Prompt, Request
 from fairbench.schedulers.prefix_tree import Place
 from fairbench.sim.engine.vllm.block_tree import (
     Block,
@@ -29,6 +29,8 @@ class BlockCache:
     blank ones need only be counted. Without ``prefix_caching`` all are blank.
     """
 
+    knows_clients = False  # whether ``claim`` and ``retain`` do anything, and so need be called
+
     def __init__(
         self,
         blocks: int,
@@ -36,13 +38,14 @@ class BlockCache:
         on_evict: Callable[[Prompt, int], None] | None = None,
         *,
         prefix_caching: bool = True,
+        node_type: type[BlockNode] = BlockNode,
     ) -> None:
         self.blocks = self.blank = blocks
         self.shared = 0  # users of blocks, without the first of each
         self.block_size = block_size
         self.on_evict = on_evict
         self.prefix_caching = prefix_caching
-        self.tree = BlockTree(block_size)
+        self.tree = BlockTree(block_size, node_type)
         self.root = self.tree.root
         self.unused: OrderedDict[Block, None] = OrderedDict()  # cached, next to be evicted first
         self.on_moved: Callable[[Waiter], None] | None = None
@@ -86,23 +89,23 @@ class BlockCache:
         """Blocks that a request could get."""
         return self.blank + len(self.unused)
 
-    def take(self, count: int) -> list[Block]:
+    @property
+    def tells_evictions(self) -> bool:
+        """Whether each eviction counts when it happens, and not only in the end."""
+        return self.on_evict is not None
+
+    def take(self, count: int, client: str = "") -> list[Block]:
         """Take blocks for a request, empty ones first. Enough blocks must be available."""
-        taken = [Block() for _ in range(min(count, self.blank))]
-        self.blank -= len(taken)
-        end = top = self.root  # of the stretch that is evicted: a prompt's blocks go last to first
-        tokens = 0
-        while len(taken) < count:
-            block, _ = self.unused.popitem(last=False)
-            if (node := self._evict(block)) is not None:
-                if node is not top.parent:
-                    self._report(end, tokens)
-                    end, tokens = node, 0
-                top, tokens = node, tokens + self.block_size
-            block.users = 1
-            taken.append(block)
-        self._report(end, tokens)
-        return taken
+        if count > self.blank:
+            self._make_blank(count - self.blank, client)
+        self.blank -= count
+        return [Block() for _ in range(count)]
+
+    def _make_blank(self, count: int, client: str) -> None:
+        """Overwrite the least recently used blocks for a request of the client."""
+        gone = [self._evict(self.unused.popitem(last=False)[0]) for _ in range(count)]
+        self.blank += count
+        self._report(gone)
 
     def use(self, block: Block) -> None:
         """Count another request that uses a cached block."""
@@ -138,10 +141,27 @@ class BlockCache:
             node = child
         return node, place
 
-    def _report(self, end: BlockNode, tokens: int) -> None:
-        """Tell ``on_evict`` that the last ``tokens`` tokens up to ``end`` were evicted, if any."""
-        if tokens and self.on_evict is not None:
-            self.on_evict(prefix_of(end), tokens)
+    def claim(self, node: BlockNode, request: Request) -> None:
+        """Record that the request uses the path to ``node`` from now on."""
+
+    def retain(self, node: BlockNode, request: Request) -> None:
+        """Record that the request has finished, and that its path ends at ``node``."""
+
+    def _report(self, gone: Iterable[BlockNode | None]) -> None:
+        """Tell ``on_evict`` of evicted nodes; None is a block whose tokens another one holds."""
+        if self.on_evict is None:
+            return
+        end = top = self.root  # of the stretch that is evicted: a prompt's blocks go last to first
+        for node in gone:
+            if node is None:
+                continue
+            if node is not top.parent:
+                if top is not self.root:
+                    self.on_evict(prefix_of(end), end.depth - top.depth + self.block_size)
+                end = node
+            top = node
+        if top is not self.root:
+            self.on_evict(prefix_of(end), end.depth - top.depth + self.block_size)
 
     def _evict(self, block: Block) -> BlockNode | None:
         """Overwrite ``block``. Returns its node if no other block holds the same tokens."""

@@ -6,6 +6,8 @@ here, if their prompts lead to the same node. Several blocks may hold the same: 
 
 from __future__ import annotations
 
+from typing import Self
+
 from fairbench.core import Prompt, Segment
 from fairbench.schedulers.prefix_tree import Place, place_at
 from fairbench.sim.prefix_cache import Waiter as AnyWaiter
@@ -15,9 +17,14 @@ Key = tuple[Slice, ...]  # the tokens of one block
 
 
 class Block:
-    """Memory for some tokens. ``node`` is set once the block is full and indexed."""
+    """Memory for some tokens. ``node`` is set once the block is full and indexed.
 
-    __slots__ = ("node", "users")
+    ``client`` is the client whose request took the block, where the cache knows clients.
+    """
+
+    __slots__ = ("client", "node", "users")
+
+    client: str
 
     def __init__(self) -> None:
         self.users = 1
@@ -34,15 +41,18 @@ class BlockNode:
         "awaited", "blocks", "children", "depth", "end", "key", "parent", "prompt", "waiters",
     )  # fmt: skip
 
+    parent: Self | None
+    children: dict[Key, Self]
+
     def __init__(
-        self, parent: BlockNode | None, key: Key, depth: int, prompt: Prompt, end: Place
+        self, parent: Self | None, key: Key, depth: int, prompt: Prompt, end: Place
     ) -> None:
         self.parent = parent
         self.key = key
         self.depth = depth
         self.prompt = prompt
         self.end = end
-        self.children: dict[Key, BlockNode] = {}
+        self.children = {}
         self.blocks: list[Block] = []  # the first is the one that is used; most often alone
         # Requests whose match ends here, and the same by what would extend it; most have none.
         self.waiters: dict[Waiter, None] | None = None
@@ -55,9 +65,10 @@ Waiter = AnyWaiter[BlockNode]
 class BlockTree:
     """Nodes of blocks of ``block_size`` tokens. A node exists while a block holds its last part."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, node_type: type[BlockNode] = BlockNode) -> None:
         self.block_size = block_size
-        self.root = BlockNode(None, (), 0, (), (0, 0))
+        self.node_type = node_type
+        self.root = node_type(None, (), 0, (), (0, 0))
 
     def descend(
         self, node: BlockNode, prompt: Prompt, place: Place, limit: int
@@ -83,7 +94,7 @@ class BlockTree:
         key, end = next_block(prompt, place, size)
         child = node.children.get(key)
         if child is None:
-            child = node.children[key] = BlockNode(node, key, node.depth + size, prompt, end)
+            child = node.children[key] = self.node_type(node, key, node.depth + size, prompt, end)
         child.blocks.append(block)
         block.node = child
         return child, end

@@ -137,6 +137,11 @@ class RunningList:
         """Return the sequences finished by the step that ended, in running order."""
         return sorted(self.batch.finished(), key=self._seats.__getitem__)
 
+    def finish(self, sequence: Sequence) -> None:
+        """Remove a finished sequence; its tokens may stay cached for its client."""
+        self.tables.retain(sequence)
+        self.remove(sequence)
+
     def remove(self, sequence: Sequence) -> None:
         """Remove a finished or preempted sequence and free its blocks."""
         self.leave(sequence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from fairbench.core import Prompt
+from fairbench.core import Request
 from fairbench.schedulers.prefix_tree import Place
 from fairbench.sim.engine.vllm.block_cache import BlockCache
 from fairbench.sim.engine.vllm.block_tree import Block, BlockNode
@@ -15,10 +15,11 @@ from fairbench.sim.sequence import Sequence
 class Table:
     """The blocks of one sequence. Blocks up to ``node``, which ends at ``place``, are stored."""
 
-    __slots__ = ("blocks", "node", "place", "prompt")
+    __slots__ = ("blocks", "node", "place", "prompt", "request")
 
-    def __init__(self, prompt: Prompt, node: BlockNode, place: Place) -> None:
-        self.prompt = prompt  # with all of the outputs to come
+    def __init__(self, sequence: Sequence, node: BlockNode, place: Place) -> None:
+        self.request: Request = sequence.request
+        self.prompt = (*self.request.prompt, sequence.output)  # with all of the outputs to come
         self.blocks: list[Block] = []
         self.node = node
         self.place = place
@@ -56,7 +57,9 @@ class BlockTables:
             return False
         for block in cached:
             self._cache.use(block)
-        table = Table((*sequence.request.prompt, sequence.output), node, place)
+        if self._cache.knows_clients:
+            self._cache.claim(node, sequence.request)
+        table = Table(sequence, node, place)
         table.blocks = cached
         self._tables[sequence] = table
         self._extend(table, tokens)
@@ -88,13 +91,18 @@ class BlockTables:
 
     def add_block(self, sequence: Sequence) -> None:
         """Add a block, which must be available, to a sequence."""
-        self._tables[sequence].blocks += self._cache.take(1)
+        self._tables[sequence].blocks += self._cache.take(1, sequence.request.client)
 
     def store_block(self, sequence: Sequence) -> None:
         """Store the sequence's next full block."""
         if self._cache.prefix_caching:
             table = self._tables[sequence]
             self._store(table, table.node.depth // self._size + 1)
+
+    def retain(self, sequence: Sequence) -> None:
+        """Record that a sequence has finished, before its blocks are freed."""
+        if self._cache.knows_clients:
+            self._cache.retain(self._tables[sequence].node, sequence.request)
 
     def give_back(self, sequence: Sequence) -> None:
         """Free the blocks of an ended or preempted sequence; the last is evicted first."""
@@ -118,7 +126,7 @@ class BlockTables:
     def _extend(self, table: Table, tokens: int) -> None:
         short = -(-tokens // self._size) - len(table.blocks)
         if short > 0:
-            table.blocks += self._cache.take(short)
+            table.blocks += self._cache.take(short, table.request.client)
         if self._cache.prefix_caching:
             self._store(table, tokens // self._size)
 
