@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+from block_pool import check_claims
+
 from worker_invariants import check_batch
 
 
@@ -27,6 +29,9 @@ def check_vllm_worker(worker) -> None:
     check_block_tree(worker.cache)
     check_running(worker)
     check_waiting(worker)
+    if worker.cache.knows_clients:
+        tables, sequences = worker.running.tables, worker.running.sequences
+        check_claims(worker.cache, [(s.request.client, tables.blocks(s)) for s in sequences])
 
 
 def check_blocks(worker) -> None:
