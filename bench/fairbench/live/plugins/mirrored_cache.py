@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Container, Hashable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias, cast
 
@@ -39,6 +39,11 @@ class LiveMemoryLog(WorkerMemoryLog):
         """Keep no record."""
 
 
+def claiming(request: Request, clients: Container[str]) -> Request:
+    """Return the request as one of ``clients``, or else as one of ``OTHERS``."""
+    return request if request.client in clients else replace(request, client=OTHERS)
+
+
 class MirroredCache(ClientCache):
     """The simulator's cache, with a node for each node of an engine's tree.
 
@@ -63,7 +68,7 @@ class MirroredCache(ClientCache):
 
     def claiming(self, request: Request) -> Request:
         """Return the request under the name by which its tokens are claimed."""
-        return request if request.client in self._clients else replace(request, client=OTHERS)
+        return claiming(request, self._clients)
 
     # Prefixes as the engine names them.
 
