@@ -165,7 +165,7 @@ def prompts():
             spec = experiment(dict.fromkeys(RUN) | flags, {})
             start_s = time.process_time()
             simulate(spec)
-            yield f"{time.process_time() - start_s:.1f}"
+            yield f"{time.process_time() - start_s:.2f}"
 
     with tempfile.TemporaryDirectory() as folder:
         sizes = (1_000, 4_000, 16_000)

@@ -7,7 +7,7 @@ from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
-from fairbench.sim.engine.vllm.block_cache import BlockCache
+from fairbench.sim.engine.vllm.block_cache import BlockCache, held_by
 from fairbench.sim.engine.vllm.block_tree import prefix_of
 from fairbench.sim.engine.vllm.client_blocks import ClientBlockCache
 from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
@@ -17,10 +17,10 @@ from strategies import tokens_of
 class Running:
     """A request that runs: its blocks, and the end of what is stored of its prompt and outputs."""
 
-    def __init__(self, request, node, place, blocks):
-        self.request, self.node, self.place, self.blocks = request, node, place, blocks
+    def __init__(self, request, node, place):
+        self.request, self.node, self.place = request, node, place
         self.text = (*request.prompt, Segment(f"out{request.request_id}", 1_000))
-        self.tokens = request.input_tokens
+        self.tokens, self.blocks = request.input_tokens, 0
 
 
 class BlockPool:
@@ -50,19 +50,22 @@ class BlockPool:
         """Compute a prompt, if there is room. Returns how much of it was cached, None if none."""
         cache, total = self.cache, prompt_tokens(prompt)
         node, place = cache.match(prompt, total - 1)
-        cached = path_blocks(node)
-        new = -(-total // self.size) - len(cached)
-        if new + sum(not block.users for block in cached) > cache.free_blocks:
+        depth = node.depth
+        cached = [each.copies[0] for each in node.path()]
+        used = sum(copy.node.blocks for copy in cached if copy.users)
+        if -(-total // self.size) - used > cache.free_blocks:
             return None
         self.made += 1
         request = Request(self.made, client, self.made, 0, prompt, total, 100)
-        for block in cached:
-            cache.use(block)
+        one = Running(request, node, place)
+        for copy in cached:
+            cache.use(copy, one)
         cache.claim(node, request)
-        one = Running(request, node, place, [*cached, *cache.take(new, client)])
+        one.blocks = node.depth // self.size
+        self._take(one, -(-total // self.size) - one.blocks)
         self._store(one)
         self.running.append(one)
-        return node.depth
+        return depth
 
     def decode(self):
         """Give every running request a token, if there is room."""
@@ -71,37 +74,41 @@ class BlockPool:
             return
         for one in self.running:
             if one.tokens % self.size == 0:
-                one.blocks += self.cache.take(1, one.request.client)
+                self._take(one, 1)
             one.tokens += 1
             self._store(one)
 
+    def _take(self, one, blocks):
+        self.cache.take(blocks, one)
+        one.blocks += blocks
+
     def _store(self, one):
-        full = one.blocks[one.node.depth // self.size : one.tokens // self.size]
-        one.node, one.place = self.cache.store(one.node, one.text, one.place, full)
+        full = (one.tokens - one.node.depth) // self.size
+        one.node, one.place = self.cache.store(one, one.node, one.text, one.place, full)
+
+    def _give_back(self, one):
+        self.cache.give_back(one, one.node, self.blank_of(one))
+
+    def blank_of(self, one):
+        """The blocks of a running request that cannot be found."""
+        return one.blocks - one.node.depth // self.size
 
     def finish(self, number):
         """End a running request and keep what it has computed."""
         one = self.running.pop(number)
         self.cache.retain(one.node, one.request)
-        self.cache.give_back(reversed(one.blocks))
+        self._give_back(one)
 
     def retract(self, number):
         """Take the memory of a running request back."""
-        self.cache.give_back(reversed(self.running.pop(number).blocks))
+        self._give_back(self.running.pop(number))
 
     def pinned(self, client):
         """Tokens in blocks that the client's running requests use."""
         mine = [one for one in self.running if one.request.client == client]
-        return self.size * len({block for one in mine for block in one.blocks})
-
-
-def path_blocks(node):
-    """The blocks that a look-up finds, first to last."""
-    found = []
-    while node.parent is not None:
-        found.insert(0, node.blocks[0])
-        node = node.parent
-    return found
+        held = {copy for one in mine for copy in held_by(one, one.node)}
+        stored = sum(copy.node.blocks for copy in held)
+        return self.size * (stored + sum(map(self.blank_of, mine)))
 
 
 def nodes_of(cache):
@@ -116,37 +123,48 @@ def nodes_of(cache):
 
 def claims_of(cache):
     """Who claims each cached prefix of whole blocks."""
-    return {tokens_of(prefix_of(node)): set(node.holders) for node in nodes_of(cache)}
+    claims, size = {}, cache.block_size
+    for node in nodes_of(cache):
+        tokens = tokens_of(prefix_of(node.prompt, node.depth))
+        for end in range(node.parent.depth + size, node.depth + 1, size):
+            claims[tokens[:end]] = set(node.holders)
+    return claims
 
 
-def residency_of(cache, running, *, unpinned=False):
-    """Each client's tokens, by a walk; ``running`` are pairs of a client and its blocks."""
+def residency_of(cache, blank=()):
+    """Each client's tokens, by a walk: cached ones, and those of ``blank`` blocks, by client."""
     held = defaultdict(Fraction)
     for node in nodes_of(cache):
-        blocks = [block for block in node.blocks if not (unpinned and block.users)]
         for client in node.holders:
-            held[client] += Fraction(len(blocks) * cache.block_size, len(node.holders))
-    if not unpinned:
-        for client, blocks in running:
-            held[client] += cache.block_size * sum(block.node is None for block in blocks)
+            blocks = len(node.copies) * node.blocks
+            held[client] += Fraction(blocks * cache.block_size, len(node.holders))
+    for client, blocks in blank:
+        held[client] += blocks * cache.block_size
     return held
 
 
-def check_claims(cache, running):
+def unpinned_of(cache):
+    """Each client's cached tokens that no running request uses, by a walk."""
+    held = defaultdict(Fraction)
+    for node in nodes_of(cache):
+        blocks = sum(node.blocks for copy in node.copies if not copy.users)
+        for client in node.holders:
+            held[client] += Fraction(blocks * cache.block_size, len(node.holders))
+    return held
+
+
+def check_claims(cache, blank):
     """Claims reach the root, every open leaf is listed, and residency is what a walk counts."""
     claims = cache.claims
     for node in nodes_of(cache):
         assert node.holders
         assert node.parent is cache.root or node.holders.keys() <= node.parent.holders.keys()
-        assert set(node.idle) == {block for block in node.blocks if not block.users}
         below = [client for child in node.children.values() for client in child.holders]
         assert node.claimed_below == {client: below.count(client) for client in below}
         for queue in node.holders if claims.by_client else ("",):
             listed = any(node is entry[-1] for entry in claims.queues[queue])
             assert listed or not claims.is_open_leaf(node, queue)
-    for unpinned in (False, True):
-        counted = residency_of(cache, running, unpinned=unpinned)
-        for client in cache.residency.clients:
-            residency = cache.residency
-            told = residency.unpinned(client) if unpinned else residency.held(client)
-            assert abs(told - float(counted[client])) < 1e-6
+    held, unpinned = residency_of(cache, blank), unpinned_of(cache)
+    for client in cache.residency.clients:
+        assert abs(cache.residency.held(client) - float(held[client])) < 1e-6
+        assert abs(cache.residency.unpinned(client) - float(unpinned[client])) < 1e-6

@@ -4,6 +4,7 @@ from collections import Counter
 
 from block_pool import check_claims
 
+from fairbench.sim.engine.vllm.block_tree import advance, next_block
 from worker_invariants import check_batch
 
 
@@ -30,27 +31,43 @@ def check_vllm_worker(worker) -> None:
     check_running(worker)
     check_waiting(worker)
     if worker.cache.knows_clients:
-        tables, sequences = worker.running.tables, worker.running.sequences
-        check_claims(worker.cache, [(s.request.client, tables.blocks(s)) for s in sequences])
+        running = worker.running
+        blank = [(one.request.client, unstored_of(running, one)) for one in running.sequences]
+        check_claims(worker.cache, blank)
 
 
 def check_blocks(worker) -> None:
     """INV-14: every block is blank, cached and unused, or used by as many tables as it says."""
     cache, running = worker.cache, worker.running
-    tables = [running.tables.blocks(sequence) for sequence in running.sequences]
-    users = Counter(block for table in tables for block in table)
+    users = users_of_copies(running, running.sequences)
+    unstored = sum(unstored_of(running, sequence) for sequence in running.sequences)
     assert cache.blank >= 0
-    assert cache.blank + len(cache.unused) + len(users) == cache.blocks
-    assert all(block.users == count for block, count in users.items())
-    assert all(block.users == 0 and block.node is not None for block in cache.unused)
+    unused = list(cache.unused())
+    assert cache.unused_blocks == sum(copy.node.blocks for copy in unused)
+    used = sum(copy.node.blocks for copy in users)
+    assert cache.blank + cache.unused_blocks + used + unstored == cache.blocks
+    assert all(len(copy.users) == count for copy, count in users.items())
+    assert not any(copy.users for copy in unused)
     assert len(running.tables) == len(running.sequences)
-    assert cache.shared == sum(count - 1 for count in users.values())
-    decoding = Counter(
-        block for sequence in worker.batch.sequences for block in running.tables.blocks(sequence)
-    )
+    assert cache.shared == in_common(users)
     apart = [sequence for sequence in running.sequences if sequence not in worker.batch.sequences]
-    in_common = sum(count - 1 for count in decoding.values()) * cache.block_size
-    assert running.tables.shared_tokens(apart) == in_common
+    decoding = users_of_copies(running, worker.batch.sequences)
+    assert running.tables.shared_tokens(apart) == in_common(decoding) * cache.block_size
+
+
+def users_of_copies(running, sequences) -> Counter:
+    return Counter(copy for sequence in sequences for copy in running.tables.copies(sequence))
+
+
+def unstored_of(running, sequence) -> int:
+    """The blocks of a sequence that cannot be found."""
+    stored = sum(copy.node.blocks for copy in running.tables.copies(sequence))
+    return running.tables.blocks(sequence) - stored
+
+
+def in_common(users) -> int:
+    """Users of blocks without the first of each."""
+    return sum((count - 1) * copy.node.blocks for copy, count in users.items())
 
 
 def check_tables(worker) -> None:
@@ -63,28 +80,34 @@ def check_tables(worker) -> None:
             stalled = sequence in worker._stalled
             produced = sequence.produced if stalled else worker.batch.produced(sequence)
             held = sequence.request.input_tokens + produced
-            assert len(blocks) in (-(-held // size), -(-(held - 1) // size))
+            assert blocks in (-(-held // size), -(-(held - 1) // size))
         else:
-            assert -(-sequence.filled // size) <= len(blocks) <= -(-sequence.total // size)
-        stored = [block.node is not None for block in blocks]
-        assert stored == sorted(stored, reverse=True)
+            assert -(-sequence.filled // size) <= blocks <= -(-sequence.total // size)
+        unstored = unstored_of(worker.running, sequence)
+        assert 0 <= unstored <= blocks
         if not cache.prefix_caching:
-            assert not any(stored)
+            assert unstored == blocks
 
 
 def check_block_tree(cache) -> None:
-    """INV-16: a cached prefix has every shorter one cached; the blocks of a node name it."""
-    stack = [cache.root]
+    """INV-16: a cached prefix has every shorter one cached; memory holds each node at least once,
+    and the unused copies are those in the order of eviction."""
+    stack, unused = [cache.root], set()
     while stack:
         node = stack.pop()
         for key, child in node.children.items():
-            assert child.key == key
+            assert child.key == key == next_block(child.prompt, child.start, cache.block_size)
             assert child.parent is node
-            assert child.depth == node.depth + cache.block_size
-            assert sum(length for _, _, length in key) == cache.block_size
-            assert child.blocks
-            assert all(block.node is child for block in child.blocks)
+            assert child.blocks > 0
+            assert child.depth == node.depth + child.blocks * cache.block_size
+            assert advance(child.prompt, (0, 0), node.depth) == advance(
+                child.prompt, child.start, 0
+            )
+            assert child.copies
+            assert all(copy.node is child for copy in child.copies)
+            unused.update(copy for copy in child.copies if not copy.users)
             stack.append(child)
+    assert set(cache.unused()) == unused
 
 
 def check_running(worker) -> None:

@@ -82,6 +82,10 @@ class ClaimedMemory(Protocol[Kept]):
         """Pass the last use of a node on to its parent, because a claim on the node has ended."""
         ...
 
+    def cut(self, node: Kept) -> None:
+        """Cut a leaf, or a node with a spare copy, down to the part that goes first."""
+        ...
+
     def drop(self, node: Kept) -> None:
         """Free the spare copy of a node, or the node, which is then a leaf without claims."""
         ...
@@ -154,9 +158,7 @@ class Claims(Generic[N]):
         leaf = None if queue is None else self._first(queue)
         if queue is None or leaf is None:
             return 0
-        tokens = sum(self._memory.tokens_of(leaf))
-        self._end(leaf, queue, by)
-        return tokens
+        return self._end(leaf, queue, by)
 
     def keep_within_limit(self, client: str, tokens: int) -> None:
         """End claims of the client above the policy's limit; ``tokens`` more will be added."""
@@ -166,21 +168,26 @@ class Claims(Generic[N]):
         while self.residency.held(client) + tokens > limit and (leaf := self._first(client)):
             self._end(leaf, client, client)
 
-    def _end(self, leaf: N, queue: str, by: str | None) -> None:
-        if spare := self._memory.spare_tokens(leaf):
+    def _end(self, leaf: N, queue: str, by: str | None) -> int:
+        """End one claim on the leaf, or all, or drop a spare copy; return the tokens of each."""
+        memory = self._memory
+        memory.cut(leaf)
+        if spare := memory.spare_tokens(leaf):
             self.residency.drop(leaf.holders, spare, by)
-            self._memory.drop(leaf)
-        elif self.by_client is not None:
-            self._end_claim(leaf, queue, by)
-        else:
-            self.residency.drop(leaf.holders, sum(self._memory.tokens_of(leaf)), by)
-            for client in leaf.holders:
-                self._claimed_less_below(leaf.parent, client)
-            leaf.holders.clear()
-            self._drop(leaf)
+            memory.drop(leaf)
+            return spare
+        tokens = sum(memory.tokens_of(leaf))
+        if self.by_client is not None:
+            self._end_claim(leaf, queue, tokens, by)
+            return tokens
+        self.residency.drop(leaf.holders, tokens, by)
+        for client in leaf.holders:
+            self._claimed_less_below(leaf.parent, client)
+        leaf.holders.clear()
+        self._drop(leaf)
+        return tokens
 
-    def _end_claim(self, node: N, client: str, by: str | None) -> None:
-        tokens = sum(self._memory.tokens_of(node))
+    def _end_claim(self, node: N, client: str, tokens: int, by: str | None) -> None:
         self.residency.give_up(node.holders, client, tokens, by)
         self._memory.end_use(node)
         del node.holders[client]

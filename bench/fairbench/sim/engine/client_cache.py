@@ -123,6 +123,9 @@ class ClientCache(KVCache):
         if (parent := node.parent) is not None:
             parent.last_access = max(parent.last_access, node.last_access)
 
+    def cut(self, node: ClaimedNode) -> None:
+        """Do nothing: SGLang drops leaves as a whole."""
+
     def drop(self, node: ClaimedNode) -> None:
         """Drop a leaf without claims."""
         self._drop(node)

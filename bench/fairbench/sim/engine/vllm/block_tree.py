@@ -1,174 +1,322 @@
-"""The cached blocks of a pool as a tree of prefixes, like vLLM's chained block hashes.
+"""The cached blocks of a pool as a radix tree of whole blocks, like vLLM's chained block hashes.
 
 Two blocks have the same hash in vLLM exactly if they hold the same tokens behind the same tokens;
-here, if their prompts lead to the same node. Several blocks may hold the same: vLLM keeps both.
+here, if their prompts lead to the same place in the tree. A node is a run of blocks, so that the
+work for a prompt follows the places where prompts part, not its length. Several copies of a run may
+be in memory: vLLM keeps them all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
-from fairbench.core import Prompt, Segment
-from fairbench.schedulers.prefix_tree import Place, place_at
+from fairbench.core import Prompt
+from fairbench.schedulers.prefix_tree import Place, place_at, truncate
 from fairbench.sim.prefix_cache import Waiter as AnyWaiter
 
 Slice = tuple[str, int, int]  # of a segment: its key, and where in it how many tokens begin
 Key = tuple[Slice, ...]  # the tokens of one block
 
 
-class Block:
-    """Memory for some tokens. ``node`` is set once the block is full and indexed.
+class RunCopy:
+    """A node's blocks in memory, once. ``users`` are the owners of requests that hold them all.
 
-    ``client`` is the client whose request took the block, where the cache knows clients.
+    Copies that nobody uses are linked in the order in which they are evicted, each last block
+    first. ``stamp`` is when a copy was given back, in a cache that numbers that.
     """
 
-    __slots__ = ("client", "node", "users")
+    __slots__ = ("after", "before", "node", "stamp", "users")
 
-    client: str
+    def __init__(self, node: BlockNode, users: set[object], stamp: int = 0) -> None:
+        self.node = node
+        self.users = users
+        self.stamp = stamp
+        self.before: RunCopy | None = None
+        self.after: RunCopy | None = None
 
-    def __init__(self) -> None:
-        self.users = 1
-        self.node: BlockNode | None = None
+    def link(self, before: RunCopy, after: RunCopy) -> None:
+        """Link this copy between two neighbours."""
+        self.before, self.after = before, after
+        before.after = after.before = self
+
+    def unlink(self) -> None:
+        """Take this copy out of the order."""
+        before, after = self.before, self.after
+        assert before is not None
+        assert after is not None
+        before.after, after.before = after, before
+        self.before = self.after = None
+
+    def split(self, upper: BlockNode) -> RunCopy:
+        """Return a copy of the ``upper`` part, with the same users, to be evicted after this."""
+        copy = RunCopy(upper, set(self.users), self.stamp)
+        if self.after is not None:
+            copy.link(self, self.after)
+        return copy
 
 
 class BlockNode:
-    """A prefix of whole blocks, ``depth`` tokens long, with the blocks of its last part.
+    """A prefix of ``depth`` tokens in whole blocks, of which the last ``blocks`` are the node's.
 
-    The prefix is the part of ``prompt`` before ``end``: the prompt that first filled the node.
+    The prefix begins ``prompt``, in which the node's own blocks begin at ``start``. The parent
+    holds the node under ``key``, its first block.
     """
 
     __slots__ = (
-        "awaited", "blocks", "children", "depth", "end", "key", "parent", "prompt", "waiters",
+        "awaited", "blocks", "children", "copies", "depth", "key", "parent", "prompt", "start",
+        "waiters",
     )  # fmt: skip
 
     parent: Self | None
     children: dict[Key, Self]
 
     def __init__(
-        self, parent: Self | None, key: Key, depth: int, prompt: Prompt, end: Place
+        self, parent: Self | None, key: Key, prompt: Prompt, start: Place, depth: int
     ) -> None:
         self.parent = parent
         self.key = key
-        self.depth = depth
         self.prompt = prompt
-        self.end = end
+        self.start = start
+        self.depth = depth
+        self.blocks = 0
         self.children = {}
-        self.blocks: list[Block] = []  # the first is the one that is used; most often alone
+        self.copies: list[RunCopy] = []  # the first is the one that is used; most often alone
         # Requests whose match ends here, and the same by what would extend it; most have none.
         self.waiters: dict[Waiter, None] | None = None
         self.awaited: dict[Key, dict[Waiter, None]] | None = None
+
+    def path(self) -> Iterator[BlockNode]:
+        """Yield the nodes from this one up to the root, without the root."""
+        node = self
+        while (parent := node.parent) is not None:
+            yield node
+            node = parent
 
 
 Waiter = AnyWaiter[BlockNode]
 
 
 class BlockTree:
-    """Nodes of blocks of ``block_size`` tokens. A node exists while a block holds its last part."""
+    """Nodes of blocks of ``block_size`` tokens. A node exists while memory holds a copy of it."""
 
     def __init__(self, block_size: int, node_type: type[BlockNode] = BlockNode) -> None:
         self.block_size = block_size
         self.node_type = node_type
-        self.root = node_type(None, (), 0, (), (0, 0))
+        self.root = node_type(None, (), (), (0, 0), 0)
+        self.on_moved: Callable[[Waiter], None] | None = None
+        self.refresh_stamp = 0
+
+    def match(self, prompt: Prompt, limit: int) -> tuple[BlockNode, Place]:
+        """Call ``descend`` from the root."""
+        return self.descend(self.root, prompt, (0, 0), limit)
 
     def descend(
         self, node: BlockNode, prompt: Prompt, place: Place, limit: int
     ) -> tuple[BlockNode, Place]:
-        """Walk on from ``node``, which ends at ``place`` of the prompt, to depth ``limit``."""
+        """Walk on from ``node``, which ends at ``place`` of the prompt, to depth ``limit``.
+
+        A node that matches in part is split there.
+        """
         size = self.block_size
-        while node.children and node.depth + size <= limit:
-            key, end = next_block(prompt, place, size)
-            child = node.children.get(key)
+        while node.children and (most := (limit - node.depth) // size) > 0:
+            child = node.children.get(next_block(prompt, place, size))
             if child is None:
                 break
-            node, place = child, end
+            node, place = self._enter(child, prompt, place, most)
+            if node is not child:
+                break
         return node, place
 
     def store(
-        self, node: BlockNode, prompt: Prompt, place: Place, block: Block
+        self, owner: object, node: BlockNode, prompt: Prompt, place: Place, blocks: int
     ) -> tuple[BlockNode, Place]:
-        """Index the full ``block``, which follows ``node``; return its node and end.
+        """Index full ``blocks`` of ``owner`` that follow ``node``; return the end of the last.
 
-        ``place`` is where ``node`` ends in the prompt.
+        ``place`` is where ``node`` ends in the prompt; the end is a node and a place as well.
         """
-        size = self.block_size
-        key, end = next_block(prompt, place, size)
-        child = node.children.get(key)
-        if child is None:
-            child = node.children[key] = self.node_type(node, key, node.depth + size, prompt, end)
-        child.blocks.append(block)
-        block.node = child
-        return child, end
+        while blocks:
+            key = next_block(prompt, place, self.block_size)
+            child = node.children.get(key)
+            if child is None:
+                return self._append(owner, node, key, prompt, place, blocks)
+            node, place = self._enter(child, prompt, place, blocks)
+            self.add_copy(owner, node)
+            blocks -= node.blocks
+        return node, place
 
-    def drop(self, block: Block) -> BlockNode | None:
-        """Drop an overwritten ``block``; return its node if no other block holds the content.
+    def add_copy(self, owner: object, node: BlockNode) -> None:
+        """Index blocks of ``owner`` of the same tokens as those of ``node``."""
+        node.copies.append(RunCopy(node, {owner}))
 
-        The node then has no children. Requests that used a later block also used a block of this
-        node, and gave it back later.
+    def split(self, node: BlockNode, blocks: int) -> BlockNode:
+        """Cut a node after its first ``blocks`` blocks; return the new upper node.
+
+        ``node`` stays the lower part, so whoever holds it still holds the same prefix. Every copy
+        is cut as well, and its lower part is evicted before the upper one.
         """
-        node, block.node = block.node, None
-        assert node is not None
-        node.blocks.remove(block)
-        if node.blocks:
-            return None
+        parent, tokens = node.parent, blocks * self.block_size
+        assert parent is not None
+        upper = self.node_type(parent, node.key, node.prompt, node.start, parent.depth + tokens)
+        upper.blocks = blocks
+        parent.children[node.key] = upper
+        node.parent, node.blocks = upper, node.blocks - blocks
+        node.start = advance(node.prompt, node.start, tokens)
+        node.key = next_block(node.prompt, node.start, self.block_size)
+        upper.children[node.key] = node
+        upper.copies = [copy.split(upper) for copy in node.copies]
+        return upper
+
+    def shorten(self, node: BlockNode, blocks: int) -> None:
+        """Drop the last ``blocks`` blocks of a childless node, of which something stays."""
+        waiters = self._unfiled(node)
+        node.blocks -= blocks
+        node.depth -= blocks * self.block_size
+        self._moved(waiters, node)
+
+    def remove(self, node: BlockNode) -> None:
+        """Drop a childless node; requests whose match ended there move to its parent."""
         assert not node.children, "a prefix goes after what follows it"
         assert node.parent is not None
         del node.parent.children[node.key]
-        return node
+        self._moved(self._unfiled(node), node.parent)
+
+    def may_grow(self, node: BlockNode, owner: object) -> bool:
+        """Return whether nobody but ``owner`` uses the node, awaits it or follows it."""
+        if node.children or node.waiters or len(node.copies) != 1:
+            return False
+        users = node.copies[0].users
+        return len(users) == 1 and owner in users
+
+    def _enter(
+        self, child: BlockNode, prompt: Prompt, place: Place, most: int
+    ) -> tuple[BlockNode, Place]:
+        """Walk into a child whose first block matches, at most ``most`` blocks far."""
+        blocks = min(child.blocks, most)
+        if blocks > 1:
+            tokens = blocks * self.block_size
+            shared = common_tokens(child.prompt, child.start, prompt, place, tokens)
+            blocks = shared // self.block_size
+        place = advance(prompt, place, blocks * self.block_size)
+        return (child if blocks == child.blocks else self.split(child, blocks)), place
+
+    def _append(
+        self, owner: object, node: BlockNode, key: Key, prompt: Prompt, place: Place, blocks: int
+    ) -> tuple[BlockNode, Place]:
+        """Add blocks that no node has: to ``node`` if only ``owner`` knows it, or as a child."""
+        if not self.may_grow(node, owner):
+            parent, node = node, self.node_type(node, key, prompt, place, node.depth)
+            parent.children[key] = node
+            node.copies.append(RunCopy(node, {owner}))
+            if parent.awaited and (group := parent.awaited.get(key)) and self.on_moved:
+                for waiter in group:
+                    self.on_moved(waiter)
+        node.prompt, tokens = prompt, blocks * self.block_size
+        node.depth += tokens
+        node.blocks += blocks
+        return node, advance(prompt, place, tokens)
+
+    # Waiting requests, attached where their match ended.
+
+    def refresh(self, waiters: Iterable[Waiter]) -> None:
+        """Match these waiting requests, each from the end of its last match if any."""
+        self.refresh_stamp += 1
+        for waiter in waiters:
+            start, place = self.root, (0, 0)
+            if waiter.node is not None:
+                start, place = waiter.node, waiter.place
+                self._unfile(waiter)
+            node, _ = self.descend(start, waiter.prompt, place, waiter.total - 1)
+            self._file(waiter, node)
+
+    def detach(self, waiter: Waiter) -> None:
+        """Forget a waiting request."""
+        self._unfile(waiter)
+        waiter.node = None
+
+    def _file(self, waiter: Waiter, node: BlockNode) -> None:
+        waiter.node = node
+        waiter.place = place_at(waiter.prompt, node.depth)
+        if node.waiters is None or node.awaited is None:
+            node.waiters, node.awaited = {}, {}
+        node.waiters[waiter] = None
+        if node.depth + self.block_size < waiter.total:
+            key = next_block(waiter.prompt, waiter.place, self.block_size)
+            node.awaited.setdefault(key, {})[waiter] = None
+
+    def _unfile(self, waiter: Waiter) -> None:
+        node = waiter.node
+        assert node is not None
+        assert node.waiters is not None
+        assert node.awaited is not None
+        del node.waiters[waiter]
+        if node.depth + self.block_size < waiter.total:
+            key = next_block(waiter.prompt, waiter.place, self.block_size)
+            group = node.awaited[key]
+            del group[waiter]
+            if not group:
+                del node.awaited[key]
+
+    def _unfiled(self, node: BlockNode) -> list[Waiter]:
+        waiters = list(node.waiters or ())
+        for waiter in waiters:
+            self._unfile(waiter)
+        return waiters
+
+    def _moved(self, waiters: Iterable[Waiter], node: BlockNode) -> None:
+        for waiter in waiters:
+            self._file(waiter, node)
+            if self.on_moved is not None:
+                self.on_moved(waiter)
 
 
-def next_block(prompt: Prompt, place: Place, tokens: int) -> tuple[Key, Place]:
-    """Return slices of ``tokens`` tokens from ``place``, which must exist, and their end."""
+def prefix_of(prompt: Prompt, depth: int) -> Prompt:
+    """Return the first ``depth`` tokens of a prompt, without empty segments."""
+    return tuple(one for one in truncate(prompt, depth) if one.length)
+
+
+def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
+    """Return slices of ``tokens`` tokens from ``place``, which must exist."""
     index, offset = place
     key, length = prompt[index]
-    if length - offset > tokens:  # most often a block lies within one segment
-        return ((key, offset, tokens),), (index, offset + tokens)
+    if length - offset >= tokens:  # most often a block lies within one segment
+        return ((key, offset, tokens),)
     slices = []
-    while True:
+    while tokens:
+        key, length = prompt[index]
         taken = min(length - offset, tokens)
         if taken:
             slices.append((key, offset, taken))
         tokens -= taken
-        if offset + taken == length:
-            index, offset = index + 1, 0
+        index, offset = index + 1, 0
+    return tuple(slices)
+
+
+def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
+    """Return the place ``tokens`` tokens behind ``place``, at which a segment may just begin."""
+    index, upto = place
+    upto += tokens
+    while index < len(prompt) and upto >= (length := prompt[index][1]):
+        index, upto = index + 1, upto - length
+    return index, upto
+
+
+def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
+    """Return how many tokens are equal from ``at`` in one prompt and ``place`` in the other.
+
+    At most ``most`` are counted, and at least so many must be left of the first prompt.
+    """
+    (left, start), (right, offset), taken = at, place, 0
+    while taken < most and right < len(other):
+        key, length = one[left]
+        name, size = other[right]
+        if start == length:
+            left, start = left + 1, 0
+        elif offset == size:
+            right, offset = right + 1, 0
+        elif key != name or start != offset:
+            break
         else:
-            offset += taken
-        if not tokens:
-            return tuple(slices), (index, offset)
-        key, length = prompt[index]
-
-
-def prefix_of(node: BlockNode) -> Prompt:
-    """Return all tokens up to the end of ``node``, as a prompt, without walking its parents."""
-    index, offset = node.end
-    whole = tuple(segment for segment in node.prompt[:index] if segment.length)
-    return (*whole, Segment(node.prompt[index].key, offset)) if offset else whole
-
-
-# Waiting requests, attached where their match ended.
-
-
-def file(waiter: Waiter, node: BlockNode, block_size: int) -> None:
-    """Attach ``waiter`` to ``node``, at which its match ends."""
-    waiter.node = node
-    waiter.place = place_at(waiter.prompt, node.depth)
-    if node.waiters is None or node.awaited is None:
-        node.waiters, node.awaited = {}, {}
-    node.waiters[waiter] = None
-    if node.depth + block_size < waiter.total:
-        key, _ = next_block(waiter.prompt, waiter.place, block_size)
-        node.awaited.setdefault(key, {})[waiter] = None
-
-
-def unfile(waiter: Waiter, block_size: int) -> None:
-    """Undo ``file``."""
-    node = waiter.node
-    assert node is not None
-    assert node.waiters is not None
-    assert node.awaited is not None
-    del node.waiters[waiter]
-    if node.depth + block_size < waiter.total:
-        key, _ = next_block(waiter.prompt, waiter.place, block_size)
-        group = node.awaited[key]
-        del group[waiter]
-        if not group:
-            del node.awaited[key]
+            step = min(length - start, size - offset, most - taken)
+            start, offset, taken = start + step, offset + step, taken + step
+    return taken

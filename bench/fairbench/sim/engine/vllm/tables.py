@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from fairbench.core import Request
+from fairbench.core import Prompt
 from fairbench.schedulers.prefix_tree import Place
-from fairbench.sim.engine.vllm.block_cache import BlockCache
-from fairbench.sim.engine.vllm.block_tree import Block, BlockNode
+from fairbench.sim.engine.vllm.block_cache import BlockCache, held_by
+from fairbench.sim.engine.vllm.block_tree import BlockNode, RunCopy
 from fairbench.sim.sequence import Sequence
 
 
 class Table:
-    """The blocks of one sequence. Blocks up to ``node``, which ends at ``place``, are stored."""
+    """The ``blocks`` blocks of a sequence, of which those up to ``node`` are stored.
 
-    __slots__ = ("blocks", "node", "place", "prompt", "request")
+    The node ends at ``place`` of the prompt.
+    """
 
-    def __init__(self, sequence: Sequence, node: BlockNode, place: Place) -> None:
-        self.request: Request = sequence.request
-        self.prompt = (*self.request.prompt, sequence.output)  # with all of the outputs to come
-        self.blocks: list[Block] = []
+    __slots__ = ("blocks", "node", "place", "prompt")
+
+    def __init__(self, prompt: Prompt, node: BlockNode, place: Place, blocks: int) -> None:
+        self.prompt = prompt  # with all of the outputs to come
+        self.blocks = blocks
         self.node = node
         self.place = place
 
@@ -47,57 +49,55 @@ class BlockTables:
         Return False and change nothing if too few blocks are free. ``alone``: nothing else is
         running.
         """
-        cached = _path_blocks(node)
-        unused = sum(not block.users for block in cached)
+        cached = [each.copies[0] for each in node.path()]
         whole = sequence.total if self._reserve_full else tokens
-        wanted = -(-whole // self._size) - len(cached) + unused
-        if not alone:
-            wanted += self._watermark
-        if wanted > self._cache.free_blocks:
+        if self._wanted(whole, cached, alone=alone) > self._cache.free_blocks:
             return False
-        for block in cached:
-            self._cache.use(block)
+        for copy in cached:
+            self._cache.use(copy, sequence)
         if self._cache.knows_clients:
             self._cache.claim(node, sequence.request)
-        table = Table(sequence, node, place)
-        table.blocks = cached
+        prompt = (*sequence.request.prompt, sequence.output)
+        table = Table(prompt, node, place, node.depth // self._size)
         self._tables[sequence] = table
-        self._extend(table, tokens)
+        self._extend(sequence, table, tokens)
         return True
 
     def would_fit(
         self, sequence: Sequence, node: BlockNode, without: Iterable[Sequence], *, alone: bool
     ) -> bool:
         """Return whether a whole prompt cached to ``node`` would fit without those sequences."""
-        cached = _path_blocks(node)
-        users = Counter(block for one in without for block in self._tables[one].blocks)
-        for block in cached:
-            users.pop(block, None)  # it would be used by the new one
-        freed = sum(count == block.users for block, count in users.items())
-        unused = sum(not block.users for block in cached)
-        wanted = -(-sequence.total // self._size) - len(cached) + unused
-        return wanted + (0 if alone else self._watermark) <= self._cache.free_blocks + freed
+        cached = [each.copies[0] for each in node.path()]
+        freed, users = 0, Counter[RunCopy]()
+        for one in without:
+            freed += self._unstored(self._tables[one])
+            users.update(self.copies(one))
+        for copy in cached:
+            users.pop(copy, None)  # it would be used by the new one
+        freed += sum(copy.node.blocks for copy, n in users.items() if n == len(copy.users))
+        wanted = self._wanted(sequence.total, cached, alone=alone)
+        return wanted <= self._cache.free_blocks + freed
 
     def missing(self, sequence: Sequence, tokens: int) -> int:
         """Return how many blocks a sequence lacks to hold ``tokens`` tokens."""
-        return max(-(-tokens // self._size) - len(self._tables[sequence].blocks), 0)
+        return max(-(-tokens // self._size) - self._tables[sequence].blocks, 0)
 
     def grow(self, sequence: Sequence, tokens: int) -> bool:
         """Allocate blocks for the first ``tokens`` tokens. Return False if too few are free."""
         if self.missing(sequence, tokens) > self._cache.free_blocks:
             return False
-        self._extend(self._tables[sequence], tokens)
+        self._extend(sequence, self._tables[sequence], tokens)
         return True
 
     def add_block(self, sequence: Sequence) -> None:
         """Add a block, which must be available, to a sequence."""
-        self._tables[sequence].blocks += self._cache.take(1, sequence.request.client)
+        self._cache.take(1, sequence)
+        self._tables[sequence].blocks += 1
 
     def store_block(self, sequence: Sequence) -> None:
         """Store the sequence's next full block."""
         if self._cache.prefix_caching:
-            table = self._tables[sequence]
-            self._store(table, table.node.depth // self._size + 1)
+            self._store(sequence, self._tables[sequence], 1)
 
     def retain(self, sequence: Sequence) -> None:
         """Record that a sequence has finished, before its blocks are freed."""
@@ -106,41 +106,47 @@ class BlockTables:
 
     def give_back(self, sequence: Sequence) -> None:
         """Free the blocks of an ended or preempted sequence; the last is evicted first."""
-        self._cache.give_back(reversed(self._tables.pop(sequence).blocks))
+        table = self._tables.pop(sequence)
+        self._cache.give_back(sequence, table.node, self._unstored(table))
 
     def shared_tokens(self, apart: Iterable[Sequence]) -> int:
         """Return shared-block tokens, counted per user after the first, without ``apart``."""
         shared = self._cache.shared
-        others = Counter(block for sequence in apart for block in self._tables[sequence].blocks)
-        for block, count in others.items():
-            shared -= min(count, block.users - 1)
+        others = Counter(copy for sequence in apart for copy in self.copies(sequence))
+        for copy, count in others.items():
+            shared -= min(count, len(copy.users) - 1) * copy.node.blocks
         return shared * self._size
 
-    def blocks(self, sequence: Sequence) -> list[Block]:
-        """Return the blocks of a running sequence, first to last."""
+    def copies(self, sequence: Sequence) -> Iterator[RunCopy]:
+        """Yield the stored blocks of a running sequence in runs, the last first."""
+        return held_by(sequence, self._tables[sequence].node)
+
+    def blocks(self, sequence: Sequence) -> int:
+        """Return how many blocks a running sequence has."""
         return self._tables[sequence].blocks
 
     def __len__(self) -> int:
         return len(self._tables)
 
-    def _extend(self, table: Table, tokens: int) -> None:
-        short = -(-tokens // self._size) - len(table.blocks)
+    def _wanted(self, tokens: int, cached: Iterable[RunCopy], *, alone: bool) -> int:
+        """Return how many free blocks a prompt of ``tokens`` tokens needs, partly ``cached``."""
+        used = sum(copy.node.blocks for copy in cached if copy.users)
+        return -(-tokens // self._size) - used + (0 if alone else self._watermark)
+
+    def _unstored(self, table: Table) -> int:
+        return table.blocks - table.node.depth // self._size
+
+    def _extend(self, sequence: Sequence, table: Table, tokens: int) -> None:
+        short = -(-tokens // self._size) - table.blocks
         if short > 0:
-            table.blocks += self._cache.take(short, table.request.client)
-        if self._cache.prefix_caching:
-            self._store(table, tokens // self._size)
+            self._cache.take(short, sequence)
+            table.blocks += short
+        full = tokens // self._size - table.node.depth // self._size
+        if self._cache.prefix_caching and full > 0:
+            self._store(sequence, table, full)
 
-    def _store(self, table: Table, until: int) -> None:
-        """Index the first ``until`` blocks that are not yet indexed."""
-        full = table.blocks[table.node.depth // self._size : until]
-        table.node, table.place = self._cache.store(table.node, table.prompt, table.place, full)
-
-
-def _path_blocks(node: BlockNode) -> list[Block]:
-    """Return the blocks vLLM would use for the prefix up to ``node``, first to last."""
-    found: list[Block] = []
-    while node.parent is not None:
-        found.append(node.blocks[0])
-        node = node.parent
-    found.reverse()
-    return found
+    def _store(self, sequence: Sequence, table: Table, blocks: int) -> None:
+        """Index the next ``blocks`` full blocks."""
+        table.node, table.place = self._cache.store(
+            sequence, table.node, table.prompt, table.place, blocks
+        )
