@@ -82,8 +82,8 @@ class ClaimedMemory(Protocol[Kept]):
         """Pass the last use of a node on to its parent, because a claim on the node has ended."""
         ...
 
-    def cut(self, node: Kept) -> None:
-        """Cut a leaf, or a node with a spare copy, down to the part that goes first."""
+    def cut(self, node: Kept, tokens: int) -> None:
+        """Cut a node down to the part that goes first, about ``tokens`` tokens."""
         ...
 
     def drop(self, node: Kept) -> None:
@@ -147,18 +147,21 @@ class Claims(Generic[N]):
 
     # Claims end.
 
-    def end_next(self, wanted: Mapping[str, int], by: str | None) -> int:
+    def end_next(self, wanted: Mapping[str, int], by: str | None, short: int = 0) -> int:
         """End a claim, or drop a leaf, in the policy's order; return its tokens, 0 if none may go.
 
         Args:
             wanted: Tokens that the requests of each client wait for.
             by: Client for whose requests it is done.
+            short: Tokens that are still to be freed.
         """
         queue = self._next_queue(wanted)
         leaf = None if queue is None else self._first(queue)
         if queue is None or leaf is None:
             return 0
-        return self._end(leaf, queue, by)
+        # What is above the end of a leaf follows it in the order of everyone. Of clients' claims
+        # each changes who is next.
+        return self._end(leaf, queue, by, short if self.by_client is None else 0)
 
     def keep_within_limit(self, client: str, tokens: int) -> None:
         """End claims of the client above the policy's limit; ``tokens`` more will be added."""
@@ -168,10 +171,10 @@ class Claims(Generic[N]):
         while self.residency.held(client) + tokens > limit and (leaf := self._first(client)):
             self._end(leaf, client, client)
 
-    def _end(self, leaf: N, queue: str, by: str | None) -> int:
+    def _end(self, leaf: N, queue: str, by: str | None, short: int = 0) -> int:
         """End one claim on the leaf, or all, or drop a spare copy; return the tokens of each."""
         memory = self._memory
-        memory.cut(leaf)
+        memory.cut(leaf, short)
         if spare := memory.spare_tokens(leaf):
             self.residency.drop(leaf.holders, spare, by)
             memory.drop(leaf)

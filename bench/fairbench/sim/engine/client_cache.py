@@ -123,7 +123,7 @@ class ClientCache(KVCache):
         if (parent := node.parent) is not None:
             parent.last_access = max(parent.last_access, node.last_access)
 
-    def cut(self, node: ClaimedNode) -> None:
+    def cut(self, node: ClaimedNode, tokens: int) -> None:
         """Do nothing: SGLang drops leaves as a whole."""
 
     def drop(self, node: ClaimedNode) -> None:

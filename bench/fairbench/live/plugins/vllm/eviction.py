@@ -12,15 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from fairbench.core import Request, Segment
+from fairbench.core import Request
 from fairbench.errors import UsageError
 from fairbench.live.plugins.config import PluginConfig
-from fairbench.live.plugins.mirrored_cache import OTHERS, LiveMemoryLog, claiming
+from fairbench.live.plugins.mirrored_cache import OTHERS, claiming
 from fairbench.live.plugins.releases import check_function
 from fairbench.live.plugins.vllm.kept_blocks import is_plain
+from fairbench.live.plugins.vllm.mirrored_blocks import HashNode, MirroredBlocks
 from fairbench.schedulers.setup import Setup
-from fairbench.sim.engine.vllm.block_tree import Block, BlockNode
-from fairbench.sim.engine.vllm.client_blocks import ClaimedBlockNode, ClientBlockCache
 
 POOL, QUEUE = "vllm.v1.core.block_pool.BlockPool", "vllm.v1.core.kv_cache_utils"
 # Every function of vLLM's that is gone around or called, with its first parameters after ``self``.
@@ -45,18 +44,7 @@ class Holding:
     """A running request, and the end of what is stored of its prompt and outputs."""
 
     request: Request
-    node: BlockNode
-
-
-class MirroredBlocks(ClientBlockCache):
-    """The simulator's cache. ``overwrite(block)`` must blank vLLM's block that it mirrors."""
-
-    overwrite: Callable[[Block], None]
-
-    def drop(self, node: ClaimedBlockNode) -> None:
-        block = next(iter(node.idle))
-        super().drop(node)
-        self.overwrite(block)
+    node: HashNode
 
 
 class BlockEviction:
@@ -90,12 +78,9 @@ class BlockEviction:
     def _start(self) -> None:
         """Mirror an empty pool."""
         config, blocks = self._config, self._pool.num_gpu_blocks - 1  # one of them is never used
-        policy, log = config.build_eviction(), LiveMemoryLog(self._now_s)
-        policy.prepare(Setup(config.clients, config.weights, blocks * self._size))
-        self.mirror = MirroredBlocks(blocks, self._size, policy, log, OTHERS)
-        self.mirror.overwrite = self._overwrite
-        self._ours: dict[int, Block] = {}  # by the number of vLLM's block
-        self._theirs: dict[Block, Theirs] = {}
+        policy, size = config.build_eviction(), self._size
+        policy.prepare(Setup(config.clients, config.weights, blocks * size))
+        self.mirror = MirroredBlocks(blocks, size, policy, self._now_s, self._overwrite)
         self._held: dict[str, Holding] = {}  # by the name of vLLM's request
         self._taking = self._unknown = Holding(UNKNOWN, self.mirror.root)
 
@@ -138,21 +123,15 @@ class BlockEviction:
     def touch(self, blocks: Sequence[Theirs]) -> None:
         """Around ``touch``: a request uses the blocks of a cached prefix."""
         self._touch(blocks)
-        mine = [self._ours[one.block_id] for one in blocks]
-        for block in mine:
-            self.mirror.use(block)
-        if mine and (node := mine[-1].node) is not None:
-            self._taking.node = node
-            self.mirror.claim(node, self._taking.request)
+        self._taking.node = self.mirror.use(blocks, self._taking.request)
 
     def get(self, num_blocks: int) -> list[Theirs]:
         """Around ``get_new_blocks``: the policy chooses what they overwrite."""
-        if num_blocks > self._pool.get_num_free_blocks():
-            return list(self._get(num_blocks))  # which raises
-        mine = self.mirror.take(num_blocks, self._taking.request.client)
+        client = self._taking.request.client
+        if num_blocks <= self._pool.get_num_free_blocks():  # else vLLM raises
+            self.mirror.make_room(num_blocks, client)
         theirs: list[Theirs] = self._get(num_blocks)
-        for block, one in zip(mine, theirs, strict=True):
-            self._ours[one.block_id], self._theirs[block] = block, one
+        self.mirror.take(theirs, client)
         return theirs
 
     def cache_full(
@@ -167,20 +146,14 @@ class BlockEviction:
         """Around ``cache_full_blocks``: blocks of the request are full."""
         self._cache_full(request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
         new = slice(num_cached_blocks, num_full_blocks)
-        text = tuple(Segment(one.hex(), self._size) for one in request.block_hashes[new])
-        mine = [self._ours[one.block_id] for one in blocks[new]]
-        with self._for(request.request_id) as holding:
-            holding.node, _ = self.mirror.store(holding.node, text, (0, 0), mine)
+        with self._for(request.request_id) as mine:
+            mine.node = self.mirror.store(mine.node, request.block_hashes[new], blocks[new])
 
     def free(self, ordered_blocks: Iterable[Theirs]) -> None:
         """Around ``free_blocks``: a request needs the blocks no longer."""
         theirs = list(ordered_blocks)
         self._free(theirs)
-        mine = [self._ours[one.block_id] for one in theirs if not one.is_null]
-        self.mirror.give_back(mine)
-        for block in mine:
-            if block.node is None:
-                del self._theirs[block]
+        self.mirror.give_back(one for one in theirs if not one.is_null)
 
     def reset(self, *args: Any, **named: Any) -> bool:
         """Around ``reset_prefix_cache``, which vLLM refuses while blocks are used."""
@@ -189,12 +162,11 @@ class BlockEviction:
             self._start()
         return done
 
-    def _overwrite(self, block: Block) -> None:
-        """Blank a block of vLLM's, and have vLLM take it next."""
-        theirs, queue = self._theirs.pop(block), self._pool.free_block_queue
+    def _overwrite(self, theirs: Theirs) -> None:
+        """Empty a block, and have vLLM take it next."""
         self._pool.evict_blocks({theirs.block_id})
-        queue.remove(theirs)
-        queue.prepend_n([theirs])
+        self._pool.free_block_queue.remove(theirs)
+        self._pool.free_block_queue.prepend_n([theirs])
 
 
 def check_manager(manager: Any) -> None:

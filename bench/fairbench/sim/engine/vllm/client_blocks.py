@@ -82,8 +82,10 @@ class ClientBlockCache(BlockCache):
     def take(self, count: int, owner: object = None) -> None:
         client, tokens = _client_of(owner), count * self.block_size
         self.claims.keep_within_limit(client, tokens)
-        while self.blank < count and self.claims.end_next({client: tokens}, client):
-            pass
+        wanted, size = {client: tokens}, self.block_size
+        while (short := count - self.blank) > 0:
+            if not self.claims.end_next(wanted, client, short * size):
+                break
         self._report(self._row, self._row_tokens)
         self._row_tokens, self._above = 0, None
         super().take(count, owner)
@@ -202,13 +204,14 @@ class ClientBlockCache(BlockCache):
     def end_use(self, node: ClaimedRun) -> None:
         """Do nothing: what is above a block was given back with it, or later."""
 
-    def cut(self, node: ClaimedRun) -> None:
-        """Cut a node down to its last block."""
-        if node.blocks > 1:
-            self.split(node, node.blocks - 1)
+    def cut(self, node: ClaimedRun, tokens: int) -> None:
+        """Cut a node down to its last blocks, those of ``tokens`` tokens but one at least."""
+        blocks = max(1, -(-tokens // self.block_size))
+        if node.blocks > blocks:
+            self.split(node, node.blocks - blocks)
 
     def drop(self, node: ClaimedRun) -> None:
-        """Make a block blank: the least recently used copy of a node of one block."""
+        """Make the blocks of a node blank: the least recently used copy of them."""
         copy, parent = node.oldest(), node.parent
         assert copy is not None
         assert parent is not None
@@ -218,9 +221,9 @@ class ClientBlockCache(BlockCache):
                 self._report(self._row, self._row_tokens)
                 self._row, self._row_tokens = (node.prompt, node.depth), 0
             self._above = parent
-            self._row_tokens += self.block_size
+            self._row_tokens += node.blocks * self.block_size
+        self.blank += node.blocks
         self._evict(copy, node.blocks)
-        self.blank += 1
         if last and parent is not self.root:
             self.claims.list_if_leaf(parent)
 
