@@ -82,12 +82,12 @@ def check_tree(cache) -> None:
 
 def check_open_leaves_are_queued(cache) -> None:
     """INV-12 of a cache with an eviction policy: every queue knows its open leaves."""
-    by_client = cache.by_client
+    by_client, queues = cache.claims.by_client, cache.claims.queues
     for node in cache.nodes():
         assert node.holders
         for queue in node.holders if by_client else ("",):
             below = queue in node.claimed_below if by_client else node.children
-            listed = any(node is entry[-1] for entry in cache._queues[queue])
+            listed = any(node is entry[-1] for entry in queues[queue])
             assert listed or node.locks or below
 
 

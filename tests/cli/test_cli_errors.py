@@ -246,7 +246,10 @@ def test_show_of_a_deeply_nested_summary(refused, tmp_path):
         (["--verbose"], "No such option: --verbose"),
         (["run", "a.toml", "b.toml"], "unexpected extra argument"),
         (["run", "--eviction", "maxmin"], "unknown eviction 'maxmin': choose from lfu, lru"),
-        (["run", "--eviction", "lfu", "--engine", "vllm"], "eviction = 'lfu': only engine sglang"),
+        (
+            ["run", "--eviction", "lfu", "--engine", "lightllm"],
+            "eviction = 'lfu': only the engines sglang and vllm support",
+        ),
         (
             ["run", "--eviction", "quota", "--set", "quota.percent={a=80,b=30}"],
             "percent: the quotas add up to 110%, and at most 100% are allowed",

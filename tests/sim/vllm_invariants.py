@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+from block_pool import check_claims
+
 from fairbench.sim.engine.vllm.block_tree import advance, next_block
 from worker_invariants import check_batch
 
@@ -28,6 +30,10 @@ def check_vllm_worker(worker) -> None:
     check_block_tree(worker.cache)
     check_running(worker)
     check_waiting(worker)
+    if worker.cache.knows_clients:
+        running = worker.running
+        blank = [(one.request.client, unstored_of(running, one)) for one in running.sequences]
+        check_claims(worker.cache, blank)
 
 
 def check_blocks(worker) -> None:

@@ -11,7 +11,7 @@ from vllm_seam import RealEngine, vllm
 from vllm_streams import Step, StepProfile, Telling, assert_alike, random_stream
 
 from fairbench.core import PS_PER_S, Request, Segment, prompt_tokens
-from fairbench.live.plugins.config import plugin_config, plugin_environment
+from fairbench.live.plugins.config import OWN_ORDER, plugin_config, plugin_environment
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.records.service_log import ServiceLog
@@ -32,7 +32,9 @@ def client_of(number):
     return CLIENTS[min(number % 4, 2)]
 
 
-def fair_engine(limits, local, settings, now_s, *, environment=(), configured=()):
+def fair_engine(
+    limits, local, settings, now_s, *, evicting=OWN_ORDER, environment=(), configured=()
+):
     """A vLLM engine around ``FairScheduler``; ``configured`` changes its configuration by path."""
     vllm()  # which warns when it is imported
     from fairbench.live.plugins.vllm.scheduler import FairScheduler
@@ -41,16 +43,20 @@ def fair_engine(limits, local, settings, now_s, *, environment=(), configured=()
         pass
 
     Clocked.now_s = staticmethod(now_s)
-    told = plugin_environment(local, settings) | dict(environment)
+    told = plugin_environment(local, settings, None, evicting) | dict(environment)
     with patch.dict(os.environ, told):
         return RealEngine(limits, scheduler_cls=Clocked, configured=configured)
 
 
-def ask_plugin(stream, local, settings):
-    """What vLLM does with the plugin inside, by step."""
+def ask_plugin(stream, local, settings, *, evicting=OWN_ORDER, watch=None):
+    """What vLLM does with the plugin inside, by step. ``watch(engine, tokens)`` sees it begin."""
     tokens, done, clock = Tokens(), {}, 0
-    engine = fair_engine(stream.limits, local, settings, lambda: clock * STEP_PS / PS_PER_S)
+    engine = fair_engine(
+        stream.limits, local, settings, lambda: clock * STEP_PS / PS_PER_S, evicting=evicting
+    )
     scheduler = engine.scheduler
+    if watch is not None:
+        watch(engine, tokens)
     scheduler.home.scheduler.prepare(Setup())  # of costs both know nothing
     waiting, preempted = list(enumerate(stream.arrivals)), []
     while True:
@@ -74,11 +80,11 @@ def ask_plugin(stream, local, settings):
             clock, preempted = clock + 1, []
 
 
-def ask_ours(stream, local, settings):
-    """What our engine does, by step."""
+def ask_ours(stream, local, settings, cache_of=lambda clock: None):
+    """What our engine does, by step, with the cache that ``cache_of`` makes or its own."""
     clock, scheduler = Clock(), plugin_config(local, settings).build()
-    log = ServiceLog(list(CLIENTS))
-    worker = Telling(0, clock, scheduler, StepProfile(), stream.limits, log)
+    log, cache = ServiceLog(list(CLIENTS)), cache_of(clock)
+    worker = Telling(0, clock, scheduler, StepProfile(), stream.limits, log, cache)
     retract = scheduler.on_retract
 
     def on_retract(request, view, now_s):

@@ -136,6 +136,7 @@ class VLLM(RealServers):
     kind: Literal["vllm"] = "vllm"
     api: Api = "completions"
     schedule_policy: Literal["fcfs"] | None = None
+    evictions: ClassVar[frozenset[str]] = frozenset(EVICTIONS) - NEED_SESSIONS
     disobeyed: ClassVar[frozenset[str]] = (
         frozenset(param_names(MACHINE[ENGINE])) - VLLM_FLAGS.keys() - {"load_cap"}
     )

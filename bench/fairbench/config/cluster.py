@@ -15,7 +15,7 @@ from fairbench.schedulers.params import make_params, own_settings
 from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
 
 SIDES = ("prefill", "decode")
-ENGINES = (DEFAULT_ENGINE, "vllm")  # that have workers of both kinds
+ENGINES = (DEFAULT_ENGINE, "vllm")  # that have workers of both kinds, and evict by our policies
 APART = ("routers", "eviction", "memory_records")  # keys that describe colocated replicas
 
 
@@ -107,8 +107,10 @@ def with_eviction(
             continue
         if backend is not None:
             _check_backend(key, made[key], backend)
-        if engine is not None and engine != DEFAULT_ENGINE:
-            raise UsageError(f"{key} = {made[key]!r}: only engine {DEFAULT_ENGINE} supports {key}")
+        if (engine or DEFAULT_ENGINE) not in ENGINES:
+            raise UsageError(
+                f"{key} = {made[key]!r}: only the engines {' and '.join(ENGINES)} support {key}"
+            )
     if EVICTION in made:
         if not isinstance(made[EVICTION], str):
             raise UsageError(f"{EVICTION} = {made[EVICTION]!r}: must be a text")

@@ -12,6 +12,7 @@ from fairbench.errors import RunFailed
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.live.backends.base import LiveOptions, Served
 from fairbench.live.backends.real_servers import RealServerBackend
+from fairbench.live.backends.sent_eviction import sent_evicting, sent_settings
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.plugins.report import PluginReport, require_active
 from fairbench.live.processes.addresses import LOOPBACK
@@ -75,8 +76,13 @@ class VLLMBackend(RealServerBackend[VLLM]):
         spec, told = self.spec, self.info(url).get("fairbench")
         if self.config.schedule_policy is None:
             reports = [] if told is None else [PluginReport(**told)]
-            weights = sent_weights(spec)
-            require_active(reports, local=spec.local, settings=spec.settings, weights=weights)
+            require_active(
+                reports,
+                local=spec.local,
+                settings=sent_settings(spec),
+                weights=sent_weights(spec),
+                evicting=sent_evicting(spec),
+            )
         elif told is not None:
             raise RunFailed(
                 f"the server runs fairbench's scheduler {told['local']} instead of vLLM's own "

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Container, Hashable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias, cast
 
 from fairbench.core import PS_PER_S, Request, Segment
-from fairbench.schedulers.eviction.policy import EvictionPolicy, Leaf, Rank
+from fairbench.schedulers.eviction.policy import EvictionPolicy
 from fairbench.sim.engine.client_cache import ClaimedNode, ClientCache
-from fairbench.sim.engine.residency import Residency
 from fairbench.sim.kv_node import KVNode
 from fairbench.sim.records.memory_log import WorkerMemoryLog
 
@@ -40,6 +39,11 @@ class LiveMemoryLog(WorkerMemoryLog):
         """Keep no record."""
 
 
+def claiming(request: Request, clients: Container[str]) -> Request:
+    """Return the request as one of ``clients``, or else as one of ``OTHERS``."""
+    return request if request.client in clients else replace(request, client=OTHERS)
+
+
 class MirroredCache(ClientCache):
     """The simulator's cache, with a node for each node of an engine's tree.
 
@@ -55,20 +59,16 @@ class MirroredCache(ClientCache):
         drop: Callable[[ClaimedNode], None],
         page: int = 1,
     ) -> None:
-        log = LiveMemoryLog(now_s)
-        super().__init__(capacity, None, policy, log)
-        clients = (*policy.setup.clients, OTHERS)
-        self.residency = Residency(clients, log)
-        self._queues[OTHERS] = []
+        super().__init__(capacity, None, policy, LiveMemoryLog(now_s), OTHERS)
         self.awaited: Callable[[ClaimedNode], bool] = lambda node: False
-        self._clients = frozenset(clients)
+        self._clients = frozenset(self.residency.clients)
         self._drop_theirs = drop
         self._page = page
         self._stretches: dict[KVNode, Prefix] = {}  # the tokens of each node alone
 
     def claiming(self, request: Request) -> Request:
         """Return the request under the name by which its tokens are claimed."""
-        return request if request.client in self._clients else replace(request, client=OTHERS)
+        return claiming(request, self._clients)
 
     # Prefixes as the engine names them.
 
@@ -147,7 +147,7 @@ class MirroredCache(ClientCache):
 
     def take(self, client: str, tokens: int) -> None:
         """Make room for the tokens of a request that is about to be computed."""
-        self._keep_within_limit(client, tokens)
+        self.claims.keep_within_limit(client, tokens)
         if tokens > self.free:
             self.evict(tokens - self.free, {client: tokens})
         self.free -= tokens
@@ -156,7 +156,7 @@ class MirroredCache(ClientCache):
     def decode(self, requests: Mapping[str, int]) -> None:
         """Account one more token for each running request; ``requests`` counts by client."""
         for client, tokens in requests.items():
-            self._keep_within_limit(client, tokens)
+            self.claims.keep_within_limit(client, tokens)
             self.residency.add_private(client, tokens)
 
     def store(self, node: ClaimedNode, request: Request, private: int, *, last: bool) -> None:
@@ -176,23 +176,8 @@ class MirroredCache(ClientCache):
 
     # The policy's choice.
 
-    def _next_queue(self, wanted: Mapping[str, int]) -> str | None:
-        if self.by_client is not None and self.residency.unpinned(OTHERS) > 0:
-            return OTHERS
-        return super()._next_queue(wanted)
-
-    def _keep_within_limit(self, client: str, tokens: int) -> None:
-        if client != OTHERS:
-            super()._keep_within_limit(client, tokens)
-
-    def _rank(self, node: ClaimedNode) -> Rank:
-        awaited = self.awaited(node)
-        return self.policy.rank(Leaf(self._access_of(node), node.uses, node.keep_s, awaited))
-
-    def unawaited(self, node: ClaimedNode) -> None:
-        """List a node again that no waiting request awaits any more: it may rank lower."""
-        for queue in node.listed_for:
-            self._enter(queue, node)
+    def is_awaited(self, node: ClaimedNode) -> bool:
+        return self.awaited(node)
 
     def _drop(self, leaf: KVNode) -> None:
         self._drop_theirs(cast(ClaimedNode, leaf))

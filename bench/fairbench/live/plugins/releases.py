@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import pkgutil
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
@@ -49,6 +51,35 @@ def check_release(engine: str, found: str, supported: Sequence[str]) -> bool:
             f"--allow-untested-release, or set {UNTESTED}=1 in the server's environment"
         )
     return False
+
+
+def check_function(engine: str, target: str, expected: tuple[str, ...]) -> None:
+    """Raise UsageError unless the engine has this function and its parameters begin with those.
+
+    Args:
+        engine: The engine's name in messages.
+        target: Full name of the function.
+        expected: Names of the first parameters.
+    """
+    try:
+        function = pkgutil.resolve_name(target)
+    except AttributeError as error:
+        raise UsageError(f"{engine} has no {target}: {error}") from None
+    except Exception as error:  # whatever a broken dependency raises when it is imported
+        raise UsageError(f"{engine} cannot be imported: {_cause(error)}") from None
+    found = tuple(inspect.signature(function).parameters)
+    if found[: len(expected)] != expected:
+        raise UsageError(
+            f"{engine}'s {target} takes the arguments {', '.join(found)} instead of "
+            f"{', '.join(expected)}"
+        )
+
+
+def _cause(error: BaseException) -> str:
+    """Return the first line of what an import failed of, at the bottom of its chain of causes."""
+    while (deeper := error.__cause__ or error.__context__) is not None:
+        error = deeper
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def allow_untested() -> None:

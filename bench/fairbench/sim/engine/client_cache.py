@@ -1,41 +1,22 @@
-"""A KV cache that knows the clients of each token, and evicts by a policy.
-
-Each client *claims* the paths that its requests have used. A client's claims form a tree of their
-own, since a claim on a node is also one on what is above it. A ``ClientEviction`` ends
-claims one by one, and a token leaves the cache when nobody claims it; any other policy drops leaves
-as they are, with all claims on them.
-"""
+"""A KV cache that knows the clients of each token, and evicts by a policy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from heapq import heappop, heappush, heapreplace
+from collections.abc import Callable, Mapping
 from typing import Self, cast
 
 from fairbench.compiled import mypyc_attr
 from fairbench.core import PS_PER_S, Prompt, Request
-from fairbench.schedulers.eviction.policy import (
-    Claimant,
-    ClientEviction,
-    EvictionPolicy,
-    Leaf,
-    Rank,
-)
+from fairbench.schedulers.eviction.policy import Access, EvictionPolicy
 from fairbench.schedulers.prefix_tree import Edge
+from fairbench.sim.engine.claims import Claims
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.residency import Residency
 from fairbench.sim.kv_node import KVNode, Waiter
 from fairbench.sim.records.memory_log import WorkerMemoryLog
 
-EVERYONE = ""  # the one queue of a policy that does not tell clients apart
-
 
 class ClaimedNode(KVNode):
-    """A cached stretch with the clients that claim it.
-
-    ``claimed_below`` counts for each client the children that it claims. ``uses`` and ``keep_s``
-    are of the requests that ended here, or in what has since been dropped below.
-    """
+    """A cached stretch with the clients that claim it, a ``Claimed``."""
 
     __slots__ = ("claimed_below", "holders", "keep_s", "listed_for", "uses")
 
@@ -43,14 +24,17 @@ class ClaimedNode(KVNode):
         super().__init__(parent, edge, length)
         self.holders: dict[str, None] = {}
         self.claimed_below: dict[str, int] = {}
-        self.listed_for: set[str] = set()  # the queues that have an entry
+        self.listed_for: set[str] = set()
         self.uses = 0
         self.keep_s = 0.0
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClientCache(KVCache):
-    """KV memory of ``capacity`` tokens, from which ``policy`` evicts."""
+    """KV memory of ``capacity`` tokens, from which ``policy`` evicts.
+
+    Cached tokens of the client ``others``, which the policy does not know, go before all others.
+    """
 
     knows_clients = True
 
@@ -60,20 +44,19 @@ class ClientCache(KVCache):
         on_evict: Callable[[Prompt, int], None] | None,
         policy: EvictionPolicy,
         log: WorkerMemoryLog,
+        others: str | None = None,
     ) -> None:
         super().__init__(capacity, on_evict, ClaimedNode)
         self.policy = policy
-        self.by_client = policy if isinstance(policy, ClientEviction) else None
-        self.residency = Residency(policy.setup.clients, log)
+        self.claims: Claims[ClaimedNode] = Claims(policy, log, self, others)
+        self.residency = self.claims.residency
         self._log = log
-        self._queues: dict[str, list[tuple[Rank, int, ClaimedNode]]] = {EVERYONE: []}
-        self._queues |= {client: [] for client in policy.setup.clients}
 
     # Memory of clients.
 
     def allocate_for(self, client: str, tokens: int) -> None:
         wanted = {client: tokens}
-        self._keep_within_limit(client, tokens)
+        self.claims.keep_within_limit(client, tokens)
         if tokens > self.free:
             self.evict(tokens - self.free, wanted)
         self.allocate(tokens)
@@ -87,160 +70,81 @@ class ClientCache(KVCache):
     def grow(self, steps: int, requests: Mapping[str, int], size: int) -> None:
         self.allocate(steps * size)
         for client, count in requests.items():
-            self._keep_within_limit(client, steps * count)
+            self.claims.keep_within_limit(client, steps * count)
             self.residency.add_private(client, steps * count)
-
-    # Claims.
-
-    def claim(self, node: KVNode, request: Request) -> None:
-        self.policy.on_start(request)
-        self._claim(cast(ClaimedNode, node), request.client)
-
-    def retain(self, node: KVNode, request: Request) -> None:
-        end = cast(ClaimedNode, node)
-        self._claim(end, request.client)
-        end.uses += 1
-        keep_s = self.policy.on_finish(request, self._log.now_ps / PS_PER_S)
-        end.keep_s = max(end.keep_s, keep_s)
-
-    def _claim(self, node: ClaimedNode, client: str) -> None:
-        """Claim the path to ``node``; unclaimed tokens were private and have just been stored.
-
-        What the client claims already it claims up to the root.
-        """
-        first = node
-        while (parent := node.parent) is not None and client not in node.holders:
-            pinned = node.locks > 0
-            if not node.holders:
-                self.residency.store(client, node.length)
-                if not pinned:
-                    self.residency.pin({client: None}, -node.length)
-            else:
-                self.residency.share(node.holders, client, node.length, pinned=pinned)
-            node.holders[client] = None
-            parent.claimed_below[client] = parent.claimed_below.get(client, 0) + 1
-            node = parent
-        self._list_if_leaf(first)
-
-    def _end_claim(self, node: ClaimedNode, client: str, by: str | None) -> None:
-        self.residency.give_up(node.holders, client, node.length, by)
-        parent = cast(ClaimedNode, node.parent)
-        parent.last_access = max(parent.last_access, node.last_access)
-        del node.holders[client]
-        self._claimed_less_below(parent, client)
-        if node.holders:
-            self._list_if_leaf(parent)
-        else:
-            self._drop(node)
-
-    def _claimed_less_below(self, parent: ClaimedNode, client: str) -> None:
-        parent.claimed_below[client] -= 1
-        if not parent.claimed_below[client]:
-            del parent.claimed_below[client]
-
-    # Eviction.
 
     def evict(self, tokens: int, requests: Mapping[str, int] | None = None) -> None:
         """End claims, or drop leaves, in the policy's order until ``tokens`` are freed."""
         target = self.free + tokens
         wanted = dict(requests or {})
         blamed = dict(wanted)  # what each client's part of the eviction still is
-        while self.free < target and (queue := self._next_queue(wanted)) is not None:
-            leaf = self._first(queue)
-            if leaf is None:
-                return
+        while self.free < target:
             by = max(blamed, key=blamed.__getitem__, default=None)
+            ended = self.claims.end_next(wanted, by)
+            if not ended:
+                return
             if by is not None:
-                blamed[by] -= leaf.length
-            if self.by_client is not None:
-                self._end_claim(leaf, queue, by)
-                continue
-            self.residency.drop(leaf.holders, leaf.length, by)
-            for client in leaf.holders:
-                self._claimed_less_below(cast(ClaimedNode, leaf.parent), client)
-            leaf.holders.clear()
-            self._drop(leaf)
+                blamed[by] -= ended
 
-    def _next_queue(self, wanted: Mapping[str, int]) -> str | None:
-        if self.by_client is None:
-            return EVERYONE
-        residency = self.residency
-        claimants = [
-            Claimant(client, residency.held(client), unpinned, wanted.get(client, 0))
-            for client in residency.clients
-            if (unpinned := residency.unpinned(client)) > 0
-        ]
-        return self.by_client.choose(claimants) if claimants else None
+    # Claims.
 
-    def _keep_within_limit(self, client: str, tokens: int) -> None:
-        """End claims of the client above the policy's limit; ``tokens`` more will be added."""
-        limit = self.policy.limit(client)
-        if limit is None:
-            return
-        while self.residency.held(client) + tokens > limit and (leaf := self._first(client)):
-            self._end_claim(leaf, client, client)
+    def claim(self, node: KVNode, request: Request) -> None:
+        self.policy.on_start(request)
+        self.claims.claim(cast(ClaimedNode, node), request.client)
 
-    def _first(self, queue: str) -> ClaimedNode | None:
-        """Return the open leaf of lowest rank, and correct entries that were listed too early."""
-        entries = self._queues[queue]
-        while entries:
-            listed, number, node = entries[0]
-            if not self._is_open_leaf(node, queue):
-                heappop(entries)
-                node.listed_for.discard(queue)  # listed again when it is one
-            elif listed < (rank := self._rank(node)):
-                heapreplace(entries, (rank, number, node))
-            else:
-                return node
-        return None
+    def retain(self, node: KVNode, request: Request) -> None:
+        keep_s = self.policy.on_finish(request, self._log.now_ps / PS_PER_S)
+        self.claims.retain(cast(ClaimedNode, node), request.client, keep_s)
 
-    def _rank(self, node: ClaimedNode) -> Rank:
-        access = self._access_of(node)
-        return self.policy.rank(Leaf(access, node.uses, node.keep_s, bool(node.waiters)))
+    # A ``ClaimedMemory``: a node is pinned or unpinned as a whole, and its tokens are there once.
 
-    def _is_open_leaf(self, node: ClaimedNode, queue: str) -> bool:
-        """Return whether the queue may take the node: claimed, unlocked, no claims below."""
-        if node.locks or not node.holders:
-            return False
-        if queue is EVERYONE:
-            return not node.children
-        return queue in node.holders and queue not in node.claimed_below
+    def tokens_of(self, node: ClaimedNode) -> tuple[int, int]:
+        """Return the node's tokens that running requests use, and its other tokens."""
+        return (node.length, 0) if node.locks else (0, node.length)
 
-    def _list_if_leaf(self, node: KVNode) -> None:
-        if node.locks or node is self.root:
-            return
-        mine = cast(ClaimedNode, node)
-        for queue in self._queues_of(mine):
-            if queue not in mine.listed_for and self._is_open_leaf(mine, queue):
-                mine.listed_for.add(queue)
-                self._enter(queue, mine)
+    def is_pinned(self, node: ClaimedNode) -> bool:
+        """Return whether a running request uses the node."""
+        return node.locks > 0
 
-    def _queues_of(self, node: ClaimedNode) -> Iterable[str]:
-        return node.holders if self.by_client is not None else (EVERYONE,)
+    def spare_tokens(self, node: ClaimedNode) -> int:
+        """Return 0: a tree has no copies."""
+        return 0
 
-    def _enter(self, queue: str, node: ClaimedNode) -> None:
-        least = self.policy.rank(Leaf(node.last_access, node.uses, node.keep_s, awaited=False))
-        heappush(self._queues[queue], (least, node.number, node))
+    def access_of(self, node: ClaimedNode) -> Access:
+        """Return the node's last access, including that of waiting requests."""
+        return self._access_of(node)
+
+    def is_awaited(self, node: ClaimedNode) -> bool:
+        """Return whether the match of a waiting request ends at the node."""
+        return bool(node.waiters)
+
+    def end_use(self, node: ClaimedNode) -> None:
+        """Pass the last use of a node on to its parent."""
+        if (parent := node.parent) is not None:
+            parent.last_access = max(parent.last_access, node.last_access)
+
+    def cut(self, node: ClaimedNode, tokens: int) -> None:
+        """Do nothing: SGLang drops leaves as a whole."""
+
+    def drop(self, node: ClaimedNode) -> None:
+        """Drop a leaf without claims."""
+        self._drop(node)
 
     # The tree.
 
-    def _drop(self, leaf: KVNode) -> None:
-        mine, parent = cast(ClaimedNode, leaf), cast(ClaimedNode, leaf.parent)
-        parent.uses += mine.uses
-        parent.keep_s = max(parent.keep_s, mine.keep_s)
-        super()._drop(leaf)
+    def _list_if_leaf(self, node: KVNode) -> None:
+        if not node.locks and node is not self.root:
+            self.claims.list_if_leaf(cast(ClaimedNode, node))
 
     def abandon(self) -> None:
         super().abandon()
-        for entries in self._queues.values():
-            entries.clear()
+        self.claims.abandon()
 
     def detach(self, waiter: Waiter) -> None:
         """Forget a waiting request; its node may then rank lower, and is listed again."""
         node = cast(ClaimedNode, waiter.node)
         super().detach(waiter)
-        for queue in node.listed_for:
-            self._enter(queue, node)
+        self.claims.list_again(node)
 
     def lock(self, node: KVNode) -> None:
         while (parent := node.parent) is not None:

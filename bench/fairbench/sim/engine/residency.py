@@ -44,6 +44,13 @@ class Residency:
         self._private[client] -= tokens
         self._held[client][1] += tokens
 
+    def add_copy(self, holders: Iterable[str], client: str, tokens: int) -> None:
+        """Count private tokens of the client as a copy, in use, of what ``holders`` hold."""
+        self.add_private(client, -tokens)
+        everyone = list(holders)
+        for holder in everyone:
+            self._add(holder, len(everyone), tokens, pinned=True)
+
     def share(self, holders: Iterable[str], client: str, tokens: int, *, pinned: bool) -> None:
         """Count tokens of ``holders`` for one more client."""
         everyone = [*holders, client]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import pkgutil
 from collections.abc import Iterable
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.live.plugins.releases import check_release, installed
+from fairbench.live.plugins.releases import check_function, check_release, installed
 
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")  # oldest first
 EVICTING = ("0.5.23",)  # those of them in which an eviction policy has a place
@@ -35,25 +34,7 @@ def check_evicting() -> str:
 
 def check_target(target: str, expected: tuple[str, ...]) -> None:
     """Raise UsageError unless SGLang has this method and its parameters begin with those."""
-    try:
-        function = pkgutil.resolve_name(target)
-    except AttributeError as error:
-        raise UsageError(f"SGLang has no {target}: {error}") from None
-    except Exception as error:  # whatever a broken dependency raises when it is imported
-        raise UsageError(f"SGLang cannot be imported: {_cause(error)}") from None
-    found = tuple(inspect.signature(function).parameters)
-    if found[: len(expected)] != expected:
-        raise UsageError(
-            f"SGLang's {target} takes the arguments {', '.join(found)} instead of "
-            f"{', '.join(expected)}"
-        )
-
-
-def _cause(error: BaseException) -> str:
-    """Return the first line of what an import failed of, at the bottom of its chain of causes."""
-    while (deeper := error.__cause__ or error.__context__) is not None:
-        error = deeper
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    check_function("SGLang", target, expected)
 
 
 def require_applied(targets: Iterable[str]) -> None:

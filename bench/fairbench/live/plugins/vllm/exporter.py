@@ -4,32 +4,53 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Callable, Mapping
 
 from fairbench.live.plugins.config import PluginConfig
 from fairbench.live.plugins.ledger import COUNTED
-from fairbench.live.plugins.prometheus import Exporter
-from fairbench.live.plugins.vllm.metric_names import LIMIT, PROOF
-
-__all__ = ["Exporter", "exporter_of"]
+from fairbench.live.plugins.prometheus import BALANCE_EVERY_S, Exporter
+from fairbench.live.plugins.vllm.metric_names import LIMIT, PROOF, RESIDENCY
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # where vLLM's HTTP process finds what its engine core counts
 
 
-def exporter_of(config: PluginConfig, most_running: int) -> Exporter | None:
+class VLLMExporter(Exporter):
+    """The metrics by client, and the tokens that each client holds, under an eviction policy."""
+
+    def __init__(self) -> None:
+        super().__init__(COUNTED)
+        from prometheus_client import Gauge
+
+        what = "Tokens of KV memory that the client holds"
+        self._residency = Gauge(RESIDENCY, what, ["client"], multiprocess_mode="mostrecent")
+        self._residency_at_s = 0.0
+
+    def residency(self, held: Callable[[], Mapping[str, float]]) -> None:
+        """Set the gauges, at most once a second."""
+        now_s = time.monotonic()
+        if now_s - self._residency_at_s >= BALANCE_EVERY_S:
+            self._residency_at_s = now_s
+            for client, tokens in held().items():
+                self._residency.labels(client).set(tokens)
+
+
+def exporter_of(config: PluginConfig, most_running: int) -> VLLMExporter | None:
     """Return the exporter of this engine core, or None if the server has no folder for it.
 
-    The labels of the gauge ``PROOF`` name the scheduler and all its settings. ``LIMIT`` is the
-    maximum number of running requests.
+    The labels of the gauge ``PROOF`` name the scheduler, all its settings and the eviction policy.
+    ``LIMIT`` is the maximum number of running requests.
     """
     if not os.environ.get(SHARED):
         return None
-    exporter = Exporter(COUNTED)
+    exporter = VLLMExporter()
     from prometheus_client import Gauge
 
     labels = {
         "local": config.local,
         "params": json.dumps(dict(config.params), sort_keys=True),
         "weights": json.dumps(dict(config.weights), sort_keys=True),
+        "eviction": config.eviction or "",
     }
     proof = Gauge(PROOF, "The scheduler that runs", list(labels), multiprocess_mode="mostrecent")
     proof.labels(**labels).set(1)

@@ -61,6 +61,11 @@ class Home:
         aware = self.scheduler.cache_aware
         return LiveQueue(batch, self._matched, self._prompt_of, cache_aware=aware)
 
+    def request_of(self, name: str) -> Request | None:
+        """Return our request for the name of one of vLLM's, None if there is none."""
+        tracked = self._tracked.get(name)
+        return None if tracked is None else tracked.request
+
     def _theirs_of(self, request: Request) -> Theirs:
         return self._ours[request].theirs
 

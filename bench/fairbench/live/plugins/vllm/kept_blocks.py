@@ -81,22 +81,26 @@ class KeptBlocks(KeptMatches):
                 del self._through[part]
 
 
-def kept_blocks(manager: Any) -> KeptBlocks | None:
-    """Return the kept matches for vLLM's KV cache manager; None if its look-ups are others.
-
-    Blocks of one kind, all of them attended to, are looked up from the first to the last.
-    """
+def is_plain(manager: Any) -> bool:
+    """Return whether vLLM's blocks are of one kind, and all of them are attended to."""
     coordinator = getattr(manager, "coordinator", None)
     managers = getattr(coordinator, "single_type_managers", ())
-    plain = (
+    return (
         type(coordinator).__name__ == "UnitaryKVCacheCoordinator"
         and [type(one).__name__ for one in managers] == ["FullAttentionManager"]
         and getattr(coordinator, "dcp_world_size", 1) == 1
         and getattr(coordinator, "pcp_world_size", 1) == 1
     )
+
+
+def kept_blocks(manager: Any) -> KeptBlocks | None:
+    """Return the kept matches for vLLM's KV cache manager; None if its look-ups are others.
+
+    Plain blocks are looked up from the first to the last.
+    """
     blocks = getattr(manager.block_pool, "cached_block_hash_to_block", None)
     watchable = all(hasattr(blocks, name) for name in ("insert", "pop", "get_one_block"))
-    return KeptBlocks(manager) if plain and watchable else None
+    return KeptBlocks(manager) if is_plain(manager) and watchable else None
 
 
 class BlockQueue(EngineQueue):

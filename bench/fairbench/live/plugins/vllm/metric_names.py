@@ -2,3 +2,4 @@
 
 PROOF = "fairbench_scheduler"  # its labels say which scheduler runs
 LIMIT = "fairbench_max_running_requests"
+RESIDENCY = "fairbench_client_residency"

@@ -8,17 +8,20 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 
+from fairbench.core import Request
 from fairbench.errors import FairbenchError, UsageError
 from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.plugins.config import LOCAL, config_from
 from fairbench.live.plugins.ledger import COUNTED, Ledger
-from fairbench.live.plugins.vllm.exporter import Exporter, exporter_of
+from fairbench.live.plugins.vllm.eviction import BlockEviction, check_targets
+from fairbench.live.plugins.vllm.exporter import VLLMExporter, exporter_of
 from fairbench.live.plugins.vllm.home import Home
 from fairbench.live.plugins.vllm.kept_blocks import kept_blocks
 from fairbench.live.plugins.vllm.limits import check_config
@@ -38,13 +41,16 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
     now_s: Callable[[], float] = staticmethod(time.monotonic)
 
     def __init__(self, vllm_config: Any, *args: Any, **named: Any) -> None:
-        try:
+        with _one_line():
             self._config = _config(vllm_config)
-        except FairbenchError as error:
-            sys.stderr.write(f"fairbench: {error}\n")
-            raise SystemExit(2) from None
         super().__init__(vllm_config, *args, **named)
-        self._exporter: Exporter | None = None
+        self._eviction: BlockEviction | None = None
+        if self._config.eviction is not None:  # before the kept matches, which watch the pool too
+            with _one_line():
+                self._eviction = BlockEviction(
+                    self._config, self.kv_cache_manager, self._request_of, self.now_s
+                )
+        self._exporter: VLLMExporter | None = None
         if self.log_stats:
             self._exporter = exporter_of(self._config, self.max_num_active_reqs)
         aware = self._config.build().cache_aware
@@ -56,6 +62,9 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         ledger = Ledger(self._exporter.count if self._exporter else None)
         self.home = Home(self._config, ledger, self, self._kept)
         self.waiting = SchedulerQueue(self.home, self.now_s, self._is_full)
+
+    def _request_of(self, name: str) -> Request | None:
+        return self.home.request_of(name)
 
     def _is_full(self) -> bool:
         running = len(self.running) + self.num_waiting_for_streaming_input
@@ -86,8 +95,10 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         for rank, request in enumerate(reversed(self.home.retraction_order(self.running))):
             request.priority = rank
 
-    def _preempt_request(self, *args: Any, **named: Any) -> None:
-        super()._preempt_request(*args, **named)
+    def _preempt_request(self, request: Any, *args: Any, **named: Any) -> None:
+        super()._preempt_request(request, *args, **named)
+        if self._eviction is not None:
+            self._eviction.preempted(request.request_id)
         self._rank_victims()
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
@@ -107,6 +118,8 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
             self.home.produced(request)
         if self._exporter is not None:
             self._exporter.balances(self.home.scheduler, self.home.idle)
+            if self._eviction is not None:
+                self._exporter.residency(self._eviction.residency)
         return outputs
 
     def _observe(self, costs: FittedCosts, requests: list[Any], scheduler_output: Any) -> None:
@@ -121,6 +134,8 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
 
     def _free_request(self, request: Any, *args: Any, **named: Any) -> Any:
         self.home.produced(request)
+        if self._eviction is not None:
+            self._eviction.finished(request.request_id)
         self.home.gone(request)
         return super()._free_request(request, *args, **named)
 
@@ -143,4 +158,16 @@ def _config(vllm_config: Any) -> Any:
     check_version()
     config = config_from(os.environ)
     check_config(vllm_config, config)
+    if config.eviction is not None:
+        check_targets()
     return config
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """End the server with exit code 2 and one line for an error of ours."""
+    try:
+        yield
+    except FairbenchError as error:
+        sys.stderr.write(f"fairbench: {error}\n")
+        raise SystemExit(2) from None

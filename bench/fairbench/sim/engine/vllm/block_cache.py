@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fairbench.core import Prompt
+from fairbench.core import Prompt, Request
 from fairbench.sim.engine.vllm.block_tree import BlockNode, BlockTree, RunCopy, prefix_of
 
 
@@ -19,6 +19,8 @@ class BlockCache(BlockTree):
     blank ones need only be counted. Without ``prefix_caching`` all are blank.
     """
 
+    knows_clients = False  # whether ``claim`` and ``retain`` do anything, and so need be called
+
     def __init__(
         self,
         blocks: int,
@@ -26,8 +28,9 @@ class BlockCache(BlockTree):
         on_evict: Callable[[Prompt, int], None] | None = None,
         *,
         prefix_caching: bool = True,
+        node_type: type[BlockNode] = BlockNode,
     ) -> None:
-        super().__init__(block_size)
+        super().__init__(block_size, node_type)
         self.blocks = self.blank = blocks
         self.unused_blocks = 0  # cached blocks that nobody uses
         self.shared = 0  # users of blocks, without the first of each
@@ -81,8 +84,19 @@ class BlockCache(BlockTree):
             yield copy
             copy = copy.after
 
-    def take(self, count: int) -> None:
-        """Take blocks for a request, empty ones first. Enough blocks must be available."""
+    @property
+    def tells_evictions(self) -> bool:
+        """Whether each eviction counts when it happens, and not only in the end."""
+        return self.on_evict is not None
+
+    def claim(self, node: BlockNode, request: Request) -> None:
+        """Record that the request uses the path to ``node`` from now on."""
+
+    def retain(self, node: BlockNode, request: Request) -> None:
+        """Record that the request has finished, and that its path ends at ``node``."""
+
+    def take(self, count: int, owner: object = None) -> None:
+        """Take blocks for ``owner``, empty ones first. Enough blocks must be available."""
         blank = min(count, self.blank)
         self.blank -= blank
         count -= blank

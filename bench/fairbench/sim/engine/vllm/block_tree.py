@@ -9,6 +9,7 @@ be in memory: vLLM keeps them all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Self
 
 from fairbench.core import Prompt
 from fairbench.schedulers.prefix_tree import Place, place_at, truncate
@@ -22,14 +23,15 @@ class RunCopy:
     """A node's blocks in memory, once. ``users`` are the owners of requests that hold them all.
 
     Copies that nobody uses are linked in the order in which they are evicted, each last block
-    first.
+    first. ``stamp`` is when a copy was given back, in a cache that numbers that.
     """
 
-    __slots__ = ("after", "before", "node", "users")
+    __slots__ = ("after", "before", "node", "stamp", "users")
 
-    def __init__(self, node: BlockNode, users: set[object]) -> None:
+    def __init__(self, node: BlockNode, users: set[object], stamp: int = 0) -> None:
         self.node = node
         self.users = users
+        self.stamp = stamp
         self.before: RunCopy | None = None
         self.after: RunCopy | None = None
 
@@ -48,7 +50,7 @@ class RunCopy:
 
     def split(self, upper: BlockNode) -> RunCopy:
         """Return a copy of the ``upper`` part, with the same users, to be evicted after this."""
-        copy = RunCopy(upper, set(self.users))
+        copy = RunCopy(upper, set(self.users), self.stamp)
         if self.after is not None:
             copy.link(self, self.after)
         return copy
@@ -66,8 +68,11 @@ class BlockNode:
         "waiters",
     )  # fmt: skip
 
+    parent: Self | None
+    children: dict[Key, Self]
+
     def __init__(
-        self, parent: BlockNode | None, key: Key, prompt: Prompt, start: Place, depth: int
+        self, parent: Self | None, key: Key, prompt: Prompt, start: Place, depth: int
     ) -> None:
         self.parent = parent
         self.key = key
@@ -75,7 +80,7 @@ class BlockNode:
         self.start = start
         self.depth = depth
         self.blocks = 0
-        self.children: dict[Key, BlockNode] = {}
+        self.children = {}
         self.copies: list[RunCopy] = []  # the first is the one that is used; most often alone
         # Requests whose match ends here, and the same by what would extend it; most have none.
         self.waiters: dict[Waiter, None] | None = None
@@ -95,9 +100,10 @@ Waiter = AnyWaiter[BlockNode]
 class BlockTree:
     """Nodes of blocks of ``block_size`` tokens. A node exists while memory holds a copy of it."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, node_type: type[BlockNode] = BlockNode) -> None:
         self.block_size = block_size
-        self.root = BlockNode(None, (), (), (0, 0), 0)
+        self.node_type = node_type
+        self.root = node_type(None, (), (), (0, 0), 0)
         self.on_moved: Callable[[Waiter], None] | None = None
         self.refresh_stamp = 0
 
@@ -135,9 +141,13 @@ class BlockTree:
             if child is None:
                 return self._append(owner, node, key, prompt, place, blocks)
             node, place = self._enter(child, prompt, place, blocks)
-            node.copies.append(RunCopy(node, {owner}))
+            self.add_copy(owner, node)
             blocks -= node.blocks
         return node, place
+
+    def add_copy(self, owner: object, node: BlockNode) -> None:
+        """Index blocks of ``owner`` of the same tokens as those of ``node``."""
+        node.copies.append(RunCopy(node, {owner}))
 
     def split(self, node: BlockNode, blocks: int) -> BlockNode:
         """Cut a node after its first ``blocks`` blocks; return the new upper node.
@@ -147,7 +157,7 @@ class BlockTree:
         """
         parent, tokens = node.parent, blocks * self.block_size
         assert parent is not None
-        upper = BlockNode(parent, node.key, node.prompt, node.start, parent.depth + tokens)
+        upper = self.node_type(parent, node.key, node.prompt, node.start, parent.depth + tokens)
         upper.blocks = blocks
         parent.children[node.key] = upper
         node.parent, node.blocks = upper, node.blocks - blocks
@@ -171,6 +181,13 @@ class BlockTree:
         del node.parent.children[node.key]
         self._moved(self._unfiled(node), node.parent)
 
+    def may_grow(self, node: BlockNode, owner: object) -> bool:
+        """Return whether nobody but ``owner`` uses the node, awaits it or follows it."""
+        if node.children or node.waiters or len(node.copies) != 1:
+            return False
+        users = node.copies[0].users
+        return len(users) == 1 and owner in users
+
     def _enter(
         self, child: BlockNode, prompt: Prompt, place: Place, most: int
     ) -> tuple[BlockNode, Place]:
@@ -187,8 +204,8 @@ class BlockTree:
         self, owner: object, node: BlockNode, key: Key, prompt: Prompt, place: Place, blocks: int
     ) -> tuple[BlockNode, Place]:
         """Add blocks that no node has: to ``node`` if only ``owner`` knows it, or as a child."""
-        if not _is_only_for(node, owner):
-            parent, node = node, BlockNode(node, key, prompt, place, node.depth)
+        if not self.may_grow(node, owner):
+            parent, node = node, self.node_type(node, key, prompt, place, node.depth)
             parent.children[key] = node
             node.copies.append(RunCopy(node, {owner}))
             if parent.awaited and (group := parent.awaited.get(key)) and self.on_moved:
@@ -251,14 +268,6 @@ class BlockTree:
             self._file(waiter, node)
             if self.on_moved is not None:
                 self.on_moved(waiter)
-
-
-def _is_only_for(node: BlockNode, owner: object) -> bool:
-    """Return whether a node may grow: nobody but ``owner`` uses it, awaits it or follows it."""
-    if node.children or node.waiters or len(node.copies) != 1:
-        return False
-    users = node.copies[0].users
-    return len(users) == 1 and owner in users
 
 
 def prefix_of(prompt: Prompt, depth: int) -> Prompt:

@@ -40,14 +40,15 @@ class Phases:
         """Remove a sequence that no longer decodes."""
         del self._groups[self._phase.pop(sequence)][sequence]
 
-    def beginning(self, step: int) -> list[Sequence]:
-        """Return the sequences whose token of this step starts a new block, in running order."""
-        group = self._groups[step % self._size]
-        return sorted(group, key=group.__getitem__)
+    def at_blocks(self, step: int) -> Iterator[tuple[Sequence, bool, bool]]:
+        """Yield sequences whose token of this step begins or fills a block, in running order.
 
-    def filling(self, step: int) -> list[Sequence]:
-        """Return sequences whose token of this step fills a block, in running order."""
-        return self.beginning(step + 1)
+        Each comes with whether its token begins a block, and whether it fills one.
+        """
+        begin, fill = (self._groups[one % self._size] for one in (step, step + 1))
+        either = begin | fill
+        for sequence in sorted(either, key=either.__getitem__):
+            yield sequence, sequence in begin, sequence in fill
 
     def count(self, step: int) -> int:
         """Return how many sequences begin a block in this step."""
@@ -137,6 +138,11 @@ class RunningList:
         """Return the sequences finished by the step that ended, in running order."""
         return sorted(self.batch.finished(), key=self._seats.__getitem__)
 
+    def finish(self, sequence: Sequence) -> None:
+        """Remove a finished sequence; its tokens may stay cached for its client."""
+        self.tables.retain(sequence)
+        self.remove(sequence)
+
     def remove(self, sequence: Sequence) -> None:
         """Remove a finished or preempted sequence and free its blocks."""
         self.leave(sequence)
@@ -173,10 +179,11 @@ class RunningList:
     def provide(self, steps: int) -> None:
         """Give the decoding sequences the blocks of all steps before this one."""
         for step in range(self._memory_step, steps):
-            for sequence in self._phases.beginning(step):
-                self.tables.add_block(sequence)
-            for sequence in self._phases.filling(step):
-                self.tables.store_block(sequence)
+            for sequence, begins, fills in self._phases.at_blocks(step):
+                if begins:
+                    self.tables.add_block(sequence)
+                if fills:
+                    self.tables.store_block(sequence)
         self._memory_step = max(self._memory_step, steps)
 
     def steps_ahead(self, blocks: int, most: int) -> int:

@@ -55,6 +55,8 @@ class BlockTables:
             return False
         for copy in cached:
             self._cache.use(copy, sequence)
+        if self._cache.knows_clients:
+            self._cache.claim(node, sequence.request)
         prompt = (*sequence.request.prompt, sequence.output)
         table = Table(prompt, node, place, node.depth // self._size)
         self._tables[sequence] = table
@@ -89,13 +91,18 @@ class BlockTables:
 
     def add_block(self, sequence: Sequence) -> None:
         """Add a block, which must be available, to a sequence."""
-        self._cache.take(1)
+        self._cache.take(1, sequence)
         self._tables[sequence].blocks += 1
 
     def store_block(self, sequence: Sequence) -> None:
         """Store the sequence's next full block."""
         if self._cache.prefix_caching:
             self._store(sequence, self._tables[sequence], 1)
+
+    def retain(self, sequence: Sequence) -> None:
+        """Record that a sequence has finished, before its blocks are freed."""
+        if self._cache.knows_clients:
+            self._cache.retain(self._tables[sequence].node, sequence.request)
 
     def give_back(self, sequence: Sequence) -> None:
         """Free the blocks of an ended or preempted sequence; the last is evicted first."""
@@ -132,7 +139,7 @@ class BlockTables:
     def _extend(self, sequence: Sequence, table: Table, tokens: int) -> None:
         short = -(-tokens // self._size) - table.blocks
         if short > 0:
-            self._cache.take(short)
+            self._cache.take(short, sequence)
             table.blocks += short
         full = tokens // self._size - table.node.depth // self._size
         if self._cache.prefix_caching and full > 0:

@@ -21,6 +21,7 @@ from fairbench.sim.engine.decode_run import DecodeRun
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.prefill import Prefill, report_prompts
+from fairbench.sim.engine.replica import ManagedMemory
 from fairbench.sim.engine.vllm.admission import Admission
 from fairbench.sim.engine.vllm.block_cache import BlockCache
 from fairbench.sim.engine.vllm.block_tree import BlockNode
@@ -195,7 +196,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         return self.running.finished()
 
     def _release(self, sequence: Sequence) -> None:
-        self.running.remove(sequence)
+        self.running.finish(sequence)
         self._booking.finish(sequence)
 
     # Steps that only decode.
@@ -210,7 +211,7 @@ class VLLMWorker(EngineLoop[BlockNode]):
         steps = batch.steps_to_finish()
         if self.limits.step_by_step or (len(self.waiting) and self._may_admit):
             steps = 1
-        blocks = cache.free_blocks if cache.on_evict is None else cache.blank
+        blocks = cache.blank if cache.tells_evictions else cache.free_blocks
         steps = 1 + self.running.steps_ahead(blocks, steps - 1)
         self._start_run(steps, self._saved_ps() - self._tail_ps())
 
@@ -242,6 +243,13 @@ class VLLMWorker(EngineLoop[BlockNode]):
         self.running.provide(self.batch.steps + steps)
 
 
-def cache_of(limits: VLLMLimits) -> BlockCache:
-    """Return an empty KV pool with the given limits."""
-    return BlockCache(limits.blocks, limits.block_size, prefix_caching=limits.enable_prefix_caching)
+def cache_of(limits: VLLMLimits, memory: ManagedMemory | None = None) -> BlockCache:
+    """Return an empty KV pool with the given limits, whose blocks ``memory`` evicts if given."""
+    caching = limits.enable_prefix_caching
+    if memory is None:
+        return BlockCache(limits.blocks, limits.block_size, prefix_caching=caching)
+    from fairbench.sim.engine.vllm.client_blocks import ClientBlockCache
+
+    return ClientBlockCache(
+        limits.blocks, limits.block_size, memory.policy, memory.log, prefix_caching=caching
+    )

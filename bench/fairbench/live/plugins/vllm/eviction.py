@@ -1,0 +1,189 @@
+"""Eviction by a policy of ours inside vLLM: which cached block a new request overwrites.
+
+vLLM takes new blocks from the head of its queue of free blocks. A mirror of the pool hears of every
+block that is taken, stored, used again and given back. Before vLLM takes blocks, the mirror chooses
+those to overwrite, and they move to the head of the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fairbench.core import Request
+from fairbench.errors import UsageError
+from fairbench.live.plugins.config import PluginConfig
+from fairbench.live.plugins.mirrored_cache import OTHERS, claiming
+from fairbench.live.plugins.releases import check_function
+from fairbench.live.plugins.vllm.kept_blocks import is_plain
+from fairbench.live.plugins.vllm.mirrored_blocks import HashNode, MirroredBlocks
+from fairbench.schedulers.setup import Setup
+
+POOL, QUEUE = "vllm.v1.core.block_pool.BlockPool", "vllm.v1.core.kv_cache_utils"
+# Every function of vLLM's that is gone around or called, with its first parameters after ``self``.
+TARGETS = {
+    "vllm.v1.core.kv_cache_manager.KVCacheManager.allocate_slots": ("request",),
+    f"{POOL}.get_new_blocks": ("num_blocks",),
+    f"{POOL}.touch": ("blocks",),
+    f"{POOL}.free_blocks": ("ordered_blocks",),
+    f"{POOL}.cache_full_blocks": ("request", "blocks", "num_cached_blocks", "num_full_blocks"),
+    f"{POOL}.reset_prefix_cache": (),
+    f"{POOL}.evict_blocks": ("block_ids",),
+    f"{QUEUE}.FreeKVCacheBlockQueue.remove": ("block",),
+    f"{QUEUE}.FreeKVCacheBlockQueue.prepend_n": ("blocks",),
+}
+UNKNOWN = Request(-1, OTHERS, 0, 0, (), 0, 0)
+
+Theirs = Any  # vLLM's block, or its request
+
+
+@dataclass(slots=True)
+class Holding:
+    """A running request, and the end of what is stored of its prompt and outputs."""
+
+    request: Request
+    node: HashNode
+
+
+class BlockEviction:
+    """The eviction policy of one vLLM scheduler, around its KV cache manager.
+
+    ``request_of(name)`` returns our request for the name of one of vLLM's, None if unknown.
+    """
+
+    def __init__(
+        self,
+        config: PluginConfig,
+        manager: Any,
+        request_of: Callable[[str], Request | None],
+        now_s: Callable[[], float],
+    ) -> None:
+        """Go around the methods of vLLM's pool. Raises UsageError for a cache of another kind."""
+        check_manager(manager)
+        self._config = config
+        self._request_of = request_of
+        self._now_s = now_s
+        self._size: int = manager.coordinator.block_size
+        self._pool = pool = manager.block_pool
+        self._get, self._free, self._touch = pool.get_new_blocks, pool.free_blocks, pool.touch
+        self._cache_full, self._reset = pool.cache_full_blocks, pool.reset_prefix_cache
+        self._allocate = manager.allocate_slots
+        pool.get_new_blocks, pool.free_blocks, pool.touch = self.get, self.free, self.touch
+        pool.cache_full_blocks, pool.reset_prefix_cache = self.cache_full, self.reset
+        manager.allocate_slots = self.allocate
+        self._start()
+
+    def _start(self) -> None:
+        """Mirror an empty pool."""
+        config, blocks = self._config, self._pool.num_gpu_blocks - 1  # one of them is never used
+        policy, size = config.build_eviction(), self._size
+        policy.prepare(Setup(config.clients, config.weights, blocks * size))
+        self.mirror = MirroredBlocks(blocks, size, policy, self._now_s, self._overwrite)
+        self._held: dict[str, Holding] = {}  # by the name of vLLM's request
+        self._taking = self._unknown = Holding(UNKNOWN, self.mirror.root)
+
+    def residency(self) -> Mapping[str, float]:
+        """Return the tokens that each client holds."""
+        residency = self.mirror.residency
+        return {client: residency.held(client) for client in residency.clients}
+
+    # Requests.
+
+    def finished(self, name: str) -> None:
+        """Keep the tokens of a request, before vLLM frees its blocks."""
+        if (mine := self._held.pop(name, None)) is not None:
+            self.mirror.retain(mine.node, mine.request)
+
+    def preempted(self, name: str) -> None:
+        """Forget a request that has lost its blocks."""
+        self._held.pop(name, None)
+
+    @contextmanager
+    def _for(self, name: str) -> Iterator[Holding]:
+        """Have this request use and take blocks."""
+        if (mine := self._held.get(name)) is None:
+            known = self._config.clients
+            request = claiming(self._request_of(name) or UNKNOWN, known)
+            mine = self._held[name] = Holding(request, self.mirror.root)
+        self._taking = mine
+        try:
+            yield mine
+        finally:
+            self._taking = self._unknown
+
+    # Around vLLM's own methods.
+
+    def allocate(self, request: Theirs, *args: Any, **named: Any) -> Any:
+        """Around ``allocate_slots``: the blocks are for this request."""
+        with self._for(request.request_id):
+            return self._allocate(request, *args, **named)
+
+    def touch(self, blocks: Sequence[Theirs]) -> None:
+        """Around ``touch``: a request uses the blocks of a cached prefix."""
+        self._touch(blocks)
+        self._taking.node = self.mirror.use(blocks, self._taking.request)
+
+    def get(self, num_blocks: int) -> list[Theirs]:
+        """Around ``get_new_blocks``: the policy chooses what they overwrite."""
+        client = self._taking.request.client
+        if num_blocks <= self._pool.get_num_free_blocks():  # else vLLM raises
+            self.mirror.make_room(num_blocks, client)
+        theirs: list[Theirs] = self._get(num_blocks)
+        self.mirror.take(theirs, client)
+        return theirs
+
+    def cache_full(
+        self,
+        request: Theirs,
+        blocks: Sequence[Theirs],
+        num_cached_blocks: int,
+        num_full_blocks: int,
+        *args: Any,
+        **named: Any,
+    ) -> None:
+        """Around ``cache_full_blocks``: blocks of the request are full."""
+        self._cache_full(request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
+        new = slice(num_cached_blocks, num_full_blocks)
+        with self._for(request.request_id) as mine:
+            mine.node = self.mirror.store(mine.node, request.block_hashes[new], blocks[new])
+
+    def free(self, ordered_blocks: Iterable[Theirs]) -> None:
+        """Around ``free_blocks``: a request needs the blocks no longer."""
+        theirs = list(ordered_blocks)
+        self._free(theirs)
+        self.mirror.give_back(one for one in theirs if not one.is_null)
+
+    def reset(self, *args: Any, **named: Any) -> bool:
+        """Around ``reset_prefix_cache``, which vLLM refuses while blocks are used."""
+        done = bool(self._reset(*args, **named))
+        if done:
+            self._start()
+        return done
+
+    def _overwrite(self, theirs: Theirs) -> None:
+        """Empty a block, and have vLLM take it next."""
+        self._pool.evict_blocks({theirs.block_id})
+        self._pool.free_block_queue.remove(theirs)
+        self._pool.free_block_queue.prepend_n([theirs])
+
+
+def check_manager(manager: Any) -> None:
+    """Raise UsageError unless vLLM's KV cache manager can evict by a policy of ours."""
+    if not manager.block_pool.enable_caching:
+        raise UsageError(
+            "--no-enable-prefix-caching leaves nothing for an eviction policy; leave it out"
+        )
+    if not is_plain(manager):
+        kinds = ", ".join(type(one).__name__ for one in manager.coordinator.single_type_managers)
+        raise UsageError(
+            f"vLLM's cache is {type(manager.coordinator).__name__} with {kinds}: an eviction "
+            "policy of fairbench needs blocks of full attention alone, on one GPU's context"
+        )
+
+
+def check_targets() -> None:
+    """Raise UsageError unless this vLLM has every function that a policy goes around or calls."""
+    for target, parameters in TARGETS.items():
+        check_function("vLLM", target, ("self", *parameters))
