@@ -26,7 +26,7 @@ from fairbench.execute.executor import attempt
 from fairbench.execute.interruption import Interrupted
 from fairbench.execute.requests import experiment
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.metrics.records import Padding
 from fairbench.metrics.useful_service import group_service
 from fairbench.results.directories import run_folder

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fairbench.core import Request, Segment
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.schedulers.batch_cost import (
     MAX_CLIENTS,
     PRIOR_OUTPUT_TOKENS,

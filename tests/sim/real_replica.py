@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import types
 
-from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.gpu_time import Decoding
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.sim.clock import DECIDE, END
 from fairbench.sim.engine.frontend import FrontendQueue
 from fairbench.sim.records.stretch import Stretch

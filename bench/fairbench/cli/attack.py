@@ -21,7 +21,7 @@ from fairbench.cli.flags import (
     json_option,
     takes,
 )
-from fairbench.config.flags.texts import assigned
+from fairbench.config.flags.flag import assigned
 from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.results.directories import check_writable, run_folder

@@ -16,8 +16,7 @@ from fairbench.cli.flags import (
     takes,
 )
 from fairbench.config.flags.experiment import CompareFlags
-from fairbench.config.flags.flag import COMMON, OUTPUT
-from fairbench.config.flags.texts import assigned
+from fairbench.config.flags.flag import COMMON, OUTPUT, assigned
 
 if TYPE_CHECKING:
     from fairbench.execute.comparison import Compared

@@ -10,7 +10,7 @@ from typer import Option
 
 from fairbench.cli.flags import NoProgress, given, json_option, log_params, takes
 from fairbench.cli.output import check_writable, write_report
-from fairbench.config.flags.texts import split_commas
+from fairbench.config.flags.flag import split_commas
 from fairbench.config.flags.trace import LogFlags
 from fairbench.diagnose import FAIR, FCFS
 from fairbench.hardware.engines import ENGINES

@@ -19,8 +19,7 @@ from fairbench.cli.flags import (
     takes,
 )
 from fairbench.config.flags.experiment import PlanFlags
-from fairbench.config.flags.flag import COMMON, OUTPUT
-from fairbench.config.flags.texts import assigned, split_commas
+from fairbench.config.flags.flag import COMMON, OUTPUT, assigned, split_commas
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 

@@ -22,9 +22,8 @@ from fairbench.cli.flags import (
     takes,
     with_key,
 )
-from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS
+from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS, assigned
 from fairbench.config.flags.run import RunFlags
-from fairbench.config.flags.texts import assigned
 from fairbench.errors import RunFailed
 from fairbench.execute.launchers import DEFAULT, DRIVER_LAUNCHERS, LAUNCHERS, LOCAL, LauncherFlags
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairbench.config.flags.texts import split_commas
+from fairbench.config.flags.flag import split_commas
 from fairbench.config.toml import toml_value
 from fairbench.errors import UsageError, unknown_name
 from fairbench.files.reader import read_key

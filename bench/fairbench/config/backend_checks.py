@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from fairbench.config.backend import KINDS, BackendConfig
-from fairbench.config.flags.texts import SIM
+from fairbench.config.flags.flag import SIM
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import UsageError, unknown_name

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.flags.texts import STARTED
+from fairbench.config.flags.flag import STARTED
 from fairbench.config.resolve import resolve
 from fairbench.config.settings import ENGINE
 from fairbench.config.weights import SPELLINGS, table_of

@@ -17,9 +17,8 @@ from fairbench.metrics.shown_percentiles import (
     is_carried,
     shown_client_tail,
 )
-from fairbench.report.names import cut_apart
 from fairbench.report.numbers import latency, number, written
-from fairbench.report.table import plain_table, stacked
+from fairbench.report.table import cut_apart, plain_table, stacked
 from fairbench.results.store import Summary
 
 NAME_WIDTH = 16  # of a client; longer names are cut in the table, never in the files

@@ -19,7 +19,7 @@ from typing import Any
 import fairbench
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.backend import NO_PROFILE
-from fairbench.config.flags.texts import SIM
+from fairbench.config.flags.flag import SIM
 from fairbench.config.secret_args import without_secrets
 from fairbench.results.chosen import CHOSEN, chosen_keys
 from fairbench.results.grid import experiment_tables

@@ -10,7 +10,7 @@ from typing import Any
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, NoBound, ServiceBound, ServiceWeights
 from fairbench.hardware.catalogue import is_known, load_profile
-from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.metrics.memory import memory_summary
 from fairbench.metrics.records import (
     PLAIN,

@@ -15,11 +15,10 @@ from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.deadlines import Deadlines
 from fairbench.sim.engine.replica import Replica
 from fairbench.sim.in_flight import InFlight, Reacting
-from fairbench.sim.program_runner import SimLLM, output_segment
+from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.records.service_log import RequestLog
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
-from fairbench.sim.tasks import Callback, run
 from fairbench.workloads.plan import User
 from fairbench.workloads.programs.base import Job
 from fairbench.workloads.reactions import Ended, Reaction

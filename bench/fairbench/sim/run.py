@@ -13,8 +13,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.costs import ProfileCosts
-from fairbench.hardware.timing import TimingParams, TimingProfile, perturbed, slowed
+from fairbench.hardware.timing import ProfileCosts, TimingParams, TimingProfile, perturbed, slowed
 from fairbench.metrics.records import Facts
 from fairbench.metrics.tables import Tables
 from fairbench.results.header import run_header

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.config.backend import Emulator
-from fairbench.config.flags.texts import weight_flags
+from fairbench.config.flags.flag import weight_flags
 from fairbench.config.secret_args import COMMAND, check_given
 from fairbench.config.toml import toml_value
 from fairbench.errors import RunFailed, UsageError

@@ -12,9 +12,8 @@ from fairbench.config.backend import MAX_TIME_SCALE, MIN_TIME_SCALE
 from fairbench.config.settings import ENGINE
 from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.engine_params import EngineParams, engine_limits
-from fairbench.hardware.timing import TimingProfile, slowed
+from fairbench.hardware.timing import ProfileCosts, TimingProfile, slowed
 from fairbench.live.emulator.kv_blocks import PublishingCache
 from fairbench.live.emulator.live_engine import LiveEngine, WallClock
 from fairbench.live.emulator.text import ApproximateText, Text, TokenizerText

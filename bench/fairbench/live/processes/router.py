@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.flags.texts import weight_flags
+from fairbench.config.flags.flag import weight_flags
 from fairbench.config.router_command import PORTS, filled
 from fairbench.config.toml import toml_value
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress

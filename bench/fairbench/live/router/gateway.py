@@ -20,7 +20,7 @@ from fairbench.config.gateway import (
     SERVED_OUTPUTS,
     admission_profile,
 )
-from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.background import Work
 from fairbench.live.router.config import RouterConfig

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from fairbench.core import PS_PER_S, Segment
 from fairbench.hardware.cluster_params import DisaggregationParams
-from fairbench.hardware.step_time import PS_PER_MS
+from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.disaggregated.decode import DecodeWorker
