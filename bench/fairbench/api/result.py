@@ -178,7 +178,7 @@ def run(
     spec = requested(flags, settings or {}, file)
     live = LiveFlags(server_python, ready_check_timeout_sec, headers or {})
     options = live_options(spec, live)
-    with run_context(shown_progress(show_progress)) as context:
+    with run_context(shown_progress() if show_progress else None) as context:
         if result_dir is None:
             ran = run_unsaved(spec, options, context)
             result = Result.unsaved(spec, ran)

@@ -104,7 +104,7 @@ def attack(
                 "--resume, --quick or options of the search; it sets them itself"
             )
         sought_all = study("attacks.rediscover", "--rediscover").sought_all
-        with run_context(shown_progress(not disable_tqdm), runs_on) as context:
+        with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:
             sought_all(
                 {**attacked, "trials": trials, "seeds": num_runs}, result_dir, context, as_json
             )
@@ -120,7 +120,7 @@ def attack(
             f"{files[0]}: the file or name of an attack cannot be combined with --scenario or "
             "options of a search; leave them out"
         )
-    with run_context(shown_progress(not disable_tqdm), runs_on) as context:
+    with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:
         if files:
             _replay(files, attacked, settings, num_runs or (1 if quick else 5), context, as_json)
             return

@@ -91,7 +91,7 @@ def diagnose_log(
     flags: dict[str, Any] = given({"gpu": gpu, "model": model, "engine": engine})
     schedulers = split_commas("--scheduler", scheduler) if scheduler else (FCFS, *FAIR)
     asked = Asked(flags, dp, tuple(schedulers), tuple(slo or ()), not no_plan)
-    with run_context(shown_progress(not disable_tqdm)) as context:
+    with run_context(None if disable_tqdm else shown_progress()) as context:
         with context.progress.watching():
             context.progress.update(f"reading {file}")
             log = read_log(params)

@@ -55,7 +55,7 @@ def without_defaults(file: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
-    file = without_preset(file)
+    file = without_preset(file) if "preset" in file else file
     draft = {**DEFAULTS, **file}
     workload = read_workload(draft["workload"])
     kept = _chosen_times(file, workload)

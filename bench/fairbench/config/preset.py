@@ -102,17 +102,9 @@ def read_preset(ref: str) -> Preset:
     return preset
 
 
-def preset_of(chosen: Mapping[str, Any]) -> Preset | None:
-    """Return the preset that the keys of an experiment name. Raises UsageError if it is unknown."""
-    ref = chosen.get("preset")
-    return None if ref is None else read_preset(str(ref))
-
-
 def without_preset(file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of an experiment file without values that its preset implies."""
-    preset = preset_of(file)
-    if preset is None:
-        return dict(file)
+    """Return the keys of an experiment file that has a preset, without what the preset implies."""
+    preset = read_preset(str(file["preset"]))
     single, settings = preset.values, flat_settings(file.get("settings", {}))
     kept = {k: v for k, v in file.items() if k == "settings" or single.get(k) != v}
     if "gpu" in kept and str(kept["gpu"]).startswith(str(single.get("gpu"))):

@@ -32,7 +32,7 @@ from fairbench.config.defaults import (
     workload_defaults,
 )
 from fairbench.config.gateway import GATEWAY_KEYS, admission_parts, check_gateway, gateway_of
-from fairbench.config.preset import at_rate_of, check_preset, preset_of
+from fairbench.config.preset import at_rate_of, check_preset, read_preset
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.settings import current_keys, flat_settings, resolve_settings
 from fairbench.config.spec import ExperimentSpec
@@ -115,14 +115,15 @@ def _resolve(
     backend = resolve_backend(flags.get("backend"), file.get("backend"))
     flags = {key: value for key, value in flags.items() if key != "backend"}
     file = fitting(file, backend)
-    if not RULING.isdisjoint(flags):
+    if file and not RULING.isdisjoint(flags):
         file = without_defaults(file)
     chosen = {**_not_overridden(file, flags), **flags}
     given = flat_settings(chosen.get("settings", {})) | current_keys(assignments)
     usual = {**defaults_of(backend), **_made_for(backend, chosen)}
-    with about("preset"):
-        preset = preset_of(chosen)
-    if preset is not None:
+    preset = None
+    if (ref := chosen.get("preset")) is not None:
+        with about("preset"):
+            preset = read_preset(str(ref))
         usual |= _not_overridden(preset.experiment, chosen)
     draft = {**usual, **chosen, "settings": {}}
     settings = (preset.settings if preset else {}) | given

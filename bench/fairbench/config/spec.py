@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -20,6 +20,9 @@ from fairbench.workloads.clients import client_targets, plan_clients
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.shape import MAX_NAME, Weight
+
+if TYPE_CHECKING:
+    from fairbench.workloads.datasets import Source
 
 MAX_REPLICAS = 4096
 MAX_CLIENTS = 10_000
@@ -157,6 +160,14 @@ class ExperimentSpec(BaseModel):
         tenants = tenants_of(self.workload.name_clients(self.clients))
         return {name: one for name, one in (self.weights or {}).items() if name in tenants}
 
+    def source(self) -> Source | None:
+        """Return the real input of the run, or None."""
+        if self.dataset_path is None:
+            return None
+        from fairbench.workloads.datasets import load_source
+
+        return load_source(self.workload.program, self.dataset_path, self.tokenizer)
+
     def client_plans(self) -> tuple[ClientPlan, ...]:
         """Return the clients with their programs. Raises UsageError if that is impossible."""
         return plan_clients(
@@ -179,7 +190,9 @@ def to_toml(spec: ExperimentSpec) -> str:
 
     Secrets among the servers' flags are omitted.
     """
-    data = storable(spec.model_dump(mode="json", exclude_none=True))
+    data = spec.model_dump(mode="json", exclude_none=True)
+    if spec.backend is not None:
+        data = storable(data)
     return dumps(data | {"settings": stored_tables(data["settings"])})
 
 
