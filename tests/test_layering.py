@@ -261,7 +261,7 @@ READS = re.compile(
     r"|(pq|pa|pyarrow)\.(.*\.)?(read_|open_|Parquet(?!Writer)|memory_map|input_stream).*"
 )
 READERS = {
-    "config/toml.py": "tomllib.loads: a value on the command line",
+    "config/flags/flag.py": "tomllib.loads: a value on the command line",
     "execute/drivers/remote_process.py": "open: records that this process has just written",
     "execute/on_ray/cluster.py": "pickle.loads: what our own task returned",
     "execute/on_ray/replicas.py": "json.loads, open: our own probe's answer; a server's log",

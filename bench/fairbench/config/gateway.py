@@ -9,17 +9,15 @@ from fairbench.config.backend import BackendConfig
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.hardware.timing import TimingProfile
-from fairbench.schedulers.gateway.params import (
+from fairbench.schedulers.gateway.registry import (
     ADMISSION,
+    DEFAULT_DETECTOR,
     GATEWAY,
+    NO_GATEWAY,
     OFF,
     UNKNOWN_COSTS,
     AdmissionParams,
     GatewayParams,
-)
-from fairbench.schedulers.gateway.registry import (
-    DEFAULT_DETECTOR,
-    NO_GATEWAY,
     detector_class,
     policy_class,
 )

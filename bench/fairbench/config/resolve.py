@@ -25,7 +25,10 @@ from fairbench.config.defaults import (
     DEFAULTS,
     engine_of,
     machine_of_workload,
+    moved_weights,
     read_workload,
+    resolve_weights,
+    table_of,
     text_of,
     used_parts,
     without_defaults,
@@ -36,7 +39,6 @@ from fairbench.config.preset import at_rate_of, check_preset, read_preset
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.settings import current_keys, flat_settings, resolve_settings
 from fairbench.config.spec import ExperimentSpec
-from fairbench.config.weights import moved_weights, resolve_weights, table_of
 from fairbench.errors import DataError, UsageError, about, unknown_name
 from fairbench.errors.validation import explain, keys_of
 from fairbench.files.toml_text import read_toml

@@ -11,7 +11,7 @@ from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.hardware.timing import TimingParams
 from fairbench.named import named
-from fairbench.schedulers.eviction.registry import eviction_params
+from fairbench.schedulers.eviction.registry import EVICTIONS, eviction_class
 from fairbench.schedulers.gateway.registry import gateway_params
 from fairbench.schedulers.params import (
     PartParams,
@@ -19,6 +19,7 @@ from fairbench.schedulers.params import (
     check_names,
     make_params,
     own_settings,
+    params_of,
 )
 from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
 from fairbench.schedulers.registry import PAIRS, params_classes
@@ -85,7 +86,7 @@ def parts() -> PartParams:
     engines = {kind.part: kind for kind in ENGINES.values()}
     several = {ROUTERS: RoutersParams, DISAGGREGATION: DisaggregationParams}
     machine = {**several, **MACHINE}
-    policies = params_classes() | gateway_params() | eviction_params()
+    policies = params_classes() | gateway_params() | params_of(EVICTIONS, eviction_class)
     ours = named(machine, machine.__getitem__)
     return policies | ours | named(engines, lambda part: engines[part].params)
 

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from fairbench.config.backend import NO_PROFILE, Backend
 from fairbench.config.secret_args import storable
 from fairbench.config.settings import flat_settings, stored_tables
-from fairbench.config.toml import dumps
 from fairbench.errors import UsageError, unknown_name
 from fairbench.errors.validation import Conflict
+from fairbench.files.toml_text import dumps
 from fairbench.metrics.shown_percentiles import ALLOWED, parse_percentiles, written_percentiles
 from fairbench.tenants import tenants_of, with_tenants
 from fairbench.workloads.clients import client_targets, plan_clients

@@ -18,8 +18,8 @@ from fairbench.metrics.shown_percentiles import (
     is_carried,
 )
 from fairbench.metrics.stretches import WARN_ABOVE
-from fairbench.report.client_table import FEW, is_weighted
-from fairbench.report.crowd import is_crowd, many_keys
+from fairbench.report.client_table import FEW, is_crowd, is_weighted
+from fairbench.report.crowd import many_keys
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
 from fairbench.report.optional_lines import goodput_lines, memory_lines, tenant_lines, window_lines
 from fairbench.results.store import Summary

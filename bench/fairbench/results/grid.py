@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec, to_toml
-from fairbench.config.toml import toml_value
+from fairbench.files.toml_text import toml_value
 from fairbench.hardware.cluster_params import DISAGGREGATION
 
 SCHEDULER_KEYS = frozenset(

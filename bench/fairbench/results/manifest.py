@@ -25,7 +25,7 @@ from fairbench.results.chosen import CHOSEN, chosen_keys
 from fairbench.results.grid import experiment_tables
 from fairbench.results.store import SCHEMA_VERSION
 from fairbench.schedulers.costs import cost_files
-from fairbench.schedulers.user_files import user_files
+from fairbench.schedulers.registry import user_files
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.programs import program_files
 

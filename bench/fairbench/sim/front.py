@@ -11,7 +11,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, Prompt, Request
 from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.schedulers.base import Router
-from fairbench.schedulers.gateway.params import admission_params
+from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.setup import Setup

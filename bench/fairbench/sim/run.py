@@ -26,7 +26,7 @@ from fairbench.results.run_facts import (
     run_facts,
 )
 from fairbench.results.run_tables import RunResult
-from fairbench.schedulers.gateway.params import DEMOTE, admission_params
+from fairbench.schedulers.gateway.registry import DEMOTE, admission_params
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup

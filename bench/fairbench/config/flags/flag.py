@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, get_type_hints
 
-from fairbench.config.toml import parse_assignment
 from fairbench.errors import UsageError, unknown_name
+from fairbench.errors.validation import TOO_DEEP, is_too_deep
 
 # The panels of ``--help``, in the order in which it shows them.
 COMMON, WORKLOAD, LOAD, SCHEDULER, CLUSTER, SERVERS, OUTPUT, OTHER = PANELS = (
@@ -188,6 +190,33 @@ def weights_of(_: str, text: str) -> dict[str, float]:
 def goodput_of(_: str, texts: Iterable[str]) -> dict[str, str] | None:
     """Parse ``--goodput``. Raises UsageError."""
     return goodput_flag(texts)
+
+
+class Assignment(NamedTuple):
+    """A setting's key, ``NAME.PARAM``, and its value."""
+
+    key: str
+    value: Any
+
+
+def parse_assignment(text: str) -> Assignment:
+    """Split ``NAME.PARAM=VALUE``; VALUE is a TOML value, or else plain text.
+
+    Raises UsageError unless the text has that shape.
+    """
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not re.fullmatch(r"[^.\s]+\.[^\s]+", key):
+        raise UsageError(f"--set {text}: write NAME.PARAM=VALUE, such as dlpm.quantum=5000")
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except RecursionError:
+        raise UsageError(f"--set {key}: {TOO_DEEP}") from None
+    except ValueError:
+        return Assignment(key, value)
+    if is_too_deep(parsed):
+        raise UsageError(f"--set {key}: {TOO_DEEP}")
+    # A line break in VALUE would start another key.
+    return Assignment(key, parsed["value"] if len(parsed) == 1 else value)
 
 
 def assigned(texts: Iterable[str] | None) -> dict[str, Any]:

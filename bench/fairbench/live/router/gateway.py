@@ -33,8 +33,8 @@ from fairbench.live.router.worker_info import (
     most_running,
 )
 from fairbench.schedulers.gateway.build import build_gateway, with_admission
-from fairbench.schedulers.gateway.params import admission_params
 from fairbench.schedulers.gateway.queue import HoldsRequests
+from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
 from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
 from fairbench.schedulers.gateway.saturation.utilization import Utilization

@@ -12,8 +12,8 @@ from fairbench.metrics.metric import Column, Display, Form
 from fairbench.metrics.records import Window
 from fairbench.metrics.shown_percentiles import shown_tail
 from fairbench.metrics.traffic import traffic_of
-from fairbench.report.client_table import client_columns, client_value
-from fairbench.report.crowd import crowd_lines, is_crowd, worst_clients
+from fairbench.report.client_table import client_columns, client_value, is_crowd
+from fairbench.report.crowd import crowd_lines, worst_clients
 from fairbench.report.heading import basis, details_line
 from fairbench.report.numbers import UNDEFINED, latency, number, percent, whole, written
 from fairbench.report.pages.page import (

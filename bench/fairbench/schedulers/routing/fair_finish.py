@@ -11,7 +11,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.batch_cost import OutputLengths
+from fairbench.schedulers.load_cap import OutputLengths
 from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree, Holders
 from fairbench.schedulers.request_work import RequestWork
 from fairbench.schedulers.routing.backlogs import Backlogs

@@ -9,8 +9,8 @@ from fairbench.config import ExperimentSpec
 from fairbench.errors import UsageError
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.bands import Gateway
-from fairbench.schedulers.gateway.params import admission_params
 from fairbench.schedulers.gateway.queue import HoldsRequests
+from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.peers.params import RoutersParams
 from fairbench.schedulers.peers.totals import Exchanges
 from fairbench.sim.routers.gossip import Gossip, Ledger, Peer

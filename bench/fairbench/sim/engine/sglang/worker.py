@@ -24,9 +24,9 @@ from fairbench.sim.engine.sglang.admission import (
     run_selection,
     shares_of,
 )
-from fairbench.sim.engine.sglang.preemption import Preemption
 from fairbench.sim.engine.sglang.retraction import (
     NewTokenRatio,
+    Preemption,
     Retraction,
     store_outputs,
     store_prompt,
@@ -70,9 +70,7 @@ class Worker(EngineLoop[KVNode]):
         self._prefills: list[Prefill] = []
         self._computed: list[Chunk] = []  # what they compute, as the profile has it
         self._prefill_start_ps = 0
-        self._retraction = Retraction(
-            clock, lambda: self.scheduler, self.batch, self.waiting, cache, cap
-        )
+        self._retraction = Retraction(clock, lambda: self.scheduler, batch, waiting, cache, cap)
         parts = (self.batch, self.waiting, host, self._ratio, self._retraction, cap)
         self._preemption = Preemption(*parts, self._end_stretch)
         self.waiting.running = BatchView(
