@@ -274,7 +274,7 @@ READERS = {
     "live/processes/gpus.py": "read_text: what the kernel says of GPUs",
     "metrics/tables.py": "np.memmap: columns that this run has just written",
     "report/pages/html.py": "read_text: the bundled style",
-    "results/grid.py": "tomllib.loads: what was just written",
+    "config/spec.py": "tomllib.loads: what was just written",
     "results/manifest.py": "read_bytes: our own code, and its digest",
     "sim/records/spool.py": "mmap.mmap, open, pa.ipc.open_stream: logs, mapped, never read whole",
     "workloads/schemas.py": "literal_eval: a field of a record, of limited length",

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.flags.run import RunFlags
+from fairbench.config.spec import experiment_tables
 from fairbench.errors import RunFailed
 from fairbench.execute.context import run_context
 from fairbench.execute.live_options import LiveFlags, live_options
@@ -23,7 +24,7 @@ from fairbench.metrics.tables import to_arrow
 from fairbench.report.numbers import number
 from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import experiment_of
-from fairbench.results.grid import Experiment, experiment_tables
+from fairbench.results.grid import Experiment
 from fairbench.results.run_tables import RunResult
 from fairbench.results.store import StoredRun, read_run
 from fairbench.results.summary_schema import check_summary

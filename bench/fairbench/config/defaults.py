@@ -15,8 +15,7 @@ from fairbench.config.gateway import gateway_parts
 from fairbench.config.preset import without_preset
 from fairbench.config.settings import flat_settings, machine_of, resolve_settings
 from fairbench.config.spec import MAX_CLIENTS
-from fairbench.errors import UsageError, about, unknown_name
-from fairbench.errors.validation import explain
+from fairbench.errors import UsageError, about, explain, unknown_name
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.schedulers.registry import (

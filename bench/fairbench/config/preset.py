@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fairbench.config.backend import BackendConfig
 from fairbench.config.settings import flat_settings
 from fairbench.config.spec import ExperimentSpec
-from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.errors.validation import explain
+from fairbench.errors import DataError, UsageError, explain, unknown_name
 from fairbench.files.toml_text import bundled_names, file_of, read_toml
 from fairbench.workloads.model import WorkloadSpec
 

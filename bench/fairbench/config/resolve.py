@@ -39,8 +39,7 @@ from fairbench.config.preset import at_rate_of, check_preset, read_preset
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.settings import current_keys, flat_settings, resolve_settings
 from fairbench.config.spec import ExperimentSpec
-from fairbench.errors import DataError, UsageError, about, unknown_name
-from fairbench.errors.validation import explain, keys_of
+from fairbench.errors import DataError, UsageError, about, explain, keys_of, unknown_name
 from fairbench.files.toml_text import read_toml
 from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.workloads.plan import expected_programs

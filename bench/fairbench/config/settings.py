@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError, about, unknown_name
@@ -52,6 +52,15 @@ def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         else:
             flat[key] = value
     return current_keys(flat)
+
+
+def flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value in nested tables with its key, such as ``workload.name``."""
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, "" if prefix + key == "settings" else f"{prefix}{key}.")
+        elif value is not None:
+            yield prefix + key, value
 
 
 def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -11,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from fairbench.config.backend import NO_PROFILE, Backend
 from fairbench.config.secret_args import storable
 from fairbench.config.settings import flat_settings, stored_tables
-from fairbench.errors import UsageError, unknown_name
-from fairbench.errors.validation import Conflict
+from fairbench.errors import Conflict, UsageError, unknown_name
 from fairbench.files.toml_text import dumps
 from fairbench.metrics.shown_percentiles import ALLOWED, parse_percentiles, written_percentiles
 from fairbench.tenants import tenants_of, with_tenants
@@ -194,6 +194,11 @@ def to_toml(spec: ExperimentSpec) -> str:
     if spec.backend is not None:
         data = storable(data)
     return dumps(data | {"settings": stored_tables(data["settings"])})
+
+
+def experiment_tables(spec: ExperimentSpec) -> dict[str, Any]:
+    """Return the content of a spec's experiment file."""
+    return tomllib.loads(to_toml(spec))
 
 
 def identity(spec: ExperimentSpec) -> str:

@@ -19,8 +19,7 @@ from fairbench.config.resolve import resolve
 from fairbench.config.secret_args import storable
 from fairbench.config.settings import current_keys, flat_settings
 from fairbench.config.spec import ExperimentSpec, identity
-from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.errors.validation import explain
+from fairbench.errors import DataError, UsageError, explain, unknown_name
 from fairbench.files.toml_text import bundled_names, dumps, file_of, read_toml
 from fairbench.workloads.shape import MAX_NAME
 

@@ -13,8 +13,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from fairbench.errors import DataError, unknown_name
-from fairbench.errors.validation import TOO_DEEP, is_too_deep, shortened
+from fairbench.errors import TOO_DEEP, DataError, is_too_deep, shortened, unknown_name
 from fairbench.files.json_text import INTEGERS
 from fairbench.files.reader import MIB, opened
 

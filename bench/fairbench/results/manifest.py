@@ -21,8 +21,8 @@ from fairbench.config import ExperimentSpec, identity
 from fairbench.config.backend import NO_PROFILE
 from fairbench.config.flags.flag import SIM
 from fairbench.config.secret_args import without_secrets
+from fairbench.config.spec import experiment_tables
 from fairbench.results.chosen import CHOSEN, chosen_keys
-from fairbench.results.grid import experiment_tables
 from fairbench.results.store import SCHEMA_VERSION
 from fairbench.schedulers.costs import cost_files
 from fairbench.schedulers.registry import user_files

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, get_type_hints
 
-from fairbench.errors import UsageError, unknown_name
-from fairbench.errors.validation import TOO_DEEP, is_too_deep
+from fairbench.errors import TOO_DEEP, UsageError, is_too_deep, unknown_name
 
 # The panels of ``--help``, in the order in which it shows them.
 COMMON, WORKLOAD, LOAD, SCHEDULER, CLUSTER, SERVERS, OUTPUT, OTHER = PANELS = (

@@ -33,7 +33,7 @@ from fairbench.report.pages.traffic_figures import flood_headlines
 from fairbench.report.pages.warnings import run_warnings
 from fairbench.report.result_lines import latency_kind, notes_of, results_of
 from fairbench.report.traffic_lines import judged, traffic_lines
-from fairbench.results.grid import cluster_name, scheduler_name
+from fairbench.results.header import cluster_name, scheduler_name
 from fairbench.results.run_facts import stored_facts
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import EXPERIMENT, SUMMARY, StoredRun, Summary

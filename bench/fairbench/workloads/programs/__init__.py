@@ -12,8 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fairbench.errors import UsageError, unknown_name
-from fairbench.errors.validation import explain, validated
+from fairbench.errors import UsageError, explain, unknown_name, validated
 from fairbench.files.python_file import module_of
 from fairbench.named import Named, imported, named
 from fairbench.workloads.programs.base import Program
