@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fairbench.config.backend import NO_PROFILE, Backend
-from fairbench.config.secret_args import storable
+from fairbench.config.server_args import storable
 from fairbench.config.settings import flat_settings, stored_tables
 from fairbench.errors import Conflict, UsageError, unknown_name
 from fairbench.files.toml_text import dumps

@@ -16,7 +16,7 @@ from fairbench.config.defaults import DEFAULTS
 from fairbench.config.flags.flag import check_names, parse_assignment, placed
 from fairbench.config.flags.grid import SWEEP
 from fairbench.config.resolve import resolve
-from fairbench.config.secret_args import storable
+from fairbench.config.server_args import storable
 from fairbench.config.settings import current_keys, flat_settings
 from fairbench.config.spec import ExperimentSpec, identity
 from fairbench.errors import DataError, UsageError, explain, unknown_name

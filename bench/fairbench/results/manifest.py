@@ -20,7 +20,7 @@ import fairbench
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.backend import NO_PROFILE
 from fairbench.config.flags.flag import SIM
-from fairbench.config.secret_args import without_secrets
+from fairbench.config.server_args import without_secrets
 from fairbench.config.spec import experiment_tables
 from fairbench.results.chosen import CHOSEN, chosen_keys
 from fairbench.results.store import SCHEMA_VERSION

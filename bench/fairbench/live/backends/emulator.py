@@ -11,7 +11,7 @@ from typing import Any
 
 from fairbench.config.backend import Emulator
 from fairbench.config.flags.flag import weight_flags
-from fairbench.config.secret_args import COMMAND, check_given
+from fairbench.config.server_args import COMMAND, check_given
 from fairbench.errors import RunFailed, UsageError
 from fairbench.files.toml_text import toml_value
 from fairbench.hardware.catalogue import load_profile

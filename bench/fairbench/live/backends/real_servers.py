@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 from fairbench.config.backend import RealServers
 from fairbench.errors import UsageError
-from fairbench.live.backends.base import LiveOptions, WorkerBackend
-from fairbench.live.backends.sent_eviction import sent_evicting, sent_settings
+from fairbench.live.backends.base import LiveOptions, WorkerBackend, sent_evicting, sent_settings
 from fairbench.live.driver.target import Target
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.launchers.local import LocalLauncher

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbench.config.backend import VLLM, VLLM_FLAGS
-from fairbench.config.secret_args import check_given
+from fairbench.config.server_args import check_given
 from fairbench.errors import RunFailed
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.live.backends.base import LiveOptions, Served
