@@ -226,7 +226,7 @@ def test_only_the_command_line_prints_or_exits():
 
 # What may be imported inside functions: what needs an extra, what few runs need, or is Ctrl-C's to
 # stop. In cli also what a command runs, of which its flags and its help need nothing.
-LATE = (*("fairbench.live", "fairbench.execute.live_run", "fairbench.execute.traced"),)
+LATE = ("fairbench.live", "fairbench.execute.live_run")
 
 
 @pytest.mark.parametrize("name", ["execute", "api"])

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fairbench.execute.requests import experiment
+from fairbench.config.resolve import experiment
 from fairbench.sim.run import Simulation
 
 AWAY, WORKERS, CLIENTS = 1, 4, 16

@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.flags.run import RunFlags
+from fairbench.config.resolve import experiment as requested
 from fairbench.config.spec import experiment_tables
 from fairbench.errors import RunFailed
 from fairbench.execute.context import run_context
 from fairbench.execute.live_options import LiveFlags, live_options
 from fairbench.execute.one_run import run_and_save, run_unsaved
-from fairbench.execute.requests import experiment as requested
 from fairbench.metrics.tables import to_arrow
 from fairbench.report.numbers import number
 from fairbench.report.progress import shown_progress

@@ -177,7 +177,7 @@ def _check(spec: ExperimentSpec, plan: Plan) -> None:
 
 
 def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str) -> ExperimentSpec:
-    from fairbench.execute.requests import experiment
+    from fairbench.config.resolve import experiment
 
     flags = {"dp": 2, **flags, "scenario": scenario}
     spec = experiment(flags, assigned(settings))

@@ -145,9 +145,9 @@ def run(
     works without any.
     """
     from fairbench.cli.output import check_explain
+    from fairbench.config.resolve import experiment
     from fairbench.execute.context import run_context
     from fairbench.execute.live_options import LiveFlags, live_options
-    from fairbench.execute.requests import experiment
     from fairbench.report.progress import shown_progress
 
     check_explain(explain, single=num_runs == 1, as_json=as_json)

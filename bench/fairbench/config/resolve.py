@@ -1,4 +1,4 @@
-"""Resolution of user input to a full spec: defaults, then the file, then flags."""
+"""Resolution of user input to a full spec: defaults, then the file, then flags and settings."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fairbench.config.backend_checks import (
 from fairbench.config.cluster import (
     EVICTION,
     check_reserve,
+    check_sides,
     with_eviction,
     with_routers,
     with_sides,
@@ -34,6 +35,8 @@ from fairbench.config.defaults import (
     without_defaults,
     workload_defaults,
 )
+from fairbench.config.flags.flag import check_names, placed
+from fairbench.config.flags.run import RUN
 from fairbench.config.gateway import GATEWAY_KEYS, admission_parts, check_gateway, gateway_of
 from fairbench.config.preset import at_rate_of, check_preset, read_preset
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
@@ -203,3 +206,23 @@ def check_size(spec: ExperimentSpec) -> None:
         f"{causes}: this gives about {number} programs in total, and at most "
         f"{MAX_PROGRAMS:,} are allowed"
     )
+
+
+def experiment(
+    flags: Mapping[str, Any], settings: Mapping[str, Any], file: Path | None = None
+) -> ExperimentSpec:
+    """Build an experiment from a file, overridden by named flags; None means not given.
+
+    ``settings`` are by ``NAME.PARAM`` and override the engine's flags. Raises UsageError in one
+    line that names what is wrong, DataError if the file is wrong.
+    """
+    check_names(flags, RUN)
+    check_sides(flags)
+    given = placed({name: one for name, one in flags.items() if one is not False}, RUN)
+    if given.trace:
+        from fairbench.config.traced import traced  # few runs play one
+
+        given = traced(given)
+    keys = given.keys | ({"backend": given.backend} if given.backend else {})
+    read = read_experiment(file) if file else None
+    return resolve(keys, given.settings | dict(settings), read, path=file)
