@@ -17,7 +17,7 @@ from fairbench.schedulers.registry import VARIABLE as SCHEDULERS
 from fairbench.schedulers.registry import user_files
 from fairbench.workloads.programs import VARIABLE as PROGRAMS
 from fairbench.workloads.programs import program_files
-from fairbench.workloads.traces.source import find
+from fairbench.workloads.traces.read import find
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ those of a sweep, emulated workers and SGLang servers.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import cache
@@ -20,7 +19,7 @@ from re import fullmatch
 from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.files.python_file import module_of
+from fairbench.files.python_file import files_named, module_of
 from fairbench.named import imported
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.schedulers.params import PartParams, make_params, params_of
@@ -209,8 +208,8 @@ def params_classes() -> PartParams:
 
 
 def user_files() -> list[Path]:
-    """Return the files that the environment variable names, as absolute paths."""
-    return [Path(text).resolve() for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
+    """Return the files that ``FAIRBENCH_SCHEDULERS`` names."""
+    return files_named(VARIABLE)
 
 
 def schedulers_in(path: Path, base: type[LocalScheduler] | type[Router]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from fairbench.errors import ProgramFailed, RunFailed
 from fairbench.schedulers.base import Router
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.deadlines import NO_DEADLINE, Deadlines
-from fairbench.sim.engine.replica import Replica
+from fairbench.sim.engine.contract import Replica
 from fairbench.sim.in_flight import InFlight, Reacting
 from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
 from fairbench.sim.records.columns import Columns

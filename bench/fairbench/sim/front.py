@@ -17,7 +17,7 @@ from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import WorkerLoad
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine.replica import Replica
+from fairbench.sim.engine.contract import Replica
 from fairbench.streams import stream
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from fairbench.metrics.tables import Tables
 from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION, build_eviction
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
-from fairbench.sim.engine.replica import ManagedMemory
+from fairbench.sim.engine.contract import ManagedMemory
 from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
 from fairbench.workloads.plan import ClientPlan
 

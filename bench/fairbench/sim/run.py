@@ -34,8 +34,7 @@ from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
 from fairbench.sim.collector import no_collector
 from fairbench.sim.deadlines import Deadlines
-from fairbench.sim.engine.contract import contract_of
-from fairbench.sim.engine.replica import Replica, WorkerOf, WorkerParts
+from fairbench.sim.engine.contract import Replica, WorkerOf, WorkerParts, contract_of
 from fairbench.sim.front import SimFleet, ingress_of, reports_of, router_of
 from fairbench.sim.memory import hit_rates_alone, managed_memory
 from fairbench.sim.records.memory_log import MemoryLog

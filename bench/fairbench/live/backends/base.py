@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from fairbench.config import ExperimentSpec
 from fairbench.config.backend import BackendConfig
 from fairbench.live.driver.target import Target
-from fairbench.live.launchers.base import Launcher, Wanted
-from fairbench.live.launchers.local import LocalLauncher
+from fairbench.live.launchers.base import Launcher, LocalLauncher, Wanted
 from fairbench.live.model_files import vocab_size_of
 from fairbench.live.plugins.config import Evicting
 from fairbench.live.plugins.report import fetch_report, require_active

@@ -24,8 +24,7 @@ from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local, local_class
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.records.service_log import ServiceLog, Shares
-from fairbench.sim.records.stretch import Stretch
-from fairbench.sim.records.stretches import InBatch
+from fairbench.sim.records.stretches import InBatch, Stretch
 
 
 @dataclass(frozen=True, slots=True)

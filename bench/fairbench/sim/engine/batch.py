@@ -10,8 +10,7 @@ from fairbench.core import Request, Segment
 from fairbench.hardware.gpu_time import Decoding
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.views import ClientLoad, Running, client_load
-from fairbench.sim.records.stretch import Stretch
-from fairbench.sim.records.stretches import InBatch
+from fairbench.sim.records.stretches import InBatch, Stretch
 from fairbench.sim.sequence import NEVER, DecodeTime, Sequence
 
 CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens a request

@@ -24,7 +24,7 @@ from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.prefix_cache import N
 from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.records.stretch import Stretch
+from fairbench.sim.records.stretches import Stretch
 from fairbench.sim.sequence import FINISHED, NEVER, Sequence
 
 NOBODY: list[Sequence] = []

@@ -17,7 +17,7 @@ from fairbench.schedulers.peers.params import ROUTERS, RoutersParams, Terms
 from fairbench.schedulers.peers.totals import Exchanges
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
-from fairbench.sim.engine.replica import Replica
+from fairbench.sim.engine.contract import Replica
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.routers.gossip import Gossip, Ledger, Peer
 from fairbench.sim.routers.ingresses import RouterIngresses, arrivals

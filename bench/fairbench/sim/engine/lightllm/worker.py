@@ -29,7 +29,7 @@ from fairbench.sim.engine.prefill import Prefill, report_prompts
 from fairbench.sim.engine.sglang.admission import shares_of
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.records.stretch import Stretch
+from fairbench.sim.records.stretches import Stretch
 from fairbench.sim.sequence import FINISHED, Sequence
 
 
