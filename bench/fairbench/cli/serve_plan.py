@@ -43,14 +43,12 @@ def held_by(
     """
     from fairbench.config.gateway import (
         SERVED_DETECTOR,
-        admission_parts,
         served_admission,
         served_gateway,
     )
-    from fairbench.schedulers.gateway.registry import GATEWAY, NO_GATEWAY
+    from fairbench.schedulers.gateway.registry import ADMISSION, GATEWAY, NO_GATEWAY
 
-    served_admission(settings)
-    parts = admission_parts(settings)
+    parts = (ADMISSION,) if served_admission(settings) else ()
     if gateway in (None, NO_GATEWAY):
         for flag, text in (("saturation", saturation), ("max-inflight-per-worker", most)):
             if text is not None:

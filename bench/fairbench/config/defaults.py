@@ -11,13 +11,14 @@ from pydantic import ValidationError
 
 from fairbench.config.backend import AS_SERVED, EXTERNAL
 from fairbench.config.cluster import disaggregation_parts, eviction_parts, routers_parts
-from fairbench.config.gateway import gateway_parts
+from fairbench.config.gateway import gateway_of
 from fairbench.config.preset import without_preset
 from fairbench.config.settings import flat_settings, machine_of, resolve_settings
 from fairbench.config.spec import MAX_CLIENTS
 from fairbench.errors import UsageError, about, explain, unknown_name
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
+from fairbench.schedulers.gateway.registry import GATEWAY
 from fairbench.schedulers.registry import (
     locals_by_name,
     routers_by_name,
@@ -152,8 +153,10 @@ def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
     """
     if draft["scheduler"] == AS_SERVED:
         return ()
-    parts = (*parts_of(draft), *gateway_parts(draft), *routers_parts(draft))
-    parts += eviction_parts(draft) + disaggregation_parts(draft)
+    parts: tuple[str, ...] = parts_of(draft)
+    if "gateway" in draft and (gateway := gateway_of(draft)):
+        parts += (*gateway.values(), GATEWAY)
+    parts += routers_parts(draft) + eviction_parts(draft) + disaggregation_parts(draft)
     parts += machine_of(engine_of(draft))
     return tuple(name for name in dict.fromkeys(parts) if name != EXTERNAL)
 

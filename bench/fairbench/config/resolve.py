@@ -37,7 +37,7 @@ from fairbench.config.defaults import (
 )
 from fairbench.config.flags.flag import check_names, placed
 from fairbench.config.flags.run import RUN
-from fairbench.config.gateway import GATEWAY_KEYS, admission_parts, check_gateway, gateway_of
+from fairbench.config.gateway import GATEWAY_KEYS, check_gateway, gateway_of
 from fairbench.config.preset import at_rate_of, check_preset, read_preset
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.settings import current_keys, flat_settings, resolve_settings
@@ -45,6 +45,8 @@ from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import DataError, UsageError, about, explain, keys_of, unknown_name
 from fairbench.files.toml_text import read_toml
 from fairbench.hardware.engines import DEFAULT_ENGINE
+from fairbench.schedulers.gateway.registry import ADMISSION
+from fairbench.schedulers.params import own_settings
 from fairbench.workloads.plan import expected_programs
 
 MAX_PROGRAMS = 2_000_000  # in a run: beyond that the records no longer fit a computer's memory
@@ -132,8 +134,10 @@ def _resolve(
     draft = {**usual, **chosen, "settings": {}}
     settings = (preset.settings if preset else {}) | given
     draft |= served(backend, draft)
-    with about(*GATEWAY_KEYS, "admission.policy", "admission.profile", "backend.kind"):
-        check_gateway(gateway := gateway_of(draft), settings, backend)
+    gateway, admission = dict[str, str](), bool(own_settings(ADMISSION, settings))
+    if admission or not draft.keys().isdisjoint(GATEWAY_KEYS):
+        with about(*GATEWAY_KEYS, "admission.policy", "admission.profile", "backend.kind"):
+            check_gateway(gateway := gateway_of(draft), settings, backend)
     with about("routers", "backend.kind"):
         draft = with_routers(draft, backend)
     with about(EVICTION, "memory_records", "engine", "backend.kind"):
@@ -143,7 +147,7 @@ def _resolve(
     workload, resolved = resolve_settings(
         read_workload(draft["workload"]),
         text_of(draft, "scenario"),
-        (*used_parts(draft), *admission_parts(settings)),
+        (*used_parts(draft), *([ADMISSION] if admission else [])),
         settings,
     )
     if preset is not None:
