@@ -15,7 +15,7 @@ from fairbench.hardware.timing import Frontend, TimingProfile
 from fairbench.results.run_tables import RunResult
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import local_class, router_class
-from fairbench.sim.run import Simulation, source_of
+from fairbench.sim.run import Simulation
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
 from worker_invariants import check_rest, check_worker, watch
 
@@ -55,7 +55,7 @@ def check_all(result, profile=None) -> None:
 
 def run_checked(spec) -> RunResult:
     """``simulate(spec)``, with the workers checked after every event and the rest at the end."""
-    source = source_of(spec)
+    source = spec.source()
     simulation = Simulation(spec, spec.client_plans(), source)
     watch(simulation.clock, simulation.cluster.workers)
     simulation.run()

@@ -7,7 +7,7 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.schedulers import registry
-from fairbench.schedulers.user_files import VARIABLE
+from fairbench.schedulers.registry import VARIABLE
 from fairbench.sim.run import simulate
 from fairbench_studies.pages.scheduler_interface import scheduler_interface
 

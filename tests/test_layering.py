@@ -226,7 +226,7 @@ def test_only_the_command_line_prints_or_exits():
 
 # What may be imported inside functions: what needs an extra, what few runs need, or is Ctrl-C's to
 # stop. In cli also what a command runs, of which its flags and its help need nothing.
-LATE = (*("fairbench.live", "fairbench.execute.live_run", "fairbench.execute.traced"),)
+LATE = ("fairbench.live", "fairbench.execute.live_run")
 
 
 @pytest.mark.parametrize("name", ["execute", "api"])
@@ -261,7 +261,7 @@ READS = re.compile(
     r"|(pq|pa|pyarrow)\.(.*\.)?(read_|open_|Parquet(?!Writer)|memory_map|input_stream).*"
 )
 READERS = {
-    "config/toml.py": "tomllib.loads: a value on the command line",
+    "config/flags/flag.py": "tomllib.loads: a value on the command line",
     "execute/drivers/remote_process.py": "open: records that this process has just written",
     "execute/on_ray/cluster.py": "pickle.loads: what our own task returned",
     "execute/on_ray/replicas.py": "json.loads, open: our own probe's answer; a server's log",
@@ -274,7 +274,7 @@ READERS = {
     "live/processes/gpus.py": "read_text: what the kernel says of GPUs",
     "metrics/tables.py": "np.memmap: columns that this run has just written",
     "report/pages/html.py": "read_text: the bundled style",
-    "results/grid.py": "tomllib.loads: what was just written",
+    "config/spec.py": "tomllib.loads: what was just written",
     "results/manifest.py": "read_bytes: our own code, and its digest",
     "sim/records/spool.py": "mmap.mmap, open, pa.ipc.open_stream: logs, mapped, never read whole",
     "workloads/schemas.py": "literal_eval: a field of a record, of limited length",

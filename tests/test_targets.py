@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.config.flags.texts import goodput_flag
+from fairbench.config.flags.flag import goodput_flag
 from fairbench.config.resolve import resolve
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.sim.run import simulate
 from fairbench.targets import (
     LATENCIES,

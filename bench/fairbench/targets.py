@@ -75,6 +75,10 @@ class Targets:
     tpot: Target | None = None
     e2el: Target | None = None
 
+    def __bool__(self) -> bool:
+        """Return whether any latency has a target."""
+        return any(self.given())
+
     def given(self) -> Iterator[tuple[str, Target]]:
         """Yield the targets that are set, with their names."""
         for name in LATENCIES:

@@ -139,7 +139,7 @@ def _fill(
     Raises RunFailed if points failed, after all the others; Interrupted when interrupted.
     """
     failed = 0
-    with run_context(shown_progress(show), executor) as context:
+    with run_context(shown_progress() if show else None, executor) as context:
         for figure, folder in folders.items():
             if figure.name == TIMED:
                 fill_timings(folder, context, quick=quick)

@@ -20,13 +20,13 @@ from fairbench.attack.store import Plan, SearchStore, Spent, Trial
 from fairbench.attack.table import attack_text, processors_text
 from fairbench.attack.workload import ATTACK, Stakes, attack_workload
 from fairbench.cli.app import app
+from fairbench.config.resolve import experiment
 from fairbench.errors import UsageError
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import attempt
 from fairbench.execute.interruption import Interrupted
-from fairbench.execute.requests import experiment
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.metrics.records import Padding
 from fairbench.metrics.useful_service import group_service
 from fairbench.results.directories import run_folder

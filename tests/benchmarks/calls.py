@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fairbench.config.resolve import resolve
 from fairbench.sim.collector import no_collector
-from fairbench.sim.run import Simulation, source_of
+from fairbench.sim.run import Simulation
 
 CELLS = {
     "chat s1 `fcfs`": {
@@ -35,7 +35,7 @@ C_FUNCTIONS = "~"  # their file, to pstats
 
 def simulation_of(flags):
     spec = resolve({"scenario": "s1", "dp": 4} | flags, {})
-    return Simulation(spec, spec.client_plans(), source_of(spec))
+    return Simulation(spec, spec.client_plans(), spec.source())
 
 
 def profiled(flags):

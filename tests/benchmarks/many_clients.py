@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fairbench.config.resolve import resolve
 from fairbench.sim.collector import no_collector
-from fairbench.sim.run import Simulation, source_of
+from fairbench.sim.run import Simulation
 
 PROGRAMS_PER_S = 6.0  # of all clients, a replica: about what it can do
 YARDSTICK = {"chat s1 `fcfs`": ("chat", "fcfs"), "tot s1 `d2lpm`": ("tot", "d2lpm")}
@@ -33,7 +33,7 @@ class Cost(NamedTuple):
 
 def cost(flags):
     spec = resolve(flags, {})
-    source = source_of(spec)
+    source = spec.source()
     start_s = time.process_time()
     with no_collector():
         simulation = Simulation(spec, spec.client_plans(), source)

@@ -21,9 +21,8 @@ from pathlib import Path
 from statistics import median
 
 from fairbench.config.flags.run import RUN
-from fairbench.config.resolve import resolve
+from fairbench.config.resolve import experiment, resolve
 from fairbench.core import Request, Segment, prompt_tokens
-from fairbench.execute.requests import experiment
 from fairbench.results.store import save_run
 from fairbench.schedulers.registry import LOCALS, PAIRS, build_local
 from fairbench.sim.engine.kv_cache import KVCache

@@ -15,8 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fairbench.execute.requests import experiment
-from fairbench.sim.run import Simulation, source_of
+from fairbench.config.resolve import experiment
+from fairbench.sim.run import Simulation
 
 AWAY, WORKERS, CLIENTS = 1, 4, 16
 END_S, AWAY_S, WINDOW_S = 400.0, 20.0, 60.0
@@ -62,7 +62,7 @@ def simulated(path, limit, *, lost):
     """Requests in the window, worker 1's part of them, requests a second, latency there."""
     settings = {"d2lpm.fill_below": limit}
     spec = experiment({"trace": str(path), "scheduler": "d2lpm", "dp": WORKERS}, settings)
-    simulation = Simulation(spec, spec.client_plans(), source := source_of(spec))
+    simulation = Simulation(spec, spec.client_plans(), source := spec.source())
     router, gone_s = simulation.cluster.router, END_S / 2
     back_s = gone_s + AWAY_S
     changes = [(gone_s, router.on_worker_leave), (back_s, router.on_worker_join)] if lost else []

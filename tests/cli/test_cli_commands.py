@@ -71,9 +71,44 @@ def test_a_simulated_run_imports_what_it_uses(tmp_path, code, absent):
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     modules = done.stderr.split()
     ours = [module for module in modules if module.split(".")[0] == "fairbench"]
-    assert len(ours) <= 240, sorted(ours)
+    assert len(ours) <= 220, sorted(ours)
     unwanted = ("fairbench.live", "fairbench.workloads.traces.formats", *absent)
     assert not [one for one in modules if one.startswith(unwanted)]
+
+
+# Prints every module of ours of which a function was called while nothing of ours was imported.
+CALLED = """
+import atexit, sys
+called = set()
+def note(frame, event, _):
+    name = frame.f_globals.get("__name__", "")
+    if event != "call" or name in called or not name.startswith("fairbench."):
+        return
+    if frame.f_code.co_filename == "<string>":  # what dataclasses make
+        return
+    outer = frame
+    while outer is not None and outer.f_code.co_name != "<module>":
+        outer = outer.f_back
+    if outer is None or outer.f_globals["__name__"] == "__main__":
+        called.add(name)
+atexit.register(lambda: print(*called, file=sys.stderr))
+sys.setprofile(note)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "most"),
+    [
+        (f"from fairbench.cli.main import main; sys.argv[1:1] = {RUN!r}; main()", 125),
+        ("import fairbench; fairbench.run(workload='chat', num_programs=1)", 110),
+    ],
+)
+def test_a_simulated_run_executes_only_what_it_needs(tmp_path, code, most):
+    command = [sys.executable, "-c", CALLED + code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    called = done.stderr.split()
+    assert "fairbench.sim.run" in called
+    assert len(called) <= most, sorted(called)
 
 
 @pytest.mark.parametrize("name", PANELLED)

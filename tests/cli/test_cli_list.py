@@ -5,8 +5,8 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.cli.list import _part
+from fairbench.config.flags.flag import parse_assignment
 from fairbench.config.preset import preset_names
-from fairbench.config.toml import parse_assignment
 from fairbench.hardware.catalogue import profile_ids
 from fairbench.hardware.cluster_params import DISAGGREGATION
 from fairbench.hardware.engines import ENGINES

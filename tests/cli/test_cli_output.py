@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fairbench.cli.output import print_summary
 from fairbench.config.resolve import resolve
+from fairbench.execute.context import Silent
 from fairbench.report.progress import TerminalProgress, progress_line, shown_progress
 from fairbench.report.run_table import summary_text
 from fairbench.sim.run import Progress, simulate
@@ -34,14 +35,14 @@ def two_tasks(progress):
 
 
 def test_progress_is_silent_when_not_wanted(monkeypatch, capsys):
-    two_tasks(shown_progress(False))
+    two_tasks(Silent())
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    two_tasks(shown_progress(False))
+    two_tasks(Silent())
     assert capsys.readouterr().err == ""
 
 
 def test_progress_off_a_terminal_is_a_line_for_each_of_many_tasks(capsys):
-    two_tasks(shown_progress(True))
+    two_tasks(shown_progress())
     (line,) = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"fairbench: 1 of 2 after \d+ s: first\\n::error::", line)
 
@@ -49,7 +50,7 @@ def test_progress_off_a_terminal_is_a_line_for_each_of_many_tasks(capsys):
 def test_progress_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
-    progress = shown_progress(True)
+    progress = shown_progress()
     assert isinstance(progress, TerminalProgress)
     progress.update("too early")
     with progress.watching():
@@ -122,7 +123,7 @@ def test_the_progress_line_fits_a_terminal(now_s, end_s, programs, clients, elap
 def test_the_progress_of_tasks_counts_them(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
-    with shown_progress(True).tasks([3.0, 1.0]) as done:
+    with shown_progress().tasks([3.0, 1.0]) as done:
         done(1)
         done(0)
     assert "2/2" in capsys.readouterr().err

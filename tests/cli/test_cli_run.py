@@ -177,7 +177,7 @@ def test_ctrl_c_keeps_what_finished_and_marks_it_incomplete(tmp_path):
         "class Told(TerminalProgress):\n"
         "    def update(self, p):\n"
         "        p.programs_done > 3 and print('going', file=sys.stderr, flush=True)\n"
-        "progress.shown_progress = lambda wanted: Told()\n"
+        "progress.shown_progress = Told\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # may be ignored in CI\n"
         "main()\n"
     )

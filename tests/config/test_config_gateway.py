@@ -5,8 +5,9 @@ from config_helpers import message, reread, sweep
 
 from fairbench.config import identity, to_toml
 from fairbench.config.resolve import resolve
+from fairbench.config.spec import experiment_tables
 from fairbench.config.sweep import points
-from fairbench.results.grid import experiment_tables, labels, place_of, point_names
+from fairbench.results.grid import labels, place_of, point_names
 from fairbench.results.store import run_name
 
 DRR = {"workload": "chat", "gateway": "drr"}

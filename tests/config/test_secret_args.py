@@ -3,7 +3,7 @@
 import pytest
 
 from fairbench.config.resolve import resolve
-from fairbench.config.secret_args import check_given, is_secret, without_secrets
+from fairbench.config.server_args import check_given, is_secret, without_secrets
 from fairbench.config.spec import identity, to_toml
 from fairbench.config.sweep import make_sweep
 from fairbench.config.sweep import to_toml as sweep_toml

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, ValidationError
 
-from fairbench.errors import DataError
-from fairbench.errors.validation import MAX_DEPTH, explain, is_too_deep, shortened
+from fairbench.errors import MAX_DEPTH, DataError, explain, is_too_deep, shortened
 from fairbench.files.toml_text import read_toml
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from fairbench.config.resolve import resolve
+from fairbench.config.resolve import experiment, resolve
 from fairbench.config.sweep import make_sweep, points, sweep_of
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.context import RunContext, Silent, run_context
@@ -14,7 +14,6 @@ from fairbench.execute.interruption import Interrupted
 from fairbench.execute.one_run import run_and_save
 from fairbench.execute.recovery import recover_run
 from fairbench.execute.repeats import repeat
-from fairbench.execute.requests import experiment
 from fairbench.execute.sweeps import run_sweep
 from fairbench.live.backends.base import LiveOptions
 from fairbench.results.store import is_run, runs_in

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from fairbench.core import PS_PER_S
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.gpu_time import Decoding, decode_parts, split, step_parts
+from fairbench.hardware.timing import ProfileCosts
 
 PROFILE = load_profile("a100-80gb/llama-3.1-8b/tp1/measured-sglang")
 US = PS_PER_S // 10**6

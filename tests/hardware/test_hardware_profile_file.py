@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.config.resolve import resolve
-from fairbench.config.toml import dumps
 from fairbench.errors import DataError, UsageError
+from fairbench.files.toml_text import dumps
 from fairbench.hardware.catalogue import is_known, load_profile, profile_ids, resolve_profile
 from fairbench.hardware.profile_file import profile_of_table, read_profile, table_of
 

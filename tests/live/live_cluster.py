@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairbench.config.toml import toml_value
+from fairbench.files.toml_text import toml_value
 from fairbench.hardware.catalogue import load_profile
 from fairbench.live.backends.base import Served
 from fairbench.live.driver.drive import drive

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fairbench.config.resolve import resolve
 from fairbench.sim.collector import no_collector
-from fairbench.sim.run import Simulation, source_of
+from fairbench.sim.run import Simulation
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHOWN = "service_rate_tok_s", "min_entitlement_ratio", "victim_p95_s", "victim_p99_s"
@@ -22,7 +22,7 @@ SHOWN += "time_to_50pct_s", "time_to_90pct_s", "time_to_100pct_s"
 
 def simulated(spec, slowdown):
     """The summary of one experiment whose iterations take so many times as long."""
-    source = source_of(spec)
+    source = spec.source()
     with no_collector():
         simulation = Simulation(spec, spec.client_plans(), source, slowdown=slowdown)
         complete = simulation.run()

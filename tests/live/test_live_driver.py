@@ -19,9 +19,9 @@ import pytest
 from live_driving import SCALE, SMALL, VOCAB, driven, small_spec
 from live_null_server import CHAT, COMPLETIONS, Fault, null_server
 
+from fairbench.config.resolve import experiment
 from fairbench.core import Segment
 from fairbench.errors import ProgramFailed, RunFailed, UsageError
-from fairbench.execute.requests import experiment
 from fairbench.live.driver.api import Answer
 from fairbench.live.driver.clock import RunClock
 from fairbench.live.driver.drive import drive

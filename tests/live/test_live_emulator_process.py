@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.schedulers.user_files import VARIABLE
+from fairbench.schedulers.registry import VARIABLE
 
 COMMAND = [sys.executable, "-m", "fairbench", "emulate"]
 

@@ -131,12 +131,12 @@ def test_what_no_server_can_do_is_refused(flags, message):
 
 
 def test_quotas_in_requests_go_by_the_names_there(monkeypatch):
-    from fairbench.live.backends import sent_eviction
+    from fairbench.live.backends import base
 
     spec = spec_of(eviction="quota", settings=QUOTAS, clients=2)
-    monkeypatch.setattr(sent_eviction, "sent_names", lambda _: {"client-0": "team/client-0"})
-    assert sent_eviction.sent_settings(spec)["quota.percent"] == {"team/client-0": 60.0}
-    assert sent_eviction.sent_evicting(spec) == ("quota", ("team/client-0", "client-1"))
+    monkeypatch.setattr(base, "sent_names", lambda _: {"client-0": "team/client-0"})
+    assert base.sent_settings(spec)["quota.percent"] == {"team/client-0": 60.0}
+    assert base.sent_evicting(spec) == ("quota", ("team/client-0", "client-1"))
 
 
 @pytest.mark.parametrize(

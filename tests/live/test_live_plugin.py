@@ -14,7 +14,7 @@ from fairbench.live.plugins.config import config_from, plugin_config, plugin_env
 from fairbench.live.plugins.report import PluginReport, fetch_report, require_active
 from fairbench.live.plugins.sglang import release
 from fairbench.live.plugins.sglang.hooks import Hooks
-from fairbench.live.plugins.sglang.limits import check_server
+from fairbench.live.plugins.sglang.release import check_server
 from fairbench.schedulers.registry import build_local
 
 POLL_S = 0.01

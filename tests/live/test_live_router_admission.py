@@ -14,7 +14,7 @@ from fairbench.live.router.problem import Problem
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.gateway.admission.reroute import rerouting
 from fairbench.schedulers.gateway.build import with_admission
-from fairbench.schedulers.gateway.params import AdmissionParams
+from fairbench.schedulers.gateway.registry import AdmissionParams
 from fairbench.schedulers.registry import build_router
 
 DEADLINE, DEMOTED = "x-request-deadline-ms", "x-fairbench-demoted"

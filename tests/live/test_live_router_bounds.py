@@ -31,7 +31,7 @@ from fairbench.live.router.problem import Problem
 from fairbench.live.router.prompt_limits import PromptLimits
 from fairbench.live.router.text_tokens import ApproximateTokens
 from fairbench.schedulers.accounts import worker_credits
-from fairbench.schedulers.accounts.worker_credit import WorkerCredit, to_forget
+from fairbench.schedulers.accounts.worker_credits import WorkerCredit, to_forget
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.routing import client_round_robin
 from fairbench.schedulers.token_pages import segments_of

@@ -7,7 +7,7 @@ import pytest
 from live_router import GENERATE, cluster, until
 
 from fairbench.live.router import app
-from fairbench.live.router.sending import sent
+from fairbench.live.router.attempts import sent
 from fairbench.schedulers.base import Router
 
 CLIENT = "x-fairbench-client"

@@ -6,7 +6,7 @@ from test_live_plugin_batch import FakeReq
 
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.sglang.home import Home

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.cli.emulate import emulate
-from fairbench.config.flags.texts import parse_weights, weight_flags
+from fairbench.config.flags.flag import parse_weights, weight_flags
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed
 from fairbench.execute import routed_workers

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.config.toml import dumps
+from fairbench.files.toml_text import dumps
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.profile_file import table_of
 from fairbench.profiling.derive import derive

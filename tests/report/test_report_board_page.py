@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbench.report.board_page import board_page
-from fairbench.report.names import folded_name
 from fairbench.report.pages.chart_ranks import LETTER_PX, TEXT_PX, Axis, Labelled, rank_chart
 from fairbench.report.pages.html import as_html
 from fairbench.report.pages.page import Figure
+from fairbench.report.table import folded_name
 from fairbench.results.board.board import make_board
 from fairbench.results.board.stored import Line
 

@@ -9,8 +9,8 @@ from test_report_table import CLIENT, SUMMARY
 
 from fairbench.metrics.catalogue import columns_of
 from fairbench.metrics.metric import Display
+from fairbench.report.client_table import CROWD
 from fairbench.report.crowd import (
-    CROWD,
     Lorenz,
     counts_by_ratio,
     crowd_lines,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.report.names import cut_apart
+from fairbench.report.table import cut_apart
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 
 from fairbench.config.resolve import resolve
+from fairbench.config.spec import experiment_tables
 from fairbench.results.chosen import chosen_keys, spec_changes
-from fairbench.results.grid import experiment_tables
 
 TOT = {"workload": "tot", "gpu": "a100"}
 

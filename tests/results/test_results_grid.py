@@ -4,14 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbench.config.resolve import resolve
-from fairbench.results.grid import (
-    experiment_tables,
-    key_of,
-    labels,
-    place_of,
-    point_names,
-    scheduler_of,
-)
+from fairbench.config.spec import experiment_tables
+from fairbench.results.grid import key_of, labels, place_of, point_names, scheduler_of
 
 
 def labelled(*points):

@@ -9,17 +9,19 @@ from hypothesis import strategies as st
 from fairbench.core import Request, Segment
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.costs import ProfileCosts
-from fairbench.schedulers.batch_cost import (
+from fairbench.hardware.timing import ProfileCosts
+from fairbench.schedulers.load_cap import (
+    CAP_UNITS,
     MAX_CLIENTS,
     PRIOR_OUTPUT_TOKENS,
     RECENT,
     BatchCost,
+    LoadCap,
     OutputLengths,
     StepUnits,
+    load_cap,
     step_units,
 )
-from fairbench.schedulers.load_cap import CAP_UNITS, LoadCap, load_cap
 
 A100 = "a100-80gb/llama-3.1-8b/tp1/sglang-0.5.10"
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.accounts import worker_credit
+from fairbench.schedulers.accounts import worker_credits
 from fairbench.schedulers.peers.params import Terms
 from fairbench.schedulers.peers.totals import Changes, Heard, Totals
 from fairbench.schedulers.routing.d2lpm import D2LPM
@@ -158,7 +158,7 @@ class Told:
 def test_one_that_starts_again_gets_it_all_and_clients_may_be_forgotten(most, rng):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fairbench.schedulers.accounts.worker_credits.MAX_CLIENTS", most)
-        patch.setattr(worker_credit, "BATCH", 1)
+        patch.setattr(worker_credits, "BATCH", 1)
         told = Told()
         for _ in range(80):
             what = rng.choice(["serve", "end", "end", "tell", "hear", "answer", "pass", "pass"])

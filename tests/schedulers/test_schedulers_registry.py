@@ -7,8 +7,14 @@ import pytest
 from fairbench.errors import UsageError
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.schedulers import registry
-from fairbench.schedulers.gateway.params import AdmissionParams, GatewayParams
-from fairbench.schedulers.gateway.registry import DETECTORS, POLICIES, detector_class, policy_class
+from fairbench.schedulers.gateway.registry import (
+    DETECTORS,
+    POLICIES,
+    AdmissionParams,
+    GatewayParams,
+    detector_class,
+    policy_class,
+)
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.params import make_params, param_names
 from fairbench.schedulers.setup import Setup

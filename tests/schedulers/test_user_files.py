@@ -13,7 +13,7 @@ from fairbench.errors import RunFailed, UsageError
 from fairbench.report.pages.run_page import own_files, versions
 from fairbench.results.store import read_run
 from fairbench.schedulers import registry
-from fairbench.schedulers.user_files import VARIABLE
+from fairbench.schedulers.registry import VARIABLE
 from fairbench.sim.run import simulate
 from slow_params import slow
 

@@ -1,17 +1,16 @@
 """What replicas whose decisions an engine's own classes take have in common: a
-``fairbench.sim.engine.replica.Replica`` with the simulator's clock, frontend and records.
+``fairbench.sim.engine.contract.Replica`` with the simulator's clock, frontend and records.
 """
 
 from __future__ import annotations
 
 import types
 
-from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.gpu_time import Decoding
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.sim.clock import DECIDE, END
 from fairbench.sim.engine.frontend import FrontendQueue
-from fairbench.sim.records.stretch import Stretch
-from fairbench.sim.records.stretches import InBatch
+from fairbench.sim.records.stretches import InBatch, Stretch
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED
 
 

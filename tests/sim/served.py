@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairbench.config.resolve import resolve
-from fairbench.sim.run import Simulation, source_of
+from fairbench.sim.run import Simulation
 
 TABLES = {
     "requests": ("request_id",),
@@ -77,7 +77,7 @@ def serve(spec, worker_of=None):
     """Run an experiment, on the simulator's own workers if no others are given."""
     start = time.perf_counter()
     extra = {} if worker_of is None else {"worker_of": worker_of}
-    simulation = Simulation(spec, spec.client_plans(), source_of(spec), **extra)
+    simulation = Simulation(spec, spec.client_plans(), spec.source(), **extra)
     simulation.run()
     simulation.cluster.settle()
     tables = {}

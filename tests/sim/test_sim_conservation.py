@@ -7,7 +7,7 @@ from sim_helpers import small_spec
 
 from fairbench.schedulers import registry
 from fairbench.schedulers.params import param_names
-from fairbench.schedulers.user_files import VARIABLE
+from fairbench.schedulers.registry import VARIABLE
 from fairbench.sim.run import Simulation
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fair_share.py"

@@ -5,7 +5,7 @@ import pytest
 from fairbench.config.resolve import resolve
 from fairbench.core import Request
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.schedulers.gateway.orders import EarliestDeadline
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.deadlines import Deadlines

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from fairbench.core import Request, Segment
 from fairbench.hardware.gpu_time import Decoding
-from fairbench.sim.engine.batch import RunningBatch
-from fairbench.sim.engine.decode_run import DecodeRun
+from fairbench.sim.engine.batch import DecodeRun, RunningBatch
 from fairbench.sim.engine.sglang.retraction import NewTokenRatio
 from fairbench.sim.sequence import Sequence
 

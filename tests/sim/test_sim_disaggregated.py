@@ -15,8 +15,7 @@ from fairbench.schedulers.registry import LOCALS, ROUTERS, build_local
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.disaggregated.build import disaggregated
 from fairbench.sim.disaggregated.replica import Transfers
-from fairbench.sim.engine.contract import contract_of
-from fairbench.sim.engine.replica import WorkerParts
+from fairbench.sim.engine.contract import WorkerParts, contract_of
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.run import simulate
 from fairbench.sim.sequence import FINISHED, REFUSED, Sequence

@@ -2,12 +2,12 @@
 
 from sim_helpers import small_spec
 
-from fairbench.sim.run import Simulation, source_of
+from fairbench.sim.run import Simulation
 
 
 def test_a_router_hears_of_every_first_token_just_before_the_end():
     spec = small_spec("preble", "chat", dp=2, flags={"num_programs": 4, "request_rate": 50.0})
-    simulation = Simulation(spec, spec.client_plans(), source_of(spec))
+    simulation = Simulation(spec, spec.client_plans(), spec.source())
     router, heard, open_requests = simulation.router, {}, []
     told_first, told_end = router.on_first_token, router.on_finish
 

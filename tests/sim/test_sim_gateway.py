@@ -12,7 +12,7 @@ from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.sim.alone import simulate_alone
 from fairbench.sim.front import SimFleet
 from fairbench.sim.recovery import recover
-from fairbench.sim.run import Simulation, simulate, source_of
+from fairbench.sim.run import Simulation, simulate
 from invariants import check_all
 
 BUSY = {"num_programs": 3, "request_rate": 50.0}
@@ -85,7 +85,7 @@ def test_what_waits_too_long_is_refused_before_the_cluster():
 def test_utilization_is_late_and_lets_a_herd_through():
     limits = {"engine__max_running_requests": 4, "utilization__poll_s": 0.1}
     spec = busy("fcfs", "utilization", dp=1, **limits)
-    made = Simulation(spec, spec.client_plans(), source_of(spec))
+    made = Simulation(spec, spec.client_plans(), spec.source())
     worker = made.cluster.workers[0]
     longest = 0
     step = made.clock.step
@@ -113,7 +113,7 @@ def test_before_vllm_too():
 
 def test_the_longest_prefix_at_some_worker_is_what_the_caches_hold():
     spec = busy("fcfs", gateway__order="longest-prefix", **TIGHT)
-    made = Simulation(spec, spec.client_plans(), source_of(spec))
+    made = Simulation(spec, spec.client_plans(), spec.source())
     assert made.run()
     fleet = SimFleet(made.cluster.workers)
     cache = made.cluster.workers[1].cache

@@ -8,7 +8,7 @@ from sim_helpers import PLAIN, US, Home, prompt, small_spec
 
 from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
-from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.schedulers.gateway.admission.reroute import rerouting
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.vtc import VTC

@@ -17,7 +17,7 @@ from fairbench.schedulers.local.vtc_predict import PredictiveVTC
 from fairbench.schedulers.routing.least_loaded import LeastLoaded
 from fairbench.sim.front import SimFleet
 from fairbench.sim.ingress import Ingress
-from fairbench.sim.run import Simulation, source_of
+from fairbench.sim.run import Simulation
 from invariants import check_all
 
 
@@ -50,7 +50,7 @@ def simulation(**kwargs):
     # On a profile without HTTP and tokenizer, so that what is let go is there at once.
     flags = {"num_programs": 6, "request_rate": 50.0, "gpu": "a100-80gb/llama-3.1-8b/tp1/sglang"}
     spec = small_spec("fcfs", "chat", dp=2, flags=flags)
-    return Simulation(spec, spec.client_plans(), source_of(spec), **kwargs)
+    return Simulation(spec, spec.client_plans(), spec.source(), **kwargs)
 
 
 def limit(requests, fleet):

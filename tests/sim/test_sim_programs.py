@@ -13,12 +13,11 @@ from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.cluster import Cluster
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.worker import Worker
-from fairbench.sim.program_runner import SimLLM
+from fairbench.sim.program_runner import SimLLM, run
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.tables import Logs, tables_of
 from fairbench.sim.run import simulate
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
-from fairbench.sim.tasks import run
 from invariants import Records, check_records, run_checked
 
 IN = prompt("in", 10)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sim_helpers import PLAIN, US, Home, prompt
 from test_sim_vllm import VLLMHome
 
-from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.schedulers.base import Preempt
 from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.local.fcfs import FCFS

@@ -7,7 +7,7 @@ from sim_helpers import PLAIN, US, Home
 
 from fairbench.core import PS_PER_S, Segment
 from fairbench.hardware.cluster_params import ClusterParams
-from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.schedulers.base import Preempt
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.clock import ARRIVE, Clock

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from fairbench.hardware.gpu_time import Decoding, decode_parts
 from fairbench.sim.records.service_log import SERVICE_COLUMNS, PrefillShare, ServiceLog
-from fairbench.sim.records.stretch import Stretch
-from fairbench.sim.records.stretches import InBatch, shares_upto
+from fairbench.sim.records.stretches import InBatch, Stretch, shares_upto
 
 CLIENTS = list("abcdef")
 

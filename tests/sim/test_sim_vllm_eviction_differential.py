@@ -17,7 +17,7 @@ from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.live.plugins.config import Evicting
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.setup import Setup
-from fairbench.sim.engine.replica import ManagedMemory
+from fairbench.sim.engine.contract import ManagedMemory
 from fairbench.sim.engine.vllm.block_tree import prefix_of
 from fairbench.sim.engine.vllm.worker import cache_of
 from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog

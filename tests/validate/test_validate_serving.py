@@ -11,7 +11,7 @@ from fairbench.cli.app import app
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.step_time import PS_PER_MS
+from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.schedulers.gateway.policies.token_bucket import TokenBucket
 from fairbench.schedulers.views import WorkerLoad
 from fairbench.sim.clock import ARRIVE, Clock

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from fairbench.config.resolve import experiment
 from fairbench.errors import UsageError
-from fairbench.execute.requests import experiment
 from fairbench.targets import parse_targets
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.reactions import REACTIONS, Ended

@@ -135,7 +135,7 @@ def compare(
     kept = result_dir is not None or plan is None
     with nullcontext("") if kept else TemporaryDirectory(prefix="fairbench-") as temporary:
         try:
-            with run_context(shown_progress(show_progress)) as context:
+            with run_context(shown_progress() if show_progress else None) as context:
                 if plan is None:
                     compared = go_on(Path(resume or ""), num_runs, context)
                 else:

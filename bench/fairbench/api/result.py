@@ -14,16 +14,17 @@ import pyarrow as pa
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.flags.run import RunFlags
+from fairbench.config.resolve import experiment as requested
+from fairbench.config.spec import experiment_tables
 from fairbench.errors import RunFailed
 from fairbench.execute.context import run_context
 from fairbench.execute.live_options import LiveFlags, live_options
 from fairbench.execute.one_run import run_and_save, run_unsaved
-from fairbench.execute.requests import experiment as requested
 from fairbench.metrics.tables import to_arrow
 from fairbench.report.numbers import number
 from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import experiment_of
-from fairbench.results.grid import Experiment, experiment_tables
+from fairbench.results.grid import Experiment
 from fairbench.results.run_tables import RunResult
 from fairbench.results.store import StoredRun, read_run
 from fairbench.results.summary_schema import check_summary
@@ -178,7 +179,7 @@ def run(
     spec = requested(flags, settings or {}, file)
     live = LiveFlags(server_python, ready_check_timeout_sec, headers or {})
     options = live_options(spec, live)
-    with run_context(shown_progress(show_progress)) as context:
+    with run_context(shown_progress() if show_progress else None) as context:
         if result_dir is None:
             ran = run_unsaved(spec, options, context)
             result = Result.unsaved(spec, ran)

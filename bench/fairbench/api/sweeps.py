@@ -131,7 +131,7 @@ def sweep(
         if resume is None:
             store = SweepStore.create(Path(result_dir or temporary or ""), swept, specs)
         try:
-            with run_context(shown_progress(show_progress)) as context:
+            with run_context(shown_progress() if show_progress else None) as context:
                 run_sweep(store, specs, options, context)
         except Interrupted as end:
             if kept:

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.errors.validation import explain, validated
+from fairbench.errors import DataError, UsageError, explain, unknown_name, validated
 
 T = TypeVar("T")
 NO_MORE = ConfigDict(extra="forbid")

@@ -16,7 +16,7 @@ from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure, Reading, Task
 from fairbench.execute.simulations import files_of
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.schedulers.request_work import RequestWork
 from fairbench.workloads.disguise import Disguise
 from fairbench.workloads.plan import ClientPlan, expected_programs, program_stream

@@ -25,8 +25,8 @@ from fairbench.attack.measure import Harm, Seen
 from fairbench.attack.objective import Objective
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.config.resolve import read_spec
-from fairbench.config.toml import dumps
 from fairbench.errors import DataError
+from fairbench.files.toml_text import dumps
 from fairbench.results.directories import check_writable, fresh_directory
 from fairbench.results.store import read_json, write_json
 from fairbench.workloads.model import WorkloadSpec

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from fairbench.attack.behaviour import Behaviour
-from fairbench.errors import UsageError
-from fairbench.errors.validation import explain
+from fairbench.errors import UsageError, explain
 from fairbench.targets import parse_targets
 from fairbench.workloads.model import WorkloadSpec
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from fairbench.capacity.slo import Slo, parse_slos
 from fairbench.config import ExperimentSpec
 from fairbench.config.defaults import DEFAULTS
+from fairbench.config.resolve import experiment
 from fairbench.config.spec import MAX_REPLICAS
 from fairbench.errors import UsageError, unknown_name
-from fairbench.execute.requests import experiment
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.metrics.catalogue import CLIENTS
 from fairbench.metrics.shown_percentiles import written_percentiles

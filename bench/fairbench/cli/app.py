@@ -14,8 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from fairbench import __version__
 from fairbench.cli.commands import COMMANDS, load
 from fairbench.cli.exits import FAILED, USAGE, complain, discard_output, interrupted, written_file
-from fairbench.errors import FairbenchError, UsageError
-from fairbench.errors.validation import complaint
+from fairbench.errors import FairbenchError, UsageError, complaint
 from fairbench.execute.interruption import Interrupted
 
 # Typer's own complaints, which it derives from click's class or from its copy of it.

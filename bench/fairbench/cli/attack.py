@@ -21,7 +21,7 @@ from fairbench.cli.flags import (
     json_option,
     takes,
 )
-from fairbench.config.flags.texts import assigned
+from fairbench.config.flags.flag import assigned
 from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 from fairbench.results.directories import check_writable, run_folder
@@ -104,7 +104,7 @@ def attack(
                 "--resume, --quick or options of the search; it sets them itself"
             )
         sought_all = study("attacks.rediscover", "--rediscover").sought_all
-        with run_context(shown_progress(not disable_tqdm), runs_on) as context:
+        with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:
             sought_all(
                 {**attacked, "trials": trials, "seeds": num_runs}, result_dir, context, as_json
             )
@@ -120,7 +120,7 @@ def attack(
             f"{files[0]}: the file or name of an attack cannot be combined with --scenario or "
             "options of a search; leave them out"
         )
-    with run_context(shown_progress(not disable_tqdm), runs_on) as context:
+    with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:
         if files:
             _replay(files, attacked, settings, num_runs or (1 if quick else 5), context, as_json)
             return
@@ -177,7 +177,7 @@ def _check(spec: ExperimentSpec, plan: Plan) -> None:
 
 
 def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str) -> ExperimentSpec:
-    from fairbench.execute.requests import experiment
+    from fairbench.config.resolve import experiment
 
     flags = {"dp": 2, **flags, "scenario": scenario}
     spec = experiment(flags, assigned(settings))

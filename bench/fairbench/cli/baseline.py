@@ -96,7 +96,7 @@ def _rerun(
 
     with TemporaryDirectory(prefix="fairbench-") as temporary:
         path = Path(temporary)
-        with run_context(shown_progress(show)) as context:
+        with run_context(shown_progress() if show else None) as context:
             simulate_all(list(specs.values()), path, context)
         if context.interrupted():
             raise context.interrupted.ended("interrupted; the baseline is unchanged")

@@ -16,8 +16,7 @@ from fairbench.cli.flags import (
     takes,
 )
 from fairbench.config.flags.experiment import CompareFlags
-from fairbench.config.flags.flag import COMMON, OUTPUT
-from fairbench.config.flags.texts import assigned
+from fairbench.config.flags.flag import COMMON, OUTPUT, assigned
 
 if TYPE_CHECKING:
     from fairbench.execute.comparison import Compared
@@ -93,7 +92,7 @@ def compare(
         compared = read_alone(Path(arguments[0]), baseline)
     else:
         plan = None if resume else plan_comparison(arguments, flags, assignments, num_runs)
-        with run_context(shown_progress(not disable_tqdm)) as context:
+        with run_context(None if disable_tqdm else shown_progress()) as context:
             if plan is None:
                 compared = go_on(Path(resume or ""), num_runs, context)
             else:

@@ -10,7 +10,7 @@ from typer import Option
 
 from fairbench.cli.flags import NoProgress, given, json_option, log_params, takes
 from fairbench.cli.output import check_writable, write_report
-from fairbench.config.flags.texts import split_commas
+from fairbench.config.flags.flag import split_commas
 from fairbench.config.flags.trace import LogFlags
 from fairbench.diagnose import FAIR, FCFS
 from fairbench.hardware.engines import ENGINES
@@ -91,7 +91,7 @@ def diagnose_log(
     flags: dict[str, Any] = given({"gpu": gpu, "model": model, "engine": engine})
     schedulers = split_commas("--scheduler", scheduler) if scheduler else (FCFS, *FAIR)
     asked = Asked(flags, dp, tuple(schedulers), tuple(slo or ()), not no_plan)
-    with run_context(shown_progress(not disable_tqdm)) as context:
+    with run_context(None if disable_tqdm else shown_progress()) as context:
         with context.progress.watching():
             context.progress.update(f"reading {file}")
             log = read_log(params)

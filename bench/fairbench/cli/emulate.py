@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import Weights
-from fairbench.config.flags.texts import assigned, parse_weights
+from fairbench.config.flags.flag import assigned, parse_weights
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.live.processes.addresses import WorkerAddress

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Iterable
-from types import FrameType
 
 from fairbench.errors import printable, printable_lines
 
@@ -24,15 +22,6 @@ def complain(message: str, notes: Iterable[str] = ()) -> None:
 
 class Terminated(KeyboardInterrupt):
     """SIGTERM came."""
-
-
-def heed_sigterm() -> None:
-    """Treat SIGTERM like Ctrl-C from now on, so that open resources are closed."""
-
-    def end(signum: int, _: FrameType | None) -> None:
-        raise Terminated
-
-    signal.signal(signal.SIGTERM, end)
 
 
 def interrupted(error: KeyboardInterrupt) -> int:

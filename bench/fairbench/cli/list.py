@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fairbench.config.toml import toml_value
 from fairbench.errors import UsageError
+from fairbench.files.toml_text import toml_value
 from fairbench.hardware.catalogue import load_profile, profile_ids
 from fairbench.hardware.engines import ENGINES
 from fairbench.schedulers.eviction.registry import EVICTIONS
@@ -78,11 +78,12 @@ def _routers() -> Iterator[str]:
 
 
 def _gateways() -> Iterator[str]:
-    from fairbench.schedulers.gateway.params import GATEWAY, GatewayParams
     from fairbench.schedulers.gateway.registry import (
         DEFAULT_DETECTOR,
         DETECTORS,
+        GATEWAY,
         POLICIES,
+        GatewayParams,
         detector_class,
         policy_class,
     )

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
+from types import FrameType
 
-from fairbench.cli.exits import FAILED, complain, heed_sigterm, interrupted
+from fairbench.cli.exits import FAILED, Terminated, complain, interrupted
+
+
+def heed_sigterm() -> None:
+    """Treat SIGTERM like Ctrl-C from now on, so that open resources are closed."""
+
+    def end(signum: int, _: FrameType | None) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def main() -> None:

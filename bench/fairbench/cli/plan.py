@@ -19,8 +19,7 @@ from fairbench.cli.flags import (
     takes,
 )
 from fairbench.config.flags.experiment import PlanFlags
-from fairbench.config.flags.flag import COMMON, OUTPUT
-from fairbench.config.flags.texts import assigned, split_commas
+from fairbench.config.flags.flag import COMMON, OUTPUT, assigned, split_commas
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute.executors import LOCAL, executor_named
 
@@ -155,7 +154,7 @@ def plan(
             )
         store = SweepStore(resume)
         asked(store)
-    with run_context(shown_progress(not disable_tqdm), runs_on) as context:
+    with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:
         answer = carry_out(store, context)
     if plot is not None:
         draw_plan(answer, plot, "; ".join(head_lines(answer)))

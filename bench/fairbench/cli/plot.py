@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import DEFAULT_RESULT_DIR
-from fairbench.config.flags.texts import split_commas
+from fairbench.config.flags.flag import split_commas
 from fairbench.errors import UsageError, unknown_name
 from fairbench.studies import study
 

@@ -58,7 +58,7 @@ def check_output(output: Path | None) -> None:
 
 def write_profile(path: Path, table: Mapping[str, Any]) -> None:
     """Write a profile as TOML, and report the file."""
-    from fairbench.config.toml import dumps
+    from fairbench.files.toml_text import dumps
     from fairbench.results.store import write_text
 
     write_text(path, dumps(table))

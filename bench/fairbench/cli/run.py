@@ -22,9 +22,8 @@ from fairbench.cli.flags import (
     takes,
     with_key,
 )
-from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS
+from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS, assigned
 from fairbench.config.flags.run import RunFlags
-from fairbench.config.flags.texts import assigned
 from fairbench.errors import RunFailed
 from fairbench.execute.launchers import DEFAULT, DRIVER_LAUNCHERS, LAUNCHERS, LOCAL, LauncherFlags
 
@@ -146,9 +145,9 @@ def run(
     works without any.
     """
     from fairbench.cli.output import check_explain
+    from fairbench.config.resolve import experiment
     from fairbench.execute.context import run_context
     from fairbench.execute.live_options import LiveFlags, live_options
-    from fairbench.execute.requests import experiment
     from fairbench.report.progress import shown_progress
 
     check_explain(explain, single=num_runs == 1, as_json=as_json)
@@ -167,8 +166,9 @@ def run(
 
         try_untested(spec)
     options = live_options(spec, live)
-    on_saved = run_lines(output_file, details=output_details)
-    with run_context(shown_progress(not disable_tqdm)) as context:
+    lined = output_file or output_details
+    on_saved = run_lines(output_file, details=output_details) if lined else None
+    with run_context(None if disable_tqdm else shown_progress()) as context:
         if num_runs > 1:
             _repeatedly(spec, num_runs, options, result_dir, on_saved, context, as_json=as_json)
         else:
@@ -179,7 +179,7 @@ def _once(
     spec: ExperimentSpec,
     options: LiveOptions | None,
     result_dir: Path,
-    on_saved: OnSaved,
+    on_saved: OnSaved | None,
     context: RunContext,
     *,
     as_json: bool,
@@ -190,7 +190,8 @@ def _once(
     from fairbench.execute.one_run import run_and_save
 
     result, path = run_and_save(spec, options, result_dir, context)
-    on_saved(path, result.summary)
+    if on_saved:
+        on_saved(path, result.summary)
     if as_json:
         print_json(result.summary)
         typer.echo(f"fairbench: saved to {path}", err=True)
@@ -208,7 +209,7 @@ def _repeatedly(
     num_runs: int,
     options: LiveOptions | None,
     result_dir: Path,
-    on_saved: OnSaved,
+    on_saved: OnSaved | None,
     context: RunContext,
     *,
     as_json: bool,
@@ -222,8 +223,9 @@ def _repeatedly(
     repeats = repeat(spec, num_runs, result_dir, options, context)
     if repeats.combined is None:
         raise typer.Exit(context.interrupted.exit_code)
-    for run in repeats.runs:
-        on_saved(run.path, run.summary)
+    if on_saved:
+        for run in repeats.runs:
+            on_saved(run.path, run.summary)
     if as_json:
         print_json(repeats.combined)
         typer.echo(f"fairbench: saved to {repeats.path}", err=True)

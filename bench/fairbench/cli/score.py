@@ -12,8 +12,8 @@ from typer import Option
 from fairbench.cli.bench_file import OutputDetails, OutputFile
 from fairbench.cli.flags import Weights, json_option, option_of
 from fairbench.cli.output import check_writable, write_report
+from fairbench.config.flags.flag import goodput_flag, parse_weights, split_commas
 from fairbench.config.flags.run import RUN
-from fairbench.config.flags.texts import goodput_flag, parse_weights, split_commas
 from fairbench.errors import UsageError
 from fairbench.metrics.shown_percentiles import parse_percentiles
 from fairbench.score.layout import LAYOUTS

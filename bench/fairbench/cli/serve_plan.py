@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fairbench.config.flags.texts import split_commas
-from fairbench.config.toml import toml_value
+from fairbench.config.flags.flag import split_commas
 from fairbench.errors import UsageError, unknown_name
 from fairbench.files.reader import read_key
+from fairbench.files.toml_text import toml_value
 from fairbench.live.headers import BODY_CLIENT, BODY_CLIENTS
 
 if TYPE_CHECKING:
@@ -43,15 +43,12 @@ def held_by(
     """
     from fairbench.config.gateway import (
         SERVED_DETECTOR,
-        admission_parts,
         served_admission,
         served_gateway,
     )
-    from fairbench.schedulers.gateway.params import GATEWAY
-    from fairbench.schedulers.gateway.registry import NO_GATEWAY
+    from fairbench.schedulers.gateway.registry import ADMISSION, GATEWAY, NO_GATEWAY
 
-    served_admission(settings)
-    parts = admission_parts(settings)
+    parts = (ADMISSION,) if served_admission(settings) else ()
     if gateway in (None, NO_GATEWAY):
         for flag, text in (("saturation", saturation), ("max-inflight-per-worker", most)):
             if text is not None:
@@ -170,7 +167,7 @@ def peers_by(
     from fairbench.config.cluster import served_routers
     from fairbench.live.processes.addresses import parse_worker
     from fairbench.live.router.peers import check_peers
-    from fairbench.schedulers.gateway.params import admission_params
+    from fairbench.schedulers.gateway.registry import admission_params
     from fairbench.schedulers.peers.params import ROUTERS
     from fairbench.schedulers.registry import router_class
 

@@ -146,7 +146,7 @@ def sweep(
         store = SweepStore.create(result_dir, swept, specs)
         for other in others:
             store.take_from(other)
-    with run_context(shown_progress(not disable_tqdm), runs_on) as context:
+    with run_context(None if disable_tqdm else shown_progress(), runs_on) as context:
         outcome = run_sweep(store, specs, options, context)
     _print(outcome, as_json=as_json)
     outcome.require_whole()

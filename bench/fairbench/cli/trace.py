@@ -12,7 +12,7 @@ import typer
 from typer import Option
 
 from fairbench.cli.flags import json_option, log_params, takes
-from fairbench.config.flags.texts import split_commas
+from fairbench.config.flags.flag import split_commas
 from fairbench.config.flags.trace import TraceFlags
 from fairbench.errors import UsageError
 from fairbench.files.reader import read_key

@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from fairbench.config.backend import KINDS, BackendConfig
-from fairbench.config.flags.texts import SIM
+from fairbench.config.flags.flag import SIM
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.config.spec import ExperimentSpec
-from fairbench.errors import UsageError, unknown_name
-from fairbench.errors.validation import explain, keys_of
+from fairbench.errors import UsageError, explain, keys_of, unknown_name
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.schedulers.params import own_settings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -11,20 +11,21 @@ from pydantic import ValidationError
 
 from fairbench.config.backend import AS_SERVED, EXTERNAL
 from fairbench.config.cluster import disaggregation_parts, eviction_parts, routers_parts
-from fairbench.config.gateway import gateway_parts
+from fairbench.config.gateway import gateway_of
 from fairbench.config.preset import without_preset
 from fairbench.config.settings import flat_settings, machine_of, resolve_settings
-from fairbench.config.weights import resolve_weights
-from fairbench.errors import UsageError, about, unknown_name
-from fairbench.errors.validation import explain
+from fairbench.config.spec import MAX_CLIENTS
+from fairbench.errors import UsageError, about, explain, unknown_name
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
+from fairbench.schedulers.gateway.registry import GATEWAY
 from fairbench.schedulers.registry import (
     locals_by_name,
     routers_by_name,
     split_pair,
     unknown_scheduler,
 )
+from fairbench.tenants import with_tenants
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.spec import load_workload
 
@@ -55,7 +56,7 @@ def without_defaults(file: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _without_defaults(file: Mapping[str, Any]) -> dict[str, Any]:
-    file = without_preset(file)
+    file = without_preset(file) if "preset" in file else file
     draft = {**DEFAULTS, **file}
     workload = read_workload(draft["workload"])
     kept = _chosen_times(file, workload)
@@ -152,8 +153,10 @@ def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
     """
     if draft["scheduler"] == AS_SERVED:
         return ()
-    parts = (*parts_of(draft), *gateway_parts(draft), *routers_parts(draft))
-    parts += eviction_parts(draft) + disaggregation_parts(draft)
+    parts: tuple[str, ...] = parts_of(draft)
+    if "gateway" in draft and (gateway := gateway_of(draft)):
+        parts += (*gateway.values(), GATEWAY)
+    parts += routers_parts(draft) + eviction_parts(draft) + disaggregation_parts(draft)
     parts += machine_of(engine_of(draft))
     return tuple(name for name in dict.fromkeys(parts) if name != EXTERNAL)
 
@@ -190,3 +193,60 @@ def text_of(draft: Mapping[str, Any], key: str) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{key} = {value!r}: must be a text").of(key)
     return value
+
+
+# Weights belong to the experiment. These parameters of local schedulers were there before, and are
+# another spelling: what they say is moved.
+SPELLINGS = frozenset({"vtc.weights", "vtc-predict.weights", "lcf.weights"})
+
+
+class MovedWeights(NamedTuple):
+    """Settings without weights, and the weights."""
+
+    settings: dict[str, Any]
+    weights: dict[str, Any]
+
+
+def moved_weights(
+    settings: Mapping[str, Any], weights: Mapping[str, Any], assigned: Container[str]
+) -> MovedWeights:
+    """Return the settings of the parts in use without weights, and all weights in one table.
+
+    Weights of an ``assigned`` setting override the file's ``weights``; the file's override those of
+    all other settings.
+    """
+    kept, found = dict(settings), dict(weights)
+    for key in SPELLINGS.intersection(settings):
+        moved, kept[key] = settings[key], {}
+        found = found | moved if key in assigned else moved | found
+    return MovedWeights(kept, found)
+
+
+def table_of(keys: Mapping[str, Any], key: str = "weights") -> dict[str, Any]:
+    """Return the table under a key, if present. Raises UsageError for another type."""
+    value = keys.get(key) or {}
+    if not isinstance(value, Mapping):
+        shape = "NAME = WEIGHT" if key == "weights" else "LATENCY = TIME"
+        raise UsageError(f"{key} = {value!r}: must be a table of {shape}").of(key)
+    return dict(value)
+
+
+def resolve_weights(
+    workload: WorkloadSpec, clients: Any, given: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return a run's weights: the workload's own, overridden by ``given``.
+
+    Clients without a weight have 1. A given weight of 1 is omitted unless the workload has another
+    one. The result is None if there are no weights. Errors in ``clients`` or ``given`` are left to
+    the spec.
+    """
+    own = workload.client_weights or {}
+    if not (given or own):
+        return None
+    count = min(clients, MAX_CLIENTS) if isinstance(clients, int) else workload.clients
+    names = dict.fromkeys(with_tenants(workload.name_clients(count)))
+    said = {name: one for name, one in own.items() if name in names}
+    silent = {name for name, one in given.items() if one == 1 and name in names} - own.keys()
+    said |= {name: one for name, one in given.items() if name not in silent}
+    # In the order of the clients, so that the same weights make the same experiment.
+    return {name: said[name] for name in (names | said) if name in said} or None

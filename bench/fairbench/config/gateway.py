@@ -9,17 +9,15 @@ from fairbench.config.backend import BackendConfig
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.hardware.timing import TimingProfile
-from fairbench.schedulers.gateway.params import (
+from fairbench.schedulers.gateway.registry import (
     ADMISSION,
+    DEFAULT_DETECTOR,
     GATEWAY,
+    NO_GATEWAY,
     OFF,
     UNKNOWN_COSTS,
     AdmissionParams,
     GatewayParams,
-)
-from fairbench.schedulers.gateway.registry import (
-    DEFAULT_DETECTOR,
-    NO_GATEWAY,
     detector_class,
     policy_class,
 )
@@ -56,19 +54,13 @@ def gateway_of(draft: Mapping[str, Any]) -> dict[str, str]:
     return {"gateway": policy, "saturation": detector}
 
 
-def gateway_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the draft's gateway parts that have parameters."""
-    gateway = gateway_of(draft)
-    return (*gateway.values(), GATEWAY) if gateway else ()
-
-
 def served_admission(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return every admission control parameter in front of real servers as NAME.PARAM.
 
     The result is empty without admission control. Raises UsageError for a wrong value, and if no
     timing profile of the workers is set.
     """
-    if not admission_parts(settings):
+    if not own_settings(ADMISSION, settings):
         return {}
     params = make_params(ADMISSION, AdmissionParams, settings)
     if params.is_on:
@@ -88,11 +80,6 @@ def admission_profile(params: AdmissionParams) -> TimingProfile:
             "profile of the workers, such as a100 (see `list profiles`)"
         )
     return resolve_profile(params.profile, rest.split("/")[0] or ADMISSION_MODEL)
-
-
-def admission_parts(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return admission control as a part with parameters, if any of them is set."""
-    return (ADMISSION,) if own_settings(ADMISSION, settings) else ()
 
 
 def check_gateway(

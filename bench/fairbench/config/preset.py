@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from fairbench.config.backend import BackendConfig
 from fairbench.config.settings import flat_settings
 from fairbench.config.spec import ExperimentSpec
-from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.errors.validation import explain
+from fairbench.errors import DataError, UsageError, explain, unknown_name
 from fairbench.files.toml_text import bundled_names, file_of, read_toml
 from fairbench.workloads.model import WorkloadSpec
 
@@ -102,17 +101,9 @@ def read_preset(ref: str) -> Preset:
     return preset
 
 
-def preset_of(chosen: Mapping[str, Any]) -> Preset | None:
-    """Return the preset that the keys of an experiment name. Raises UsageError if it is unknown."""
-    ref = chosen.get("preset")
-    return None if ref is None else read_preset(str(ref))
-
-
 def without_preset(file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of an experiment file without values that its preset implies."""
-    preset = preset_of(file)
-    if preset is None:
-        return dict(file)
+    """Return the keys of an experiment file that has a preset, without what the preset implies."""
+    preset = read_preset(str(file["preset"]))
     single, settings = preset.values, flat_settings(file.get("settings", {}))
     kept = {k: v for k, v in file.items() if k == "settings" or single.get(k) != v}
     if "gpu" in kept and str(kept["gpu"]).startswith(str(single.get("gpu"))):

@@ -1,4 +1,4 @@
-"""Resolution of user input to a full spec: defaults, then the file, then flags."""
+"""Resolution of user input to a full spec: defaults, then the file, then flags and settings."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from fairbench.config.backend_checks import (
 from fairbench.config.cluster import (
     EVICTION,
     check_reserve,
+    check_sides,
     with_eviction,
     with_routers,
     with_sides,
@@ -25,22 +26,27 @@ from fairbench.config.defaults import (
     DEFAULTS,
     engine_of,
     machine_of_workload,
+    moved_weights,
     read_workload,
+    resolve_weights,
+    table_of,
     text_of,
     used_parts,
     without_defaults,
     workload_defaults,
 )
-from fairbench.config.gateway import GATEWAY_KEYS, admission_parts, check_gateway, gateway_of
-from fairbench.config.preset import at_rate_of, check_preset, preset_of
+from fairbench.config.flags.flag import check_names, placed
+from fairbench.config.flags.run import RUN
+from fairbench.config.gateway import GATEWAY_KEYS, check_gateway, gateway_of
+from fairbench.config.preset import at_rate_of, check_preset, read_preset
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
 from fairbench.config.settings import current_keys, flat_settings, resolve_settings
 from fairbench.config.spec import ExperimentSpec
-from fairbench.config.weights import moved_weights, resolve_weights, table_of
-from fairbench.errors import DataError, UsageError, about, unknown_name
-from fairbench.errors.validation import explain, keys_of
+from fairbench.errors import DataError, UsageError, about, explain, keys_of, unknown_name
 from fairbench.files.toml_text import read_toml
 from fairbench.hardware.engines import DEFAULT_ENGINE
+from fairbench.schedulers.gateway.registry import ADMISSION
+from fairbench.schedulers.params import own_settings
 from fairbench.workloads.plan import expected_programs
 
 MAX_PROGRAMS = 2_000_000  # in a run: beyond that the records no longer fit a computer's memory
@@ -115,20 +121,23 @@ def _resolve(
     backend = resolve_backend(flags.get("backend"), file.get("backend"))
     flags = {key: value for key, value in flags.items() if key != "backend"}
     file = fitting(file, backend)
-    if not RULING.isdisjoint(flags):
+    if file and not RULING.isdisjoint(flags):
         file = without_defaults(file)
     chosen = {**_not_overridden(file, flags), **flags}
     given = flat_settings(chosen.get("settings", {})) | current_keys(assignments)
     usual = {**defaults_of(backend), **_made_for(backend, chosen)}
-    with about("preset"):
-        preset = preset_of(chosen)
-    if preset is not None:
+    preset = None
+    if (ref := chosen.get("preset")) is not None:
+        with about("preset"):
+            preset = read_preset(str(ref))
         usual |= _not_overridden(preset.experiment, chosen)
     draft = {**usual, **chosen, "settings": {}}
     settings = (preset.settings if preset else {}) | given
     draft |= served(backend, draft)
-    with about(*GATEWAY_KEYS, "admission.policy", "admission.profile", "backend.kind"):
-        check_gateway(gateway := gateway_of(draft), settings, backend)
+    gateway, admission = dict[str, str](), bool(own_settings(ADMISSION, settings))
+    if admission or not draft.keys().isdisjoint(GATEWAY_KEYS):
+        with about(*GATEWAY_KEYS, "admission.policy", "admission.profile", "backend.kind"):
+            check_gateway(gateway := gateway_of(draft), settings, backend)
     with about("routers", "backend.kind"):
         draft = with_routers(draft, backend)
     with about(EVICTION, "memory_records", "engine", "backend.kind"):
@@ -138,7 +147,7 @@ def _resolve(
     workload, resolved = resolve_settings(
         read_workload(draft["workload"]),
         text_of(draft, "scenario"),
-        (*used_parts(draft), *admission_parts(settings)),
+        (*used_parts(draft), *([ADMISSION] if admission else [])),
         settings,
     )
     if preset is not None:
@@ -201,3 +210,23 @@ def check_size(spec: ExperimentSpec) -> None:
         f"{causes}: this gives about {number} programs in total, and at most "
         f"{MAX_PROGRAMS:,} are allowed"
     )
+
+
+def experiment(
+    flags: Mapping[str, Any], settings: Mapping[str, Any], file: Path | None = None
+) -> ExperimentSpec:
+    """Build an experiment from a file, overridden by named flags; None means not given.
+
+    ``settings`` are by ``NAME.PARAM`` and override the engine's flags. Raises UsageError in one
+    line that names what is wrong, DataError if the file is wrong.
+    """
+    check_names(flags, RUN)
+    check_sides(flags)
+    given = placed({name: one for name, one in flags.items() if one is not False}, RUN)
+    if given.trace:
+        from fairbench.config.traced import traced  # few runs play one
+
+        given = traced(given)
+    keys = given.keys | ({"backend": given.backend} if given.backend else {})
+    read = read_experiment(file) if file else None
+    return resolve(keys, given.settings | dict(settings), read, path=file)

@@ -9,8 +9,7 @@ from fairbench.config.backend import AS_SERVED, EXTERNAL, NO_PROFILE, BackendCon
 from fairbench.config.backend_checks import resolve_backend
 from fairbench.config.defaults import DEFAULTS, parts_of, text_of
 from fairbench.errors import UsageError, about
-from fairbench.hardware.catalogue import canonical_model, resolve_profile
-from fairbench.hardware.profile_file import is_profile_file
+from fairbench.hardware.catalogue import canonical_model, is_profile_file, resolve_profile
 from fairbench.schedulers.registry import pair_name, params_classes
 
 Chosen = BackendConfig | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fairbench.errors import UsageError, about, unknown_name
@@ -11,7 +11,7 @@ from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.hardware.timing import TimingParams
 from fairbench.named import named
-from fairbench.schedulers.eviction.registry import eviction_params
+from fairbench.schedulers.eviction.registry import EVICTIONS, eviction_class
 from fairbench.schedulers.gateway.registry import gateway_params
 from fairbench.schedulers.params import (
     PartParams,
@@ -19,6 +19,7 @@ from fairbench.schedulers.params import (
     check_names,
     make_params,
     own_settings,
+    params_of,
 )
 from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
 from fairbench.schedulers.registry import PAIRS, params_classes
@@ -53,6 +54,15 @@ def flat_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return current_keys(flat)
 
 
+def flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value in nested tables with its key, such as ``workload.name``."""
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, "" if prefix + key == "settings" else f"{prefix}{key}.")
+        elif value is not None:
+            yield prefix + key, value
+
+
 def stored_tables(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the tables for an experiment file; the inverse of ``flat_settings``."""
     tables: dict[str, dict[str, Any]] = {}
@@ -85,7 +95,7 @@ def parts() -> PartParams:
     engines = {kind.part: kind for kind in ENGINES.values()}
     several = {ROUTERS: RoutersParams, DISAGGREGATION: DisaggregationParams}
     machine = {**several, **MACHINE}
-    policies = params_classes() | gateway_params() | eviction_params()
+    policies = params_classes() | gateway_params() | params_of(EVICTIONS, eviction_class)
     ours = named(machine, machine.__getitem__)
     return policies | ours | named(engines, lambda part: engines[part].params)
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fairbench.config.backend import NO_PROFILE, Backend
-from fairbench.config.secret_args import storable
+from fairbench.config.server_args import storable
 from fairbench.config.settings import flat_settings, stored_tables
-from fairbench.config.toml import dumps
-from fairbench.errors import UsageError, unknown_name
-from fairbench.errors.validation import Conflict
+from fairbench.errors import Conflict, UsageError, unknown_name
+from fairbench.files.toml_text import dumps
 from fairbench.metrics.shown_percentiles import ALLOWED, parse_percentiles, written_percentiles
 from fairbench.tenants import tenants_of, with_tenants
 from fairbench.workloads.clients import client_targets, plan_clients
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import ClientPlan
 from fairbench.workloads.shape import MAX_NAME, Weight
+
+if TYPE_CHECKING:
+    from fairbench.workloads.datasets import Source
 
 MAX_REPLICAS = 4096
 MAX_CLIENTS = 10_000
@@ -157,6 +160,14 @@ class ExperimentSpec(BaseModel):
         tenants = tenants_of(self.workload.name_clients(self.clients))
         return {name: one for name, one in (self.weights or {}).items() if name in tenants}
 
+    def source(self) -> Source | None:
+        """Return the real input of the run, or None."""
+        if self.dataset_path is None:
+            return None
+        from fairbench.workloads.datasets import load_source
+
+        return load_source(self.workload.program, self.dataset_path, self.tokenizer)
+
     def client_plans(self) -> tuple[ClientPlan, ...]:
         """Return the clients with their programs. Raises UsageError if that is impossible."""
         return plan_clients(
@@ -179,8 +190,15 @@ def to_toml(spec: ExperimentSpec) -> str:
 
     Secrets among the servers' flags are omitted.
     """
-    data = storable(spec.model_dump(mode="json", exclude_none=True))
+    data = spec.model_dump(mode="json", exclude_none=True)
+    if spec.backend is not None:
+        data = storable(data)
     return dumps(data | {"settings": stored_tables(data["settings"])})
+
+
+def experiment_tables(spec: ExperimentSpec) -> dict[str, Any]:
+    """Return the content of a spec's experiment file."""
+    return tomllib.loads(to_toml(spec))
 
 
 def identity(spec: ExperimentSpec) -> str:

@@ -13,16 +13,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from fairbench.config.cluster import check_sides
 from fairbench.config.defaults import DEFAULTS
-from fairbench.config.flags.flag import check_names, placed
+from fairbench.config.flags.flag import check_names, parse_assignment, placed
 from fairbench.config.flags.grid import SWEEP
 from fairbench.config.resolve import resolve
-from fairbench.config.secret_args import storable
+from fairbench.config.server_args import storable
 from fairbench.config.settings import current_keys, flat_settings
 from fairbench.config.spec import ExperimentSpec, identity
-from fairbench.config.toml import dumps, parse_assignment
-from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.errors.validation import explain
-from fairbench.files.toml_text import bundled_names, file_of, read_toml
+from fairbench.errors import DataError, UsageError, explain, unknown_name
+from fairbench.files.toml_text import bundled_names, dumps, file_of, read_toml
 from fairbench.workloads.shape import MAX_NAME
 
 MAX_POINTS = 10_000

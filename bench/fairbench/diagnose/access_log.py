@@ -17,8 +17,7 @@ from fairbench.score.records import Scored, read_scored
 from fairbench.score.times import RecordError
 from fairbench.workloads.trace_workload import synthetic_parts
 from fairbench.workloads.traces.change import cut
-from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, read_trace
-from fairbench.workloads.traces.source import find
+from fairbench.workloads.traces.read import MAX_CLIENTS, TraceParams, check_params, find, read_trace
 from fairbench.workloads.traces.table import Table
 
 MOST_REPLAYED = 12_000  # requests: a replay of more takes longer than one waits for

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairbench.config import ExperimentSpec
+from fairbench.config.resolve import experiment
 from fairbench.diagnose import FCFS
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure
@@ -20,7 +21,6 @@ from fairbench.execute.expected.check import machine_of
 from fairbench.execute.expected.load import gpu_s
 from fairbench.execute.expected.programs import Call
 from fairbench.execute.interruption import Interruption
-from fairbench.execute.requests import experiment
 from fairbench.files.clock import Clock
 from fairbench.metrics.records import Floats, Ints
 from fairbench.metrics.traffic import Traffic

@@ -13,13 +13,14 @@ from typing import Any
 from fairbench.config import ExperimentSpec
 from fairbench.config.flags.experiment import COMPARE
 from fairbench.config.flags.flag import check_names
+from fairbench.config.resolve import experiment
 from fairbench.config.settings import flat_settings
+from fairbench.config.spec import experiment_tables
 from fairbench.config.sweep import Sweep, make_sweep
 from fairbench.errors import UsageError
-from fairbench.execute.requests import experiment
 from fairbench.results.comparison import runs_below
 from fairbench.results.contrast import Side, experiment_key, sides_of
-from fairbench.results.grid import experiment_tables, labels
+from fairbench.results.grid import labels
 from fairbench.results.store import EXPERIMENT
 from fairbench.schedulers.registry import PAIRS
 from fairbench.workloads.shape import MAX_NAME

@@ -31,7 +31,7 @@ class Way(NamedTuple):
 
 
 def _here(_: LauncherFlags) -> Launcher:
-    from fairbench.live.launchers.local import LocalLauncher
+    from fairbench.live.launchers.base import LocalLauncher
 
     return LocalLauncher()
 

@@ -55,6 +55,8 @@ def live_options(spec: ExperimentSpec, flags: LiveFlags) -> LiveOptions | None:
         options = flags.options()
         check_live(spec, options)
         return options
+    if flags == LiveFlags():
+        return None
     check_driver_launcher(flags.driver_launcher)
     check_launcher(flags.launcher, flags.places, drivers=flags.driver_launcher)
     check_run_options(

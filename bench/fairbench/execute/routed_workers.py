@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.flags.texts import STARTED
+from fairbench.config.defaults import SPELLINGS, table_of
+from fairbench.config.flags.flag import STARTED
 from fairbench.config.resolve import resolve
 from fairbench.config.settings import ENGINE
-from fairbench.config.weights import SPELLINGS, table_of
 from fairbench.errors import UsageError, unknown_name
 from fairbench.execute.interruption import interruptible
 from fairbench.live.backends.base import LiveOptions
@@ -20,7 +20,7 @@ from fairbench.live.backends.registry import check_live
 from fairbench.live.backends.workers import running_workers
 from fairbench.live.processes.addresses import WorkerAddress, parse_worker
 from fairbench.live.router.worker_keys import WorkerKeys
-from fairbench.schedulers.gateway.params import ADMISSION
+from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.registry import router_class, split_pair
 from fairbench.schedulers.setup import checked_weights
 

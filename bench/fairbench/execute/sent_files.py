@@ -13,11 +13,11 @@ from fairbench.execute.executor import Reading, Saving, Task
 from fairbench.files.reader import VARIABLE as READ_MIB
 from fairbench.files.reader import digest
 from fairbench.results.manifest import environment
-from fairbench.schedulers.user_files import VARIABLE as SCHEDULERS
-from fairbench.schedulers.user_files import user_files
+from fairbench.schedulers.registry import VARIABLE as SCHEDULERS
+from fairbench.schedulers.registry import user_files
 from fairbench.workloads.programs import VARIABLE as PROGRAMS
 from fairbench.workloads.programs import program_files
-from fairbench.workloads.traces.source import find
+from fairbench.workloads.traces.read import find
 
 
 @dataclass(frozen=True, slots=True)

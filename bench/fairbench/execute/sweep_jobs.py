@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec, identity
+from fairbench.config.spec import experiment_tables
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure, Saving, Task
 from fairbench.execute.interruption import Interruption
 from fairbench.execute.simulations import files_of, simulation
 from fairbench.results.comparison import alone_key
-from fairbench.results.grid import experiment_tables, point_names
+from fairbench.results.grid import point_names
 from fairbench.results.sweep_store import SweepStore, save_alone
 from fairbench.sim.alone import ROUTERS, simulate_alone
 from fairbench.workloads.plan import ClientPlan, expected_programs, program_stream

@@ -9,8 +9,7 @@ from importlib.resources.abc import Traversable
 from itertools import chain
 from typing import NamedTuple
 
-from fairbench.errors import DataError
-from fairbench.errors.validation import shortened
+from fairbench.errors import DataError, shortened
 from fairbench.files.reader import LARGEST_PART, decoded, limit_bytes, lines
 
 MAX_CELLS = 100_000  # between tabs or semicolons

@@ -11,8 +11,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fairbench.errors import DataError
-from fairbench.errors.validation import MAX_DEPTH, is_too_deep
+from fairbench.errors import MAX_DEPTH, DataError, is_too_deep
 from fairbench.files.reader import Line, Memory, decoded, lines, opened, read_whole
 
 INTEGERS = range(-(2**63), 2**64)

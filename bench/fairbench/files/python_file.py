@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
@@ -9,6 +10,11 @@ from pathlib import Path
 from types import ModuleType
 
 from fairbench.errors import UsageError
+
+
+def files_named(variable: str) -> list[Path]:
+    """Return the files that a variable of the environment names, as absolute paths."""
+    return [Path(text).resolve() for text in os.environ.get(variable, "").split(os.pathsep) if text]
 
 
 def module_of(path: Path, named_by: str) -> ModuleType:

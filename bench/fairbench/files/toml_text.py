@@ -1,7 +1,11 @@
-"""TOML files, bundled or of users: texts, truths, 64-bit numbers and lists of these."""
+"""TOML: files, bundled or of users, and writing TOML, which the standard library lacks.
+
+Files hold texts, truths, 64-bit numbers and lists of these.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -9,8 +13,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from fairbench.errors import DataError, unknown_name
-from fairbench.errors.validation import TOO_DEEP, is_too_deep, shortened
+from fairbench.errors import TOO_DEEP, DataError, is_too_deep, shortened, unknown_name
 from fairbench.files.json_text import INTEGERS
 from fairbench.files.reader import MIB, opened
 
@@ -113,3 +116,46 @@ def _place(message: str, text: str, *, secret: bool) -> str:
     number = int(found[1]) if found[1] else len(lines)
     where = f"line {number}: {message.replace(found[0], '')}"
     return where if secret else f"{where}: {shortened(lines[number - 1].strip())}"
+
+
+def dumps(data: Mapping[str, Any]) -> str:
+    """Return nested mappings, strings, numbers, booleans and arrays as TOML text.
+
+    Precondition: no None inside. Reading the text gives the same data back.
+    """
+    return "\n".join(_lines(data, ())).lstrip("\n") + "\n"
+
+
+def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    if path and (len(inner) < len(table) or not table):
+        yield ""
+        yield f"[{'.'.join(_key(part) for part in path)}]"
+    for key, value in table.items():
+        if key not in inner:
+            yield f"{_key(key)} = {toml_value(value)}"
+    for key, value in inner.items():
+        yield from _lines(value, (*path, key))
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _string(key)
+
+
+def toml_value(value: Any) -> str:
+    """Return a value as TOML on one line, which is also valid after ``--set NAME.PARAM=``."""
+    if isinstance(value, str):
+        return _string(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)  # the shortest form that reads back as the same number
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
+    assert isinstance(value, list | tuple), f"no TOML for {value!r}"
+    return "[" + ", ".join(toml_value(item) for item in value) + "]"
+
+
+def _string(text: str) -> str:
+    # JSON escapes what TOML does, except DEL.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

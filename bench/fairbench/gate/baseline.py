@@ -13,13 +13,14 @@ from pathlib import Path
 
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.resolve import read_spec
+from fairbench.config.spec import experiment_tables
 from fairbench.errors import DataError, UsageError
 from fairbench.files.toml_text import read_toml
 from fairbench.gate.changes import changes
 from fairbench.gate.formats import changes_table
 from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.results.comparison import experiment_of
-from fairbench.results.grid import differences, experiment_tables
+from fairbench.results.grid import differences
 from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, StoredRun, read_json, write_json
 
 # Keys that identify a run but do not affect its results: a rerun elsewhere must not change them.

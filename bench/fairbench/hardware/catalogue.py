@@ -11,7 +11,7 @@ from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.kv_pool import KVPool
-from fairbench.hardware.profile_file import is_profile_file, profile_of_table, read_profile
+from fairbench.hardware.profile_file import FILE, SUFFIX, profile_of_table, read_profile
 from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
 
 # Models of the same shape, which take the same time: only their weights' values differ.
@@ -78,6 +78,11 @@ def model_configs() -> dict[str, Any]:
     """Return the bundled models with their names on the hub and their ``config.json``."""
     models: dict[str, Any] = _load("model_configs.json")["models"]
     return models
+
+
+def is_profile_file(gpu: str) -> bool:
+    """Return whether ``--gpu`` names a file, or is the stored content of a file."""
+    return gpu.endswith(SUFFIX) or f"/{FILE}" in gpu
 
 
 def is_known(profile_id: str) -> bool:

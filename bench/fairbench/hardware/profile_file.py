@@ -24,11 +24,6 @@ _KEYS = _TABLES | {"profile", "grade", "source", "host_ms"}
 _DIGEST_LETTERS = 12
 
 
-def is_profile_file(gpu: str) -> bool:
-    """Return whether ``--gpu`` names a file, or is the stored content of a file."""
-    return gpu.endswith(SUFFIX) or f"/{FILE}" in gpu
-
-
 def read_profile(gpu: str) -> TimingProfile:
     """Return the profile of a TOML file, given its path or the stored id of such a profile.
 

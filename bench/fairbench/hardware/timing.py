@@ -1,4 +1,4 @@
-"""Timing profiles: the formula of an engine iteration's time, and its coefficients.
+"""Timing profiles: the formula of an engine iteration's time, its coefficients, and costs by it.
 
 Coefficients are quantised once to integer picoseconds where they are multiplied by a count, so
 that k decode steps are an exact integer sum. Source and held-out error of every profile are in
@@ -15,9 +15,10 @@ from typing import Annotated
 
 from annotated_types import Ge, Lt
 
+from fairbench.core import PS_PER_S
 from fairbench.hardware.flash_attention import FlashAttention2, flash_attention_2
+from fairbench.hardware.gpu_time import PS_PER_MS, Chunk, StepTime
 from fairbench.hardware.kv_pool import KVPool
-from fairbench.hardware.step_time import PS_PER_MS, Chunk, StepTime
 
 DIMENSIONLESS = frozenset({"p", "q_e"})
 """The coefficients of a timing profile that are no times."""
@@ -194,3 +195,22 @@ def perturbed(profile: TimingProfile, percent: float, rng: Random) -> TimingProf
         frontend=frontend,
         shared_read=profile.shared_read * factor(),
     )
+
+
+class ProfileCosts:
+    """The ``CostModel`` of a timing profile."""
+
+    def __init__(self, profile: TimingProfile) -> None:
+        self._profile = profile
+
+    def frontend_s(self, input_tokens: int) -> float:
+        """Return the seconds that a request spends outside an otherwise idle engine."""
+        frontend = self._profile.frontend
+        ms = frontend.request_ms + frontend.token_ms * input_tokens + frontend.delay_ms
+        return ms / 1000
+
+    def prefill_s(self, cached_tokens: int, new_tokens: int) -> float:
+        return self._profile.prefill_ps([(cached_tokens, new_tokens)]) / PS_PER_S
+
+    def decode_step_s(self, requests: int, context_tokens: int) -> float:
+        return self._profile.decode_ps(requests, context_tokens) / PS_PER_S

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from fairbench.errors import printable
-from fairbench.errors.validation import shortened
+from fairbench.errors import printable, shortened
 from fairbench.live.records import FINISHED, RequestRecord
 from fairbench.metrics.records import Floats
 from fairbench.metrics.totals import distribution

@@ -145,16 +145,14 @@ class Goodput:
 
 
 def goodput(tables: Tables, facts: Facts, notes: Notes) -> Goodput:
-    """Return the goodput in the window; empty if there were no targets.
+    """Return the goodput in the window of a run with targets.
 
     Args:
         tables: Tables of the run's requests, programs and service.
         facts: Facts about the run that the tables do not contain.
         notes: Notes of the summary under construction, to which new ones are added.
     """
-    promised = [index for index, one in enumerate(facts.clients) if any(one.targets.given())]
-    if not promised:
-        return Goodput()
+    promised = [index for index, one in enumerate(facts.clients) if one.targets]
     each = list(client_goodput(tables, facts, promised))
     length_s = facts.window.length_s
     run: dict[str, Any] = _rates(each, length_s, notes, "") | _spread(each, facts, promised, notes)

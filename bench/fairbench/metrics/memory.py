@@ -44,17 +44,17 @@ def hit_rates(requests: Requests, clients: int) -> list[float]:
     return [cache_hit_rate(requests, requests.client == client) for client in range(clients)]
 
 
-def memory_summary(tables: Tables, facts: Facts) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def memory_summary(
+    tables: Tables, memory: Memory, facts: Facts
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the metrics of memory: of the run, with ``notes``, and of each client by index.
 
-    Both are empty without a memory table. Precondition: a row's client has an index in ``facts``.
+    Precondition: a row's client has an index in ``facts``.
     """
-    if tables.memory is None:
-        return {}, [{} for _ in facts.clients]
     window = Window(facts.window.start_s, min(facts.window.end_s, facts.horizon_s))
     names = [client.name for client in facts.clients]
-    held = held_token_s(tables.memory, len(names), window)
-    lost = evicted_tokens(tables.memory, len(names), window)
+    held = held_token_s(memory, len(names), window)
+    lost = evicted_tokens(memory, len(names), window)
     hits = hit_rates(tables.requests, len(names))
     entitled = facts.client_weights / facts.client_weights.sum()
     notes = Notes()

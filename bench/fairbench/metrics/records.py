@@ -287,3 +287,13 @@ class Facts:
     def weighted(self) -> bool:
         """Return whether some client's weight differs from 1."""
         return any(client.weight != 1 for client in self.clients)
+
+    @property
+    def promised(self) -> bool:
+        """Return whether some client has latency targets."""
+        return any(client.targets for client in self.clients)
+
+    @property
+    def padded(self) -> bool:
+        """Return whether some client pads its requests."""
+        return any(client.padding != PLAIN for client in self.clients)

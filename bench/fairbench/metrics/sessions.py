@@ -22,10 +22,8 @@ OF_RUN = ("session", "ttft")  # latencies that are averaged over the well-behave
 def session_summary(tables: Tables, facts: Facts) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the metrics of sessions: of the run, with ``notes`` and ``censored``, and of clients.
 
-    Both are empty for a run without sessions.
+    The run's programs are recorded sessions.
     """
-    if not facts.sessions:
-        return {}, [{} for _ in facts.clients]
     notes, sessions = Notes(), _Sessions(tables, facts)
     waits = samples(tables.requests, tables.programs, replace(facts, latency="ttft"))
     found = [

@@ -131,7 +131,7 @@ def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Fa
         clients=tuple(client_summaries(requests, programs, facts, got, cohorts, notes)),
         computed=_computed(tables, cut, notes),
         computed_clients=tuple(_computed_of_clients(tables, cut, notes)),
-        goodput=goodput(tables, cut, notes),
+        goodput=goodput(tables, cut, notes) if facts.promised else Goodput(),
         tenants=tenant_shares(got, facts, notes),
         some=_demoted(requests) | _chosen(good, facts, notes),
         some_clients=tuple(
@@ -139,7 +139,7 @@ def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Fa
             for demoted, chosen, served in zip(
                 _demoted_of_clients(requests, len(facts.clients)),
                 chosen_of_clients(cohorts, facts, notes),
-                useful_service(tables, cut, notes),
+                useful_service(tables, cut, notes) if facts.padded else [{}] * len(facts.clients),
                 strict=True,
             )
         ),

@@ -99,7 +99,7 @@ KEY = "useful_service_tok_s"
 
 
 def useful_service(tables: Tables, facts: Facts, notes: Notes) -> list[dict[str, Any]]:
-    """Return each client's useful rate in the window, and its padding; empty without any.
+    """Return each client's useful rate in the window, and its padding, where somebody pads.
 
     Args:
         tables: Tables of the run's requests, programs and service.
@@ -107,8 +107,6 @@ def useful_service(tables: Tables, facts: Facts, notes: Notes) -> list[dict[str,
         notes: Notes of the summary under construction, to which new ones are added.
     """
     padding = {index: client.padding for index, client in enumerate(facts.clients)}
-    if all(one == PLAIN for one in padding.values()):
-        return [{}] * len(padding)
     served = useful(tables, padding, facts.window, facts.weights)
     length_s = facts.window.length_s or float("nan")
     rows: list[dict[str, Any]] = []

@@ -17,7 +17,6 @@ from fairbench.report.board_table import (
     ranks_text,
     value_text,
 )
-from fairbench.report.names import cut_middle
 from fairbench.report.pages.chart_ranks import Axis, Labelled, rank_chart
 from fairbench.report.pages.page import (
     Block,
@@ -30,6 +29,7 @@ from fairbench.report.pages.page import (
     Paragraph,
     Section,
 )
+from fairbench.report.table import cut_middle
 from fairbench.results.board.board import Board, BoardMetric, BoardRow
 from fairbench.results.board.fold import Fold
 

@@ -12,10 +12,9 @@ from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.metric import Better, Form
 from fairbench.metrics.shown_percentiles import ENOUGH, is_carried
 from fairbench.report.heading import basis
-from fairbench.report.names import folded_name
 from fairbench.report.numbers import UNDEFINED, WRITERS, bounded
 from fairbench.report.pages.markdown import escaped, table
-from fairbench.report.table import MAX_WIDTH, plain_table, printed
+from fairbench.report.table import MAX_WIDTH, folded_name, plain_table, printed
 from fairbench.results.board.board import Board, BoardMetric, BoardRow
 from fairbench.results.board.fold import Fold, Score
 from fairbench.results.contrast import seed_text

@@ -17,12 +17,12 @@ from fairbench.metrics.shown_percentiles import (
     is_carried,
     shown_client_tail,
 )
-from fairbench.report.names import cut_apart
 from fairbench.report.numbers import latency, number, written
-from fairbench.report.table import plain_table, stacked
+from fairbench.report.table import cut_apart, plain_table, stacked
 from fairbench.results.store import Summary
 
 NAME_WIDTH = 16  # of a client; longer names are cut in the table, never in the files
+CROWD = 30  # clients, from which on they are a crowd without a row each
 FEW = "?"  # behind a percentile of too few latencies
 
 
@@ -34,6 +34,11 @@ def client_columns(summary: Summary, beside: int = 0) -> list[Column]:
     tail, chosen = shown_client_tail([summary]), chosen_percentiles(summary)
     columns = columns_of(Display.CLIENTS, tail, chosen, beside=beside)
     return told(columns, {key for client in summary["clients"] for key in client})
+
+
+def is_crowd(summary: Summary) -> bool:
+    """Return whether a summary has too many clients for a row each."""
+    return len(summary["clients"]) >= CROWD
 
 
 def is_weighted(summary: Summary) -> bool:

@@ -7,18 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fairbench.report.client_table import is_crowd
 from fairbench.results.store import Summary
 
-CROWD = 30  # clients, from which on they are a crowd
 WORST = 10
 PARTS = (0.1, 0.25, 0.5, 0.75, 0.9)
 STEPS = (0.25, 0.5, 0.75, 0.9, 0.99)
 """The ends of the ranges of the ratio to the fair share; the last range has none."""
-
-
-def is_crowd(summary: Summary) -> bool:
-    """Return whether a summary has too many clients for a row each."""
-    return len(summary["clients"]) >= CROWD
 
 
 class Lorenz(NamedTuple):

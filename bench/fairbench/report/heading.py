@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairbench.results.grid import cluster_name, scheduler_name
+from fairbench.results.header import cluster_name, scheduler_name
 from fairbench.results.store import Summary
 
 

@@ -17,8 +17,6 @@ MOST_TENANTS = 10  # tenants in lines of their own, those with the least of thei
 
 def tenant_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield each line's label and text."""
-    if "tenants" not in summary:
-        return
     yield (
         "tenants",
         f"minimum fair share among siblings {written(summary, 'tree_worst_share')}; Jain "
@@ -43,9 +41,7 @@ def _least_first(row: Mapping[str, Any]) -> float:
 
 
 def goodput_lines(summary: Summary) -> Iterator[tuple[str, str]]:
-    """Yield each goodput line's label and text; nothing without targets."""
-    if "goodput_ratio" not in summary:
-        return
+    """Yield each goodput line's label and text."""
     yield (
         "goodput",
         f"{written(summary, 'goodput_ratio')} of the requests met their targets (worst "
@@ -81,7 +77,7 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     versions stored have none.
     """
     clock = read_clock(summary.get("began"), summary.get("window_end_s") or 0.0)
-    for row in summary.get("worst_windows", ())[:1]:
+    for row in summary["worst_windows"][:1]:
         length = f"worst {row['end_s'] - row['start_s']:.0f} s"
         if row["share"] >= 1:
             yield length, f"{ALL_SERVED}; shorter backlogs are not judged"
@@ -117,9 +113,7 @@ MOST_PAIRS = 6  # pairs of clients in lines of their own, those with the most to
 
 def memory_lines(summary: Summary) -> Iterator[tuple[str, str]]:
     """Yield each line's label and text: which client lost cached tokens to which."""
-    rows = summary.get("evictions")
-    if rows is None:
-        return
+    rows = summary["evictions"]
     label = "evictions"
     if not rows:
         yield label, "no client lost a cached token"

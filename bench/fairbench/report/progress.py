@@ -99,10 +99,8 @@ def _with(line: str, more: str) -> str:
     return line + more if len(line + more) <= LINE_WIDTH else line
 
 
-def shown_progress(wanted: bool) -> Progress:
+def shown_progress() -> Progress:
     """Return the progress display: live on a terminal or in a notebook, else lines."""
-    if not wanted:
-        return Silent()
     return TerminalProgress() if _has_terminal() or _has_notebook() else LineProgress()
 
 

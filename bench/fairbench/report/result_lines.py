@@ -18,8 +18,8 @@ from fairbench.metrics.shown_percentiles import (
     is_carried,
 )
 from fairbench.metrics.stretches import WARN_ABOVE
-from fairbench.report.client_table import FEW, is_weighted
-from fairbench.report.crowd import is_crowd, many_keys
+from fairbench.report.client_table import FEW, is_crowd, is_weighted
+from fairbench.report.crowd import many_keys
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
 from fairbench.report.optional_lines import goodput_lines, memory_lines, tenant_lines, window_lines
 from fairbench.results.store import Summary
@@ -44,17 +44,21 @@ def results_of(summary: Summary) -> Iterator[tuple[str, str]]:
         between = _interval(summary, "paper_window_start_s", "paper_window_end_s")
         jain = written(summary, "jain_index_paper_window")
         yield "", f"{jain} of service while all clients were active ({between})"
-    yield from window_lines(summary)
+    if summary.get("worst_windows"):  # summaries that older versions stored have none
+        yield from window_lines(summary)
     yield "whole run", _worst(summary)
     yield "well-behaved", _victims(summary)
     yield from _longer(summary)
     yield from _of_requests(summary)
     yield "service gap", f"{_gap(summary)}; {_bound(summary)}"
-    yield from tenant_lines(summary)
-    yield from memory_lines(summary)
+    if "tenants" in summary:
+        yield from tenant_lines(summary)
+    if "evictions" in summary:
+        yield from memory_lines(summary)
     if "prefill_busy_ratio" in summary:
         yield "two sides", _sides(summary)
-    yield from goodput_lines(summary)
+    if "goodput_ratio" in summary:
+        yield from goodput_lines(summary)
     if "time_to_50pct_s" in summary:
         times = " / ".join(_time_to(summary, part) for part in (50, 90, 100))
         yield "completion", f"50 / 90 / 100% of the programs had finished after {times} s"

@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from fairbench.report.client_table import client_tables
-from fairbench.report.crowd import crowd_lines, is_crowd, ratio_lines, worst_clients
+from fairbench.report.client_table import client_tables, is_crowd
+from fairbench.report.crowd import crowd_lines, ratio_lines, worst_clients
 from fairbench.report.heading import cluster_line, details_line, trace_lines
 from fairbench.report.result_lines import notes_of, results_of
 from fairbench.report.table import MAX_WIDTH, pairs_table, printed

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairbench.errors import printable
-from fairbench.report.names import cut_apart
+from fairbench.report.table import cut_apart
 from fairbench.workloads.traces.rows import ALL
 
 LEAST = 1e-9  # what is less is what sums of floats leave of 0

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fairbench.config.defaults import without_defaults
-from fairbench.config.settings import flat_settings
-from fairbench.config.toml import toml_value
-from fairbench.results.grid import DEFAULT, Experiment, flat
+from fairbench.config.settings import flat, flat_settings
+from fairbench.files.toml_text import toml_value
+from fairbench.results.grid import DEFAULT, Experiment
 from fairbench.workloads.spec import load_workload, workload_names
 
 CHOSEN = "chosen"  # in a manifest

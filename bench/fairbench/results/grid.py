@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fairbench.config import ExperimentSpec, to_toml
-from fairbench.config.toml import toml_value
+from fairbench.config import ExperimentSpec
+from fairbench.config.settings import flat
+from fairbench.config.spec import experiment_tables
+from fairbench.files.toml_text import toml_value
 from fairbench.hardware.cluster_params import DISAGGREGATION
+from fairbench.results.header import cluster_name, scheduler_name
 
 SCHEDULER_KEYS = frozenset(
     {"scheduler", "router", "local", "gateway", "saturation", "routers"}
@@ -82,27 +84,6 @@ def labels(experiments: Sequence[Experiment]) -> list[Label]:
     ]
 
 
-def cluster_name(described: Mapping[str, Any]) -> str:
-    """Return the replicas of an experiment or a summary: ``dp 4``, or ``prefill 2 decode 2``."""
-    if described.get("prefill") is None:
-        return f"dp {described['dp']}"
-    return f"prefill {described['prefill']} decode {described['decode']}"
-
-
-def scheduler_name(described: Mapping[str, Any], *, detector: bool = False) -> str:
-    """Return the scheduler's name of an experiment or a summary, with a gateway if any.
-
-    ``detector`` adds the saturation detector, for use if there are several.
-    """
-    name = str(described["scheduler"])
-    if described.get("eviction") is not None:
-        name = f"{name} with {described['eviction']} eviction"
-    if described.get("gateway") is None:
-        return name
-    by = f" by {described['saturation']}" if detector else ""
-    return f"{name} behind {described['gateway']}{by}"
-
-
 def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
     """Return the names of a sweep's points: configuration, scheduler and seed."""
     named = labels([experiment_tables(spec) for spec in specs])
@@ -110,11 +91,6 @@ def point_names(specs: Sequence[ExperimentSpec]) -> list[str]:
         f"{place}, {scheduler}, seed {spec.seed}"
         for (place, scheduler), spec in zip(named, specs, strict=True)
     ]
-
-
-def experiment_tables(spec: ExperimentSpec) -> Experiment:
-    """Return the content of a spec's experiment file."""
-    return tomllib.loads(to_toml(spec))
 
 
 def _told_apart(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -133,15 +109,6 @@ def _told_apart(names: Sequence[str], tables: Sequence[Mapping[str, Any]]) -> li
 def _varying(rows: Sequence[Mapping[str, str]]) -> list[str]:
     keys = sorted({key for row in rows for key in row})
     return [key for key in keys if len({row.get(key, DEFAULT) for row in rows}) > 1]
-
-
-def flat(tables: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value in nested tables with its key, such as ``workload.name``."""
-    for key, value in tables.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, "" if prefix + key == "settings" else f"{prefix}{key}.")
-        elif value is not None:
-            yield prefix + key, value
 
 
 def differences(one: Experiment, other: Experiment) -> list[str]:

@@ -1,8 +1,8 @@
-"""The header of a summary: experiment and hardware, with keys that every run has."""
+"""The header of a summary: experiment and hardware, with keys that every run has, and names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fairbench.config import ExperimentSpec
@@ -95,3 +95,24 @@ def run_header(
         "token_count_method": token_count_method,
         "bound_source": bound.source if bound else None,
     }
+
+
+def cluster_name(described: Mapping[str, Any]) -> str:
+    """Return the replicas of an experiment or a summary: ``dp 4``, or ``prefill 2 decode 2``."""
+    if described.get("prefill") is None:
+        return f"dp {described['dp']}"
+    return f"prefill {described['prefill']} decode {described['decode']}"
+
+
+def scheduler_name(described: Mapping[str, Any], *, detector: bool = False) -> str:
+    """Return the scheduler's name of an experiment or a summary, with a gateway if any.
+
+    ``detector`` adds the saturation detector, for use if there are several.
+    """
+    name = str(described["scheduler"])
+    if described.get("eviction") is not None:
+        name = f"{name} with {described['eviction']} eviction"
+    if described.get("gateway") is None:
+        return name
+    by = f" by {described['saturation']}" if detector else ""
+    return f"{name} behind {described['gateway']}{by}"

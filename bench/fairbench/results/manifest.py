@@ -19,13 +19,13 @@ from typing import Any
 import fairbench
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.backend import NO_PROFILE
-from fairbench.config.flags.texts import SIM
-from fairbench.config.secret_args import without_secrets
+from fairbench.config.flags.flag import SIM
+from fairbench.config.server_args import without_secrets
+from fairbench.config.spec import experiment_tables
 from fairbench.results.chosen import CHOSEN, chosen_keys
-from fairbench.results.grid import experiment_tables
 from fairbench.results.store import SCHEMA_VERSION
 from fairbench.schedulers.costs import cost_files
-from fairbench.schedulers.user_files import user_files
+from fairbench.schedulers.registry import user_files
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.programs import program_files
 

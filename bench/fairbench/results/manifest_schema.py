@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fairbench.errors import DataError
-from fairbench.errors.validation import explain
+from fairbench.errors import DataError, explain
 
 
 class _Stored(BaseModel):

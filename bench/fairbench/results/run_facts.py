@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf, nextafter
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, NoBound, ServiceBound, ServiceWeights
 from fairbench.hardware.catalogue import is_known, load_profile
-from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.metrics.memory import memory_summary
 from fairbench.metrics.records import (
     PLAIN,
@@ -166,13 +166,23 @@ def metrics_of(tables: Tables, facts: Facts) -> dict[str, Any]:
     sides = sides_summary(tables, facts)
     metrics["notes"] |= sides.pop("notes", {})
     metrics |= sides
-    for of_run, of_clients in (memory_summary(tables, facts), session_summary(tables, facts)):
+    for of_run, of_clients in _of_some_runs(tables, facts):
         metrics["notes"] |= of_run.pop("notes", {})
         metrics["censored"] += of_run.pop("censored", [])
         metrics |= of_run
         for row, more in zip(metrics["clients"], of_clients, strict=True):
             row |= more
     return metrics
+
+
+def _of_some_runs(
+    tables: Tables, facts: Facts
+) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Yield the metrics of memory and of sessions that the run has: its own, and its clients'."""
+    if tables.memory is not None:
+        yield memory_summary(tables, tables.memory, facts)
+    if facts.sessions:
+        yield session_summary(tables, facts)
 
 
 def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> Window:

@@ -14,8 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from fairbench.errors import DataError, UsageError
-from fairbench.errors.validation import explain
+from fairbench.errors import DataError, UsageError, explain
 from fairbench.metrics.catalogue import CATALOGUE, chosen_metrics
 from fairbench.metrics.metric import Kind, Metric, Of, Presence
 from fairbench.metrics.shown_percentiles import chosen_percentiles

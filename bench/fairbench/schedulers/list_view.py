@@ -10,10 +10,8 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from itertools import count
 
 from fairbench.core import Prompt, Request, prompt_tokens
-from fairbench.schedulers.prefix_tree import truncate
+from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, head_of
 from fairbench.schedulers.views import NothingRunning, RunningView
-
-IN_BATCH_TOKENS = 32  # SGLang's in-batch check and deprioritize thresholds
 
 
 class ListScan:
@@ -125,13 +123,6 @@ class ListView:
                 last.add(request)
             heads.add(head)
         return last
-
-
-def head_of(prompt: Prompt) -> Prompt | None:
-    """Return the first 32 tokens of a prompt, or None if it is shorter."""
-    if prompt_tokens(prompt) < IN_BATCH_TOKENS:
-        return None
-    return truncate(prompt, IN_BATCH_TOKENS)
 
 
 class QueueView:

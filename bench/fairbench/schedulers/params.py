@@ -11,8 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 
-from fairbench.errors import UsageError, unknown_name
-from fairbench.errors.validation import adapter_of, explain, keys_of, validated
+from fairbench.errors import UsageError, adapter_of, explain, keys_of, unknown_name, validated
 from fairbench.named import Named, named
 
 P = TypeVar("P")

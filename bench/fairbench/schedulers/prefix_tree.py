@@ -229,3 +229,13 @@ def _cut(edge: Edge, upto: int) -> tuple[Edge, Edge]:
             return edge[: position + 1], edge[position + 1 :]
         upto -= end
     raise AssertionError("a cut lies inside its edge")
+
+
+IN_BATCH_TOKENS = 32  # SGLang's in-batch check and deprioritize thresholds
+
+
+def head_of(prompt: Prompt) -> Prompt | None:
+    """Return the first 32 tokens of a prompt, or None if it is shorter."""
+    if prompt_tokens(prompt) < IN_BATCH_TOKENS:
+        return None
+    return truncate(prompt, IN_BATCH_TOKENS)

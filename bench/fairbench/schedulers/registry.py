@@ -1,22 +1,28 @@
 """The schedulers by name. To add one: write its file, add its line here.
 
-A scheduler of your own needs no change here: name its file in ``FAIRBENCH_SCHEDULERS``
-(user_files.py), or install it with an entry point in the group ``fairbench.local_schedulers`` or
-``fairbench.routers`` whose name is the scheduler's name.
+A scheduler of your own needs no change here: name its file in ``FAIRBENCH_SCHEDULERS``, where ``:``
+separates several files, or install it with an entry point in the group
+``fairbench.local_schedulers`` or ``fairbench.routers`` whose name is the scheduler's name. The
+files are in a variable of the environment and no flag, so that every process of a run knows them:
+those of a sweep, emulated workers and SGLang servers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from functools import cache
 from importlib.metadata import entry_points
+from inspect import isabstract
+from pathlib import Path
+from re import fullmatch
 from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
+from fairbench.files.python_file import files_named, module_of
 from fairbench.named import imported
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.schedulers.params import PartParams, make_params, params_of
-from fairbench.schedulers.user_files import VARIABLE, schedulers_in, user_files
 from fairbench.studies import PACKAGE as STUDIES
 from fairbench.studies import need_studies
 
@@ -82,6 +88,7 @@ PAIRS = {
     "fair-finish": ("fair-finish", "dlpm-hold"),
 }
 
+VARIABLE = "FAIRBENCH_SCHEDULERS"
 LOCAL_GROUP = "fairbench.local_schedulers"
 ROUTER_GROUP = "fairbench.routers"
 
@@ -198,3 +205,40 @@ def build_router(name: str, settings: Mapping[str, Any], workers: int) -> Router
 def params_classes() -> PartParams:
     """Return the ``Params`` of every local scheduler and router by name."""
     return params_of(locals_by_name(), local_class) | params_of(routers_by_name(), router_class)
+
+
+def user_files() -> list[Path]:
+    """Return the files that ``FAIRBENCH_SCHEDULERS`` names."""
+    return files_named(VARIABLE)
+
+
+def schedulers_in(path: Path, base: type[LocalScheduler] | type[Router]) -> dict[str, str]:
+    """Return a file's subclasses of ``base``: name -> ``module:class``, ready to import.
+
+    A class without a name that lacks a method is skipped, as a base for other classes. Raises
+    UsageError if the file cannot be run or a class is incomplete.
+    """
+    module = module_of(path, VARIABLE)
+    found = {}
+    for attribute, value in vars(module).items():
+        if not (isinstance(value, type) and issubclass(value, base)):
+            continue
+        named = isinstance(getattr(value, "name", None), str)
+        if value.__module__ != module.__name__ or (isabstract(value) and not named):
+            continue
+        if lacks := _lacks(value):
+            raise UsageError(f"{path}: class {attribute} needs {lacks}")
+        found[value.name] = f"{module.__name__}:{attribute}"
+    return found
+
+
+def _lacks(scheduler: type[LocalScheduler] | type[Router]) -> str:
+    """Return what a class lacks to be a scheduler, or "" if it is complete."""
+    name = getattr(scheduler, "name", None)
+    if not isinstance(name, str) or not fullmatch(r"[\w-]+", name):
+        return 'a name of letters, digits and -, such as name = "mine"'
+    if isabstract(scheduler):
+        return f"a method {min(scheduler.__abstractmethods__)}"
+    if not is_dataclass(getattr(scheduler, "Params", None)):
+        return "a dataclass Params, empty if it has no parameters"
+    return ""

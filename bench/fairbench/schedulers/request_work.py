@@ -7,7 +7,7 @@ divided. What a step takes however little runs is nobody's work: it is shared by
 from __future__ import annotations
 
 from fairbench.core import CostModel
-from fairbench.schedulers.batch_cost import step_units
+from fairbench.schedulers.load_cap import step_units
 
 UNKNOWN_OUTPUT_WEIGHT = 2  # an output token, in tokens of prefill ([DLPM] §3), costs unknown
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairbench.errors import DataError
-from fairbench.errors.validation import shortened
+from fairbench.errors import DataError, shortened
 from fairbench.score.files import Object
 
 UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0}

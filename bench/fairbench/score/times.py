@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fairbench.errors import DataError
-from fairbench.errors.validation import shortened
+from fairbench.errors import DataError, shortened
 from fairbench.files.times import UNITS, is_missing, nanoseconds, number_of, unit_of
 from fairbench.metrics.records import Flags, Floats
 from fairbench.score.columns import Column

@@ -17,10 +17,10 @@ from fairbench.core import PS_PER_S
 from fairbench.hardware.catalogue import load_profile
 from fairbench.metrics.client_summary import PERCENTS
 from fairbench.metrics.latency import Percentile, percentile, samples
-from fairbench.schedulers.gateway.params import ADMISSION, OFF
+from fairbench.schedulers.gateway.registry import ADMISSION, OFF
 from fairbench.sim.engine.contract import contract_of
 from fairbench.sim.records.tables import tables_of
-from fairbench.sim.run import Simulation, source_of
+from fairbench.sim.run import Simulation
 from fairbench.workloads.datasets import Source
 from fairbench.workloads.plan import ClientPlan, last_arrival_s
 
@@ -41,7 +41,7 @@ def simulate_alone(
     of the shared run. Incomplete if ``interrupted``.
     """
     plans = spec.client_plans()
-    source = source_of(spec)
+    source = spec.source()
     last_ps = round(last_arrival_s(plans, spec.seed) * PS_PER_S)
     rows = []
     for plan in plans:

@@ -12,14 +12,13 @@ from fairbench.core import PS_PER_S, Demand, Prompt, Request, Segment, prompt_to
 from fairbench.errors import ProgramFailed, RunFailed
 from fairbench.schedulers.base import Router
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.deadlines import Deadlines
-from fairbench.sim.engine.replica import Replica
+from fairbench.sim.deadlines import NO_DEADLINE, Deadlines
+from fairbench.sim.engine.contract import Replica
 from fairbench.sim.in_flight import InFlight, Reacting
-from fairbench.sim.program_runner import SimLLM, output_segment
+from fairbench.sim.program_runner import Callback, SimLLM, output_segment, run
 from fairbench.sim.records.columns import Columns
 from fairbench.sim.records.service_log import RequestLog
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, UNFINISHED, Sequence
-from fairbench.sim.tasks import Callback, run
 from fairbench.workloads.plan import User
 from fairbench.workloads.programs.base import Job
 from fairbench.workloads.reactions import Ended, Reaction
@@ -84,7 +83,7 @@ class Cluster:
         self.service = array("q", [0] * len(clients))  # input + 2 output of finished requests
         self._requests = 0  # made so far
         self._reacting: dict[str, Reacting] = {}
-        self._deadlines = deadlines or Deadlines((), None)
+        self._deadlines = deadlines
         if ingress is None and router.holds:
             from fairbench.sim.ingress import Ingress
 
@@ -172,7 +171,9 @@ class Cluster:
             started.requests += 1
             tokens, now_ps = prompt_tokens(prompt), self.clock.now_ps
             now_s = now_ps / PS_PER_S
-            due = self._deadlines.due(program.client, now_s, tokens, max_new)
+            due = NO_DEADLINE
+            if self._deadlines is not None:
+                due = self._deadlines.due(program.client, now_s, tokens, max_new)
             calls_left = started.demand.requests - started.requests
             request = Request(  # all by place: names would make a dictionary of them for each
                 self._requests, program.client, program.program_id, depth, prompt, tokens, max_new,

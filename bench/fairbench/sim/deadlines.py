@@ -18,7 +18,7 @@ class Deadlines:
     """
 
     def __init__(self, plans: Iterable[ClientPlan], costs: RequestCosts | None) -> None:
-        self._targets = {plan.client: plan.targets for plan in plans if any(plan.targets.given())}
+        self._targets = {plan.client: plan.targets for plan in plans if plan.targets}
         self._costs = costs
 
     def due(self, client: str, arrival_s: float, input_tokens: int, max_new_tokens: int) -> Due:

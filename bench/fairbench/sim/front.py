@@ -11,13 +11,13 @@ from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, Prompt, Request
 from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.schedulers.base import Router
-from fairbench.schedulers.gateway.params import admission_params
+from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.views import WorkerLoad
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine.replica import Replica
+from fairbench.sim.engine.contract import Replica
 from fairbench.streams import stream
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.queue import GatewayQueue, HoldsRequests, InOrder
 from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
 from fairbench.sim.clock import DECIDE, Clock
-from fairbench.sim.engine.replica import Replica
+from fairbench.sim.engine.contract import Replica
 from fairbench.sim.sequence import REFUSED, Sequence
 
 BEFORE_WORKERS = -1  # its key among those that decide at one instant

@@ -12,24 +12,17 @@ from fairbench.metrics.tables import Tables
 from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION, build_eviction
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
-from fairbench.sim.engine.replica import ManagedMemory
+from fairbench.sim.engine.contract import ManagedMemory
 from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
 from fairbench.workloads.plan import ClientPlan
 
 MOST_ALONE = 16  # clients: each is simulated once more
 
 
-def memory_log_of(spec: ExperimentSpec, clients: list[str]) -> MemoryLog | None:
-    """Return an empty memory log, or None for an experiment that keeps none."""
-    return MemoryLog(clients) if spec.eviction or spec.memory_records else None
-
-
 def managed_memory(
-    spec: ExperimentSpec, setup: Setup, log: MemoryLog | None, clock: Clock, worker: int
-) -> ManagedMemory | None:
-    """Return the eviction policy and the log of one worker, None without a log."""
-    if log is None:
-        return None
+    spec: ExperimentSpec, setup: Setup, log: MemoryLog, clock: Clock, worker: int
+) -> ManagedMemory:
+    """Return the eviction policy and the log of one worker."""
     policy = build_eviction(spec.eviction or DEFAULT_EVICTION, spec.settings)
     policy.prepare(setup)
     return ManagedMemory(policy, WorkerMemoryLog(log, clock, worker))

@@ -1,4 +1,4 @@
-"""The simulator's ``LLM``, which programs call in virtual time."""
+"""Programs in virtual time: their coroutines, and the ``LLM`` that they call."""
 
 from __future__ import annotations
 
@@ -8,8 +8,68 @@ from types import coroutine
 from typing import Any
 
 from fairbench.core import PS_PER_S, Prompt, Segment, new_tuple
+from fairbench.errors import ProgramFailed
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.tasks import Callback, Join, Pending
+
+# Starts something and later calls back with (result, error), exactly one of them set.
+Callback = Callable[[Any, ProgramFailed | None], None]
+# Awaited by a program: called with the callback once the program is suspended.
+Pending = Callable[[Callback], None]
+
+
+class Join:
+    """Waits for all branches; if some failed, reports the first failure after the last end."""
+
+    def __init__(self, branches: list[Coroutine[Any, Any, Any]], done: Callback) -> None:
+        self._branches = branches
+        self._done = done
+        self._results: list[Any] = [None] * len(branches)
+        self._left = len(branches)
+        self._error: ProgramFailed | None = None
+
+    def start(self) -> None:
+        if not self._branches:
+            self._done([], None)
+        for number, branch in enumerate(self._branches):
+            run(branch, self._ended(number))
+
+    def _ended(self, number: int) -> Callback:
+        def ended(result: Any, error: ProgramFailed | None) -> None:
+            self._results[number] = result
+            self._error = self._error or error
+            self._left -= 1
+            if not self._left:
+                self._done(None if self._error else self._results, self._error)
+
+        return ended
+
+
+class _Task:
+    """A running coroutine. It is an object because a closure that refers to itself is a cycle."""
+
+    __slots__ = ("_done", "_program")
+
+    def __init__(self, program: Coroutine[Any, Any, Any], done: Callback) -> None:
+        self._program = program
+        self._done = done
+
+    def resume(self, value: Any, error: ProgramFailed | None) -> None:
+        """Go on with the result of what was awaited."""
+        try:
+            program = self._program
+            pending: Pending = program.send(value) if error is None else program.throw(error)
+        except StopIteration as end:
+            self._done(end.value, None)
+        except ProgramFailed as failed:
+            self._done(None, failed)
+        else:
+            pending(self.resume)
+
+
+def run(program: Coroutine[Any, Any, Any], done: Callback) -> None:
+    """Run a coroutine until it ends; ``done`` gets its result or the ProgramFailed it raised."""
+    _Task(program, done).resume(None, None)
+
 
 # (prompt, name, output tokens, max new tokens, depth, callback)
 Submit = Callable[[Prompt, str, int, int, int, Callback], None]

@@ -9,7 +9,7 @@ import numpy as np
 from fairbench.config import ExperimentSpec
 from fairbench.results.run_tables import RunResult
 from fairbench.sim.records.spool import restore
-from fairbench.sim.run import Simulation, source_of
+from fairbench.sim.run import Simulation
 
 
 def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
@@ -18,7 +18,7 @@ def recover(spec: ExperimentSpec, folder: Path) -> RunResult:
     The result ends with the last record. Work in progress and records not yet filed are missing.
     Raises DataError if a file cannot be read.
     """
-    source = source_of(spec)
+    source = spec.source()
     plans = spec.client_plans()
     simulation = Simulation(spec, plans, source)
     requests, programs, service, _ = simulation.logs

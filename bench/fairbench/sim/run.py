@@ -13,8 +13,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.costs import ProfileCosts
-from fairbench.hardware.timing import TimingParams, TimingProfile, perturbed, slowed
+from fairbench.hardware.timing import ProfileCosts, TimingParams, TimingProfile, perturbed, slowed
 from fairbench.metrics.records import Facts
 from fairbench.metrics.tables import Tables
 from fairbench.results.header import run_header
@@ -27,7 +26,7 @@ from fairbench.results.run_facts import (
     run_facts,
 )
 from fairbench.results.run_tables import RunResult
-from fairbench.schedulers.gateway.params import DEMOTE, admission_params
+from fairbench.schedulers.gateway.registry import DEMOTE, admission_params
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
@@ -35,10 +34,10 @@ from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
 from fairbench.sim.collector import no_collector
 from fairbench.sim.deadlines import Deadlines
-from fairbench.sim.engine.contract import contract_of
-from fairbench.sim.engine.replica import Replica, WorkerOf, WorkerParts
+from fairbench.sim.engine.contract import Replica, WorkerOf, WorkerParts, contract_of
 from fairbench.sim.front import SimFleet, ingress_of, reports_of, router_of
-from fairbench.sim.memory import hit_rates_alone, managed_memory, memory_log_of
+from fairbench.sim.memory import hit_rates_alone, managed_memory
+from fairbench.sim.records.memory_log import MemoryLog
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.spool import spooled
 from fairbench.sim.records.tables import Logs, tables_of
@@ -97,7 +96,7 @@ def simulate(
             f"backend = {spec.backend.kind!r}: only the simulator can run this; leave backend out"
         )
     plans = spec.client_plans()
-    source = source_of(spec)
+    source = spec.source()
     with no_collector():
         simulation = Simulation(spec, plans, source)
         with spooled(simulation.logs.by_name(), folder) if folder else nullcontext():
@@ -135,7 +134,8 @@ class Simulation:
         self.clock = Clock()
         clients = [plan.client for plan in plans]
         self.log = ServiceLog(clients)
-        self.memory_log = memory_log_of(spec, clients)
+        records_memory = spec.eviction or spec.memory_records
+        self.memory_log = MemoryLog(clients) if records_memory else None
         self.admission = admission_params(spec.settings)
         self.router = router_of(spec)
         weights, paths = weights_of(plans), tenant_paths_of(plans)
@@ -159,7 +159,8 @@ class Simulation:
         routed = workers if spec.prefill is None else workers[: len(parts)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(routed)))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)
-        deadlines = Deadlines(plans, costs_of(spec.gpu))
+        promises = any(plan.targets for plan in plans)
+        deadlines = Deadlines(plans, costs_of(spec.gpu)) if promises else None
         self.cluster = Cluster(
             self.clock, self.router, workers, clients, ingress, deadlines,
             demotes=self.admission.policy == DEMOTE, disaggregated=spec.prefill is not None,
@@ -182,7 +183,9 @@ class Simulation:
         local = build_local(self.spec.local, self.spec.settings)
         local.prepare(self.setup)
         on_evict = reports_of(self.spec, self.clock, self.router, index)
-        memory = managed_memory(self.spec, self.setup, self.memory_log, self.clock, index)
+        memory = None
+        if (log := self.memory_log) is not None:
+            memory = managed_memory(self.spec, self.setup, log, self.clock, index)
         return WorkerParts(index, self.clock, local, self.profile, self.log, on_evict, memory)
 
     def run(
@@ -218,10 +221,9 @@ class Simulation:
             end_s=self.spec.duration_s,
             programs_done=done,
             programs_started=done + len(cluster.running),
-            shares={
-                client: part / total
-                for client, part in zip(cluster.clients, cluster.service, strict=True)
-            },
+            shares=dict(
+                zip(cluster.clients, (part / total for part in cluster.service), strict=True)
+            ),
         )
 
     def result(self, complete: bool, source: Source | None) -> RunResult:
@@ -291,12 +293,3 @@ class Simulation:
 
         engine = self.engine
         return hit_rates_alone(self.spec, self.plans, engine.pool_tokens, engine.with_pool, run)
-
-
-def source_of(spec: ExperimentSpec) -> Source | None:
-    """Return the real input of a run, or None."""
-    if spec.dataset_path is None:
-        return None
-    from fairbench.workloads.datasets import load_source
-
-    return load_source(spec.workload.program, spec.dataset_path, spec.tokenizer)

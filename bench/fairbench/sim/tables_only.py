@@ -11,7 +11,7 @@ from fairbench.metrics.records import Facts
 from fairbench.metrics.tables import Tables
 from fairbench.sim.collector import no_collector
 from fairbench.sim.records.tables import tables_of
-from fairbench.sim.run import Simulation, source_of
+from fairbench.sim.run import Simulation
 
 
 class Simulated(NamedTuple):
@@ -25,7 +25,7 @@ def simulate_tables(
     spec: ExperimentSpec, interrupted: Callable[[], bool] | None = None
 ) -> Simulated:
     """Run an experiment to its end. Raises RunFailed if it is interrupted before."""
-    simulation = Simulation(spec, spec.client_plans(), source_of(spec))
+    simulation = Simulation(spec, spec.client_plans(), spec.source())
     with no_collector():
         complete = simulation.run(interrupted=interrupted)
     if not complete:

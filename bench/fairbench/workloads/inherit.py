@@ -40,9 +40,7 @@ def whole_workload(data: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
     workload without scenarios takes all inherited ones. Raises UsageError.
     """
     own = dict(data)
-    if (ref := own.pop(KEY, None)) is None:
-        return own
-    base = _read(ref, depth)
+    base = _read(own.pop(KEY), depth)
     if own.get("program", base.get("program")) != base.get("program"):
         base.pop("params", None)
     scenarios = {
@@ -61,9 +59,7 @@ def whole_client(data: Mapping[str, Any]) -> dict[str, Any]:
     in ``s1``, or else in its first scenario. Raises UsageError.
     """
     own = dict(data)
-    if (ref := own.pop(KEY, None)) is None:
-        return own
-    base = _read(ref, 0)
+    base = _read(own.pop(KEY), 0)
     scenarios = _table(base, "scenarios")
     scenario: Any = scenarios.get("s1") or next(iter(scenarios.values()), None) or {}
     if own.get("program", base.get("program")) == base.get("program"):
@@ -84,6 +80,8 @@ def _read(ref: Any, depth: int) -> dict[str, Any]:
             f"more than {MAX_DEPTH} deep"
         )
     data = read_toml(file_of("workload", ref, SPECS)[0], ref)
+    if KEY not in data:
+        return data
     return whole_workload(rebased(data, Path(ref).parent) if is_path(ref) else data, depth + 1)
 
 

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from fairbench.core import HEAVIEST, LIGHTEST
 from fairbench.errors import UsageError, unknown_name
 from fairbench.tenants import SEPARATOR
+from fairbench.workloads.inherit import KEY as INHERITED
 from fairbench.workloads.inherit import whole_client, whole_workload
 from fairbench.workloads.programs import Value
 from fairbench.workloads.table import (
@@ -99,7 +100,7 @@ Owners = Annotated[dict[str, Annotated[str, AfterValidator(_plain)]], _ByName]
 def _whole(data: Any, inherit: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:
     """Return a table merged with the tables that it inherits. Raises ValueError."""
     try:
-        return inherit(data) if isinstance(data, Mapping) else data
+        return inherit(data) if isinstance(data, Mapping) and INHERITED in data else data
     except UsageError as error:
         raise ValueError(str(error)) from None
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.errors.validation import explain
+from fairbench.errors import DataError, UsageError, explain, unknown_name
 from fairbench.files.toml_text import bundled_names, file_of, is_path, read_toml
 from fairbench.workloads.inherit import SPECS, rebased
 from fairbench.workloads.model import WorkloadSpec
@@ -32,7 +30,17 @@ def load_workload(ref: str) -> WorkloadSpec:
 
     Raises UsageError for an unknown name, DataError (file, line or key) for an invalid file.
     """
-    return _load(*file_of("workload", ref, SPECS))
+    file, shown = file_of("workload", ref, SPECS)
+    data = read_toml(file, shown)
+    if is_path(ref):
+        data = rebased(data, Path(ref).parent)
+    try:
+        _check_keys(data)
+        return WorkloadSpec.model_validate(data)
+    except ValidationError as error:
+        raise DataError(f"{shown}: {explain(error)}") from None
+    except UsageError as error:
+        raise DataError(f"{shown}: {error}") from None
 
 
 def settable_params(spec: WorkloadSpec) -> list[str]:
@@ -78,20 +86,6 @@ def _override(scenario: dict[str, Any], plain: Mapping[str, Any], wrong: Mapping
         client["params"].update(params)
         if multiple is not None:
             client["rate_multiple"] = multiple
-
-
-def _load(file: Traversable, shown: str) -> WorkloadSpec:
-    """Read one workload file; ``shown`` is its name in error messages."""
-    data = read_toml(file, shown)
-    if is_path(shown) and isinstance(file, Path):
-        data = rebased(data, file.parent)
-    try:
-        _check_keys(data)
-        return WorkloadSpec.model_validate(data)
-    except ValidationError as error:
-        raise DataError(f"{shown}: {explain(error)}") from None
-    except UsageError as error:
-        raise DataError(f"{shown}: {error}") from None
 
 
 def _check_keys(data: Mapping[str, Any]) -> None:

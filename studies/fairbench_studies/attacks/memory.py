@@ -16,8 +16,8 @@ from fairbench.attack.behaviour import HONEST, Behaviour
 from fairbench.attack.measure import pair, seen_in
 from fairbench.attack.workload import Stakes, attack_workload
 from fairbench.config import ExperimentSpec
-from fairbench.config.flags.texts import assigned
-from fairbench.execute.requests import experiment
+from fairbench.config.flags.flag import assigned
+from fairbench.config.resolve import experiment
 from fairbench.results.intervals import t_interval
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.sim.tables_only import simulate_tables

@@ -15,8 +15,8 @@ from fairbench.attack.workload import Stakes
 from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import given
 from fairbench.cli.output import print_json
+from fairbench.config.resolve import experiment
 from fairbench.execute.context import RunContext
-from fairbench.execute.requests import experiment
 from fairbench_studies.attacks.rediscovery import by_scheduler, rediscover
 
 TRIALS, DURATION_S = 192, 120.0  # which holds whole periods of the known bursts

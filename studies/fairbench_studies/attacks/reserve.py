@@ -19,8 +19,8 @@ from fairbench.attack.known import KNOWN
 from fairbench.attack.measure import Seen, combined, harm, pair, seen_in
 from fairbench.attack.workload import Stakes, attack_workload
 from fairbench.config import ExperimentSpec
-from fairbench.config.flags.texts import assigned
-from fairbench.execute.requests import experiment
+from fairbench.config.flags.flag import assigned
+from fairbench.config.resolve import experiment
 from fairbench.metrics.records import PLAIN
 from fairbench.metrics.useful_service import group_service
 from fairbench.results.intervals import t_interval

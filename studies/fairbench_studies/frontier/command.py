@@ -52,7 +52,7 @@ def reproduce_frontier(
         "minutes of one processor",
         err=True,
     )
-    with run_context(shown_progress(show), executor) as context:
+    with run_context(shown_progress() if show else None, executor) as context:
         failures = left.run(context)
         interrupted = context.interrupted
     for failure in failures:

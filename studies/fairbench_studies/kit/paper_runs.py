@@ -26,7 +26,7 @@ def filled(fill: Fill, folder: Path, executor: Executor, *, quick: bool, show: b
     from fairbench.report.progress import shown_progress
 
     seeds = 1 if quick else SEEDS
-    with run_context(shown_progress(show), executor) as context:
+    with run_context(shown_progress() if show else None, executor) as context:
         fill(folder, context, seeds=seeds)
         if context.interrupted():
             raise context.interrupted.ended(f"interrupted; what finished is in {folder}")

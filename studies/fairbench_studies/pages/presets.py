@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairbench.config.preset import read_preset
-from fairbench.config.toml import toml_value
+from fairbench.files.toml_text import toml_value
 from fairbench_studies.kit.table_text import as_markdown
 
 

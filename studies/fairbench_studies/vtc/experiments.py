@@ -9,7 +9,7 @@ from typing import Any
 from fairbench.config.resolve import resolve
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import DataError
-from fairbench.workloads.traces.source import find
+from fairbench.workloads.traces.read import find
 
 ARENA = "vtc-arena"
 RPM_LIMITS = (5, 10, 15, 20, 30)

@@ -13,7 +13,7 @@ from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.admission.reroute import Rerouting, rerouting
 from fairbench.schedulers.gateway.build import build_gateway, with_admission
-from fairbench.schedulers.gateway.params import AdmissionParams
+from fairbench.schedulers.gateway.registry import AdmissionParams
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.fair_finish import FairFinish
 from fairbench.schedulers.routing.least_loaded import LeastLoaded

@@ -13,10 +13,9 @@ from test_gateway_properties import CLIENTS, EVENTS, played
 from fairbench.config.gateway import served_gateway
 from fairbench.core import CostModel
 from fairbench.errors import UsageError
-from fairbench.schedulers.batch_cost import step_units
 from fairbench.schedulers.gateway.client_limits import ClientLimits
 from fairbench.schedulers.gateway.registry import policy_names
-from fairbench.schedulers.load_cap import CAP_UNITS
+from fairbench.schedulers.load_cap import CAP_UNITS, step_units
 from fairbench.schedulers.setup import Setup
 
 WEIGHS_100 = 36

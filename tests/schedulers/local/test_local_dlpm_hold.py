@@ -12,8 +12,8 @@ from local_server import Server, call
 
 from fairbench.core import Request, ServiceBound
 from fairbench.errors import UsageError
-from fairbench.schedulers.batch_cost import OutputLengths
 from fairbench.schedulers.drive import Tried
+from fairbench.schedulers.load_cap import OutputLengths
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.dlpm_hold import QUANTUM, HoldingDLPM
 from fairbench.schedulers.registry import build_local

@@ -12,7 +12,7 @@ from local_requests import Calls
 
 from fairbench.core import Request
 from fairbench.schedulers.accounts.account import Account
-from fairbench.schedulers.charging.charging import Charging
+from fairbench.schedulers.charging.tokens import Charging
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lpm import LPM

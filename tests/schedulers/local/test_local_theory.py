@@ -18,7 +18,7 @@ from local_trace import max_gap, max_wait
 
 from fairbench.core import Segment, ServiceWeights
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.metrics.bounds import vtc_unit
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.schedulers.local.vtc import VTC

@@ -12,7 +12,7 @@ from local_trace import weighted_gaps
 
 from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.account import rounds_to_credit
-from fairbench.schedulers.accounts.worker_credit import WorkerCredit
+from fairbench.schedulers.accounts.worker_credits import WorkerCredit
 from fairbench.schedulers.gateway.queue import GatewayQueue
 from fairbench.schedulers.gateway.saturation.detector import Detector
 from fairbench.schedulers.local.dlpm import DLPM

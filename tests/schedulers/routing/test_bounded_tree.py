@@ -7,8 +7,7 @@ from router_helpers import NaiveLocations, prefixes, prompt, prompts
 from test_location_tree import WORKERS, calls, marks, operations
 
 from fairbench.core import Segment, prompt_tokens
-from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree
-from fairbench.schedulers.location_tree import LocationNode, LocationTree
+from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree, LocationNode, LocationTree
 from fairbench.schedulers.prefix_tree import path
 
 

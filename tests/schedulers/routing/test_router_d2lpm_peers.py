@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from router_helpers import answer, request
 
-from fairbench.schedulers.accounts import worker_credit
+from fairbench.schedulers.accounts import worker_credits
 from fairbench.schedulers.peers.totals import Exchanges
 from fairbench.schedulers.routing.d2lpm import D2LPM
 from fairbench.schedulers.routing.least_loaded import LeastLoaded
@@ -102,7 +102,7 @@ def test_a_worker_that_is_away_for_one_router_alone_is_charged_once():
 
 def test_a_client_of_which_there_is_no_news_counts_as_unused(monkeypatch):
     monkeypatch.setattr("fairbench.schedulers.accounts.worker_credits.MAX_CLIENTS", 2)
-    monkeypatch.setattr("fairbench.schedulers.accounts.worker_credit.BATCH", 1)
+    monkeypatch.setattr("fairbench.schedulers.accounts.worker_credits.BATCH", 1)
     one, other = routers(2)
     sent = request(0, "b", ("x", 10))
     other.on_finish(sent, other.route(sent, 0.0), answer(1), 0.0)
@@ -114,7 +114,7 @@ def test_a_client_of_which_there_is_no_news_counts_as_unused(monkeypatch):
 
 def test_one_that_was_forgotten_begins_with_a_quantum_at_most(monkeypatch):
     monkeypatch.setattr("fairbench.schedulers.accounts.worker_credits.MAX_CLIENTS", 2)
-    monkeypatch.setattr(worker_credit, "BATCH", 1)
+    monkeypatch.setattr(worker_credits, "BATCH", 1)
     one, other = routers(2)
     for number in range(20):
         sent = request(number, "a", (f"p{number}", 90))

@@ -11,8 +11,8 @@ from router_helpers import NaiveLocations, answer, prompt, prompts, request
 
 from fairbench.core import Request, prompt_tokens
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.costs import ProfileCosts
-from fairbench.schedulers.batch_cost import PRIOR_OUTPUT_TOKENS, OutputLengths
+from fairbench.hardware.timing import ProfileCosts
+from fairbench.schedulers.load_cap import PRIOR_OUTPUT_TOKENS, OutputLengths
 from fairbench.schedulers.request_work import RequestWork
 from fairbench.schedulers.routing.backlog import Backlog
 from fairbench.schedulers.routing.fair_finish import FairFinish

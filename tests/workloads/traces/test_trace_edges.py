@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 import fairbench
 from fairbench.cli.app import app
+from fairbench.config.resolve import experiment
 from fairbench.errors import DataError, UsageError
-from fairbench.execute.requests import experiment
 from fairbench.files.times import nanoseconds
 from fairbench.workloads.trace_workload import plain_names, trace_manifest, trace_workload
 from fairbench.workloads.traces import read as read_module

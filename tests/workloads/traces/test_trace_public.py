@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import fairbench
+from fairbench.config.resolve import experiment
 from fairbench.errors import UsageError
-from fairbench.execute.requests import experiment
 from fairbench.schedulers.registry import PAIRS
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from shared_data import SHARED, needs

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fairbench
+from fairbench.config.resolve import experiment
 from fairbench.errors import DataError, UsageError
-from fairbench.execute.requests import experiment
 from fairbench.workloads.traces.facts import burstiness
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from fairbench.workloads.traces.renewal import Window, times_in, weibull_shape

@@ -7,9 +7,8 @@ from typer.testing import CliRunner
 
 import fairbench
 from fairbench.cli.app import app
-from fairbench.config.resolve import read_spec
+from fairbench.config.resolve import experiment, read_spec
 from fairbench.errors import DataError, UsageError
-from fairbench.execute.requests import experiment
 from fairbench.sim.run import simulate
 from fairbench.workloads.traces import read
 

@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from fairbench.config.resolve import resolve
+from fairbench.config.resolve import experiment, resolve
 from fairbench.errors import DataError
-from fairbench.execute.requests import experiment
 from fairbench.sim.run import simulate
 from fairbench.workloads.traces.read import TraceParams, read_trace
 from fairbench.workloads.traces.write import write_trace

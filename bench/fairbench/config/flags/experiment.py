@@ -16,11 +16,15 @@ from fairbench.config.flags.flag import (
     OUTPUT,
     SCHEDULER,
     SERVERS,
+    SIM,
+    STARTED,
     WORKLOAD,
     Flag,
     flags_of,
+    goodput_of,
+    split_commas,
+    weights_of,
 )
-from fairbench.config.flags.texts import SIM, STARTED, goodput_of, split_commas, weights_of
 from fairbench.config.flags.trace import TraceFlags
 from fairbench.hardware.engines import ENGINES
 

@@ -12,11 +12,13 @@ from fairbench.config.flags.flag import (
     LOAD,
     SCHEDULER,
     SERVERS,
+    SIM,
+    STARTED,
     WORKLOAD,
     Flag,
     flags_of,
+    values_of,
 )
-from fairbench.config.flags.texts import SIM, STARTED, values_of
 
 
 def _axis(help: str, panel: str, key: str, read: Callable[[str], Any] = str, **rest: Any) -> Flag:

@@ -16,8 +16,8 @@ from fairbench.config.flags.flag import (
     WORKLOAD,
     Flag,
     flags_of,
+    split_words,
 )
-from fairbench.config.flags.texts import split_words
 
 
 def _engine(help: str, unit: str = "") -> Flag:

@@ -6,9 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from fairbench.config.flags.flag import OTHER, Flag, flags_of
+from fairbench.config.flags.flag import (
+    OTHER,
+    STARTED,
+    Flag,
+    assigned,
+    flags_of,
+    goodput_of,
+    split_words,
+    weights_of,
+)
 from fairbench.config.flags.run import RUN
-from fairbench.config.flags.texts import STARTED, assigned, goodput_of, split_words, weights_of
 
 
 def _flag(help: str, default: str = "", **rest: Any) -> Flag:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, TypedDict
 
-from fairbench.config.flags.flag import WORKLOAD, Flag
-from fairbench.config.flags.texts import columns_of
+from fairbench.config.flags.flag import WORKLOAD, Flag, columns_of
 from fairbench.workloads.traces.rows import AUTO, FIELDS, FORMATS
 
 

@@ -9,16 +9,15 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.backend import BackendConfig
-from fairbench.live.backends.sent_eviction import sent_evicting, sent_settings
 from fairbench.live.driver.target import Target
-from fairbench.live.launchers.base import Launcher, Wanted
-from fairbench.live.launchers.local import LocalLauncher
+from fairbench.live.launchers.base import Launcher, LocalLauncher, Wanted
 from fairbench.live.model_files import vocab_size_of
+from fairbench.live.plugins.config import Evicting
 from fairbench.live.plugins.report import fetch_report, require_active
 from fairbench.live.processes.http import get_json
 from fairbench.live.processes.process import Place
 from fairbench.live.processes.start import Recipe, Server
-from fairbench.live.sent_names import sent_weights
+from fairbench.live.sent_names import sent_names, sent_weights
 
 C = TypeVar("C", bound=BackendConfig)
 
@@ -167,3 +166,19 @@ class WorkerBackend(LiveBackend[C]):
     def recipes(self, places: Sequence[Place]) -> list[Recipe]:
         """Return how to start all workers, one per place."""
         return [self.recipe(number, place) for number, place in enumerate(places)]
+
+
+def sent_evicting(spec: ExperimentSpec) -> Evicting:
+    """Return the eviction policy and the clients that it tells apart."""
+    names = sent_names(spec)
+    clients = spec.workload.name_clients(spec.clients)
+    return Evicting(spec.eviction, tuple(names.get(one, one) for one in clients))
+
+
+def sent_settings(spec: ExperimentSpec) -> dict[str, Any]:
+    """Return the settings of the run, with the clients of quotas by the names in requests."""
+    names, quotas = sent_names(spec), f"{spec.eviction}.percent"
+    settings = dict(spec.settings)
+    if names and quotas in settings:
+        settings[quotas] = {names.get(one, one): of for one, of in settings[quotas].items()}
+    return settings

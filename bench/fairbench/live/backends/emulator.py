@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.config.backend import Emulator
-from fairbench.config.flags.texts import weight_flags
-from fairbench.config.secret_args import COMMAND, check_given
-from fairbench.config.toml import toml_value
+from fairbench.config.flags.flag import weight_flags
+from fairbench.config.server_args import COMMAND, check_given
 from fairbench.errors import RunFailed, UsageError
+from fairbench.files.toml_text import toml_value
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engine_params import EngineParams, mem_fraction
 from fairbench.live.backends.base import LiveOptions, Served, WorkerBackend, worker_settings

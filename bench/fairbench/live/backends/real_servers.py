@@ -9,11 +9,9 @@ from typing import Any, TypeVar
 
 from fairbench.config.backend import RealServers
 from fairbench.errors import UsageError
-from fairbench.live.backends.base import LiveOptions, WorkerBackend
-from fairbench.live.backends.sent_eviction import sent_evicting, sent_settings
+from fairbench.live.backends.base import LiveOptions, WorkerBackend, sent_evicting, sent_settings
 from fairbench.live.driver.target import Target
-from fairbench.live.launchers.base import Wanted
-from fairbench.live.launchers.local import LocalLauncher
+from fairbench.live.launchers.base import LocalLauncher, Wanted
 from fairbench.live.plugins.config import LOCAL, plugin_environment
 from fairbench.live.plugins.releases import untested_environment
 from fairbench.live.pool import too_small

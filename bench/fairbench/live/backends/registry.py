@@ -14,7 +14,7 @@ from fairbench.config.backend_checks import RunOptions, check_run_options, kinds
 from fairbench.errors import UsageError
 from fairbench.live.backends.base import LiveBackend, LiveOptions
 from fairbench.live.driver.target import check_headers
-from fairbench.live.launchers.local import LocalLauncher
+from fairbench.live.launchers.base import LocalLauncher
 from fairbench.live.plugins.releases import allow_untested
 from fairbench.live.requirements import require_live_extra
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from fairbench.config.backend import SGLang
-from fairbench.config.secret_args import check_given
+from fairbench.config.server_args import check_given
 from fairbench.errors import RunFailed
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.live.backends.base import LiveOptions, Served

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairbench.config.backend import VLLM, VLLM_FLAGS
-from fairbench.config.secret_args import check_given
+from fairbench.config.server_args import check_given
 from fairbench.errors import RunFailed
 from fairbench.hardware.engine_params import EngineParams
-from fairbench.live.backends.base import LiveOptions, Served
+from fairbench.live.backends.base import LiveOptions, Served, sent_evicting, sent_settings
 from fairbench.live.backends.real_servers import RealServerBackend
-from fairbench.live.backends.sent_eviction import sent_evicting, sent_settings
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.plugins.report import PluginReport, require_active
 from fairbench.live.processes.addresses import LOOPBACK

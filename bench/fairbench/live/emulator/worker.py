@@ -12,9 +12,8 @@ from fairbench.config.backend import MAX_TIME_SCALE, MIN_TIME_SCALE
 from fairbench.config.settings import ENGINE
 from fairbench.errors import UsageError, unknown_name
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.engine_params import EngineParams, engine_limits
-from fairbench.hardware.timing import TimingProfile, slowed
+from fairbench.hardware.timing import ProfileCosts, TimingProfile, slowed
 from fairbench.live.emulator.kv_blocks import PublishingCache
 from fairbench.live.emulator.live_engine import LiveEngine, WallClock
 from fairbench.live.emulator.text import ApproximateText, Text, TokenizerText
@@ -26,8 +25,7 @@ from fairbench.schedulers.registry import build_local, local_class
 from fairbench.sim.engine.sglang.older_worker import worker_class
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.records.service_log import ServiceLog, Shares
-from fairbench.sim.records.stretch import Stretch
-from fairbench.sim.records.stretches import InBatch
+from fairbench.sim.records.stretches import InBatch, Stretch
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
-"""The launcher: finds places for the replicas of an experiment, and releases them again."""
+"""Launchers find places for the replicas of an experiment, and release them again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from fairbench.live.processes.process import Place
+from fairbench.live.processes.gpus import server_gpus
+from fairbench.live.processes.process import LocalPlace, Place
 from fairbench.live.processes.server_python import OWN, ServerPython
 
 
@@ -47,3 +48,23 @@ class Launcher(Protocol):
         undecided after ``timeout_s``, KeyboardInterrupt once ``interrupted``.
         """
         ...
+
+
+class LocalLauncher:
+    """Gives each replica its own GPUs on this machine."""
+
+    def check(self, wanted: Wanted) -> None:
+        self._places(wanted)
+
+    @contextmanager
+    def places(
+        self, wanted: Wanted, *, timeout_s: float, interrupted: Callable[[], bool]
+    ) -> Iterator[Sequence[Place]]:
+        yield self._places(wanted)
+
+    def _places(self, wanted: Wanted) -> list[LocalPlace]:
+        python = wanted.python.find(wanted.chosen)
+        if not wanted.gpus or wanted.python.needs_no_gpu(python):
+            return [LocalPlace(python)] * wanted.replicas
+        gpus = server_gpus(dp=wanted.replicas, tp=wanted.gpus, share=wanted.share_gpus)
+        return [LocalPlace(python, own) for own in gpus]

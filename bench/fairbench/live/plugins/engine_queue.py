@@ -7,7 +7,7 @@ from itertools import islice
 
 from fairbench.core import Request, Segment
 from fairbench.live.plugins.kept_matches import KeptMatches, Spot
-from fairbench.schedulers.list_view import IN_BATCH_TOKENS
+from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
 from fairbench.schedulers.token_pages import segments_of
 from fairbench.schedulers.views import RunningView
 from fairbench.sim.engine.matched_queue import MatchedQueue

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.flags.texts import weight_flags
+from fairbench.config.flags.flag import weight_flags
 from fairbench.config.router_command import PORTS, filled
-from fairbench.config.toml import toml_value
+from fairbench.files.toml_text import toml_value
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
 from fairbench.live.processes.http import status_of
 from fairbench.live.processes.process import HERE, LocalPlace
@@ -23,7 +23,7 @@ from fairbench.live.processes.start import (
     stop_all,
 )
 from fairbench.live.sent_names import objective_flags, sent_weights
-from fairbench.schedulers.gateway.params import ADMISSION, admission_params
+from fairbench.schedulers.gateway.registry import ADMISSION, admission_params
 from fairbench.schedulers.params import as_settings
 
 UNLIMITED = 10**9

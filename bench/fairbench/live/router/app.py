@@ -30,7 +30,7 @@ from fairbench.live.router.service import running
 from fairbench.live.router.text_tokens import load_text_tokens
 from fairbench.live.router.traces import Traces
 from fairbench.schedulers.gateway.admission.reroute import rerouting
-from fairbench.schedulers.gateway.params import admission_params
+from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.registry import build_router
 
 if TYPE_CHECKING:

@@ -32,14 +32,46 @@ from fairbench.live.router.exchange import (
     How,
     WorkerFailed,
 )
-from fairbench.live.router.flight import Flight, Wish
+from fairbench.live.router.flight import ANYWHERE, Flight, Wish
 from fairbench.live.router.health import Health
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.problem import Problem
 from fairbench.live.router.progress import Progress
-from fairbench.live.router.sending import sent
 from fairbench.live.router.traces import Trace
 from fairbench.targets import Due
+
+
+async def sent(dispatcher: Dispatcher, request: Request, wish: Wish = ANYWHERE) -> Flight:
+    """Return the request's flight. Cancelling withdraws a request that is still queued.
+
+    Raises Problem as the dispatcher does, and WorkerFailed if its worker leaves at that moment.
+    """
+    went: list[Flight | Problem] = []
+    told = asyncio.Event()
+
+    def on_sent(flight: Flight | Problem) -> None:
+        went.append(flight)
+        told.set()
+
+    flight = dispatcher.dispatch(request, on_sent, wish)
+    if flight is not None:
+        return flight
+    try:
+        await told.wait()
+    except asyncio.CancelledError:  # the client has left
+        for one in went:
+            if isinstance(one, Flight):
+                dispatcher.finish(one, 0, failed=True)
+        dispatcher.over(request)
+        raise
+    result = went[0]
+    if isinstance(result, Problem):
+        raise result
+    if not dispatcher.is_under_way(result):  # its worker has left before we were told
+        dispatcher.finish(result, 0, failed=True)
+        raise WorkerFailed(result.worker, How.UNREACHED)
+    return result
+
 
 log = logging.getLogger(__name__)
 

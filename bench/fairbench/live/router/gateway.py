@@ -20,7 +20,7 @@ from fairbench.config.gateway import (
     SERVED_OUTPUTS,
     admission_profile,
 )
-from fairbench.hardware.costs import ProfileCosts
+from fairbench.hardware.timing import ProfileCosts
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router.background import Work
 from fairbench.live.router.config import RouterConfig
@@ -33,8 +33,8 @@ from fairbench.live.router.worker_info import (
     most_running,
 )
 from fairbench.schedulers.gateway.build import build_gateway, with_admission
-from fairbench.schedulers.gateway.params import admission_params
 from fairbench.schedulers.gateway.queue import HoldsRequests
+from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
 from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
 from fairbench.schedulers.gateway.saturation.utilization import Utilization

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.metrics.records import Floats
-from fairbench.report.names import cut_middle
 from fairbench.report.pages.chart import (
     BELOW_PX,
     LEFT,
@@ -24,6 +23,7 @@ from fairbench.report.pages.chart import (
     text,
     vertical_axis,
 )
+from fairbench.report.table import cut_middle
 
 PLOT_PX = 200
 LABEL_CHARACTERS = 15

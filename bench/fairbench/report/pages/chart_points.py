@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from fairbench.report.names import cut_middle
 from fairbench.report.pages.chart import (
     BELOW_PX,
     LEFT,
@@ -24,6 +23,7 @@ from fairbench.report.pages.chart import (
     vertical_axis,
 )
 from fairbench.report.palette import SERIES
+from fairbench.report.table import cut_middle
 
 PLOT_PX = 220
 LABEL_CHARACTERS = 15

@@ -11,10 +11,10 @@ from fairbench.metrics.latency import Sample, pooled, samples
 from fairbench.metrics.records import Facts, Floats
 from fairbench.metrics.service import View, cumulative
 from fairbench.metrics.tables import Tables
+from fairbench.report.client_table import is_crowd
 from fairbench.report.crowd import (
     Lorenz,
     counts_by_ratio,
-    is_crowd,
     lorenz,
     lorenz_of_service,
     share_ratios,

@@ -7,7 +7,7 @@ from typing import Literal
 
 from fairbench.core import PS_PER_S, Request
 from fairbench.errors import UsageError
-from fairbench.schedulers.accounts.worker_credit import MAX_CLIENTS
+from fairbench.schedulers.accounts.worker_credits import MAX_CLIENTS
 from fairbench.schedulers.charging.gpu_time import GPU_TIME, GPUCharges, gpu_charges
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.sharing import SharedCharges, Sharing

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fairbench.core import PS_PER_S, CostModel, Request
 from fairbench.errors import UsageError
-from fairbench.schedulers.charging.charging import Charging
+from fairbench.schedulers.charging.tokens import Charging
 from fairbench.schedulers.setup import Setup
 
 GPU_TIME = "gpu-time"  # the setting's value

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairbench.errors import unknown_name
 from fairbench.named import imported
-from fairbench.schedulers.params import PartParams, make_params, params_of
+from fairbench.schedulers.params import make_params
 
 if TYPE_CHECKING:
     from fairbench.schedulers.eviction.policy import EvictionPolicy
@@ -41,8 +41,3 @@ def build_eviction(name: str, settings: Mapping[str, Any]) -> EvictionPolicy:
     policy: Any = eviction_class(name)
     built: EvictionPolicy = policy(make_params(name, policy.Params, settings))
     return built
-
-
-def eviction_params() -> PartParams:
-    """Return the ``Params`` of every policy, by name."""
-    return params_of(EVICTIONS, eviction_class)

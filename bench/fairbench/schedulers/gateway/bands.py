@@ -10,8 +10,8 @@ from itertools import count
 from fairbench.core import Request
 from fairbench.schedulers.base import Read
 from fairbench.schedulers.gateway.client_limits import ClientLimits
-from fairbench.schedulers.gateway.params import GatewayParams
 from fairbench.schedulers.gateway.queue import GatewayQueue, Send
+from fairbench.schedulers.gateway.registry import GatewayParams
 from fairbench.schedulers.peers.counters import SharedCounters
 from fairbench.schedulers.peers.totals import Changes, Heard, Sums, Totals
 

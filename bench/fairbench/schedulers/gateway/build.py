@@ -14,7 +14,6 @@ from fairbench.schedulers.gateway.admission.reroute import Rerouting
 from fairbench.schedulers.gateway.bands import Gateway
 from fairbench.schedulers.gateway.client_limits import ClientLimits
 from fairbench.schedulers.gateway.orders import ORDERS, Matched
-from fairbench.schedulers.gateway.params import GATEWAY, AdmissionParams, GatewayParams
 from fairbench.schedulers.gateway.queue import (
     FlowView,
     GatewayQueue,
@@ -23,6 +22,9 @@ from fairbench.schedulers.gateway.queue import (
     OutputsAhead,
 )
 from fairbench.schedulers.gateway.registry import (
+    GATEWAY,
+    AdmissionParams,
+    GatewayParams,
     detector_class,
     policy_class,
 )

@@ -16,9 +16,8 @@ from typing import TypeAlias
 
 from fairbench.core import Request
 from fairbench.errors import UsageError
-from fairbench.schedulers.batch_cost import BatchCost, OutputLengths, step_units
-from fairbench.schedulers.gateway.params import UNKNOWN_COSTS
-from fairbench.schedulers.load_cap import AUTO, CAP_UNITS
+from fairbench.schedulers.gateway.registry import UNKNOWN_COSTS
+from fairbench.schedulers.load_cap import AUTO, CAP_UNITS, BatchCost, OutputLengths, step_units
 from fairbench.schedulers.local.programs import Programs
 from fairbench.schedulers.setup import Setup
 from fairbench.tenants import Tenants

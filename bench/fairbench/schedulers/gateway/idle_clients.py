@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 from itertools import islice
 
-from fairbench.schedulers.accounts.worker_credit import BATCH, MAX_CLIENTS
+from fairbench.schedulers.accounts.worker_credits import BATCH, MAX_CLIENTS
 
 
 class IdleClients:

@@ -1,26 +1,130 @@
-"""Gateways by name: policies and detectors. To add one: write its file, add its line here.
+"""Gateways: policies and detectors by name, and parameters of gateway and admission control.
+
+To add one: write its file, add its line here.
 
 Any local scheduler is a policy too, under its own name, the user's own included.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
+
+from annotated_types import Ge, Gt
+from pydantic import FiniteFloat, PlainValidator
 
 from fairbench.errors import unknown_name
 from fairbench.named import imported, named
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.gateway.params import (
-    ADMISSION,
-    GATEWAY,
-    AdmissionParams,
-    GatewayParams,
-)
-from fairbench.schedulers.params import PartParams, params_of
+from fairbench.schedulers.load_cap import AUTO
+from fairbench.schedulers.params import PartParams, make_params, params_of
 from fairbench.schedulers.registry import local_class, locals_by_name
+from fairbench.tenants import Tenants
 
 if TYPE_CHECKING:
     from fairbench.schedulers.gateway.saturation.detector import Detector
+
+
+GATEWAY = "gateway"  # the part whose parameters hold for every policy
+ADMISSION = "admission"  # the part whose parameters these are
+OFF: Final = "off"
+REFUSE: Final = "refuse"
+DEMOTE: Final = "demote"
+
+Ahead: TypeAlias = Literal["fair", "edf", "all"]
+UNKNOWN_COSTS = (
+    f"gateway.client_limit = {AUTO!r}: nobody knows what a decode step takes here: "
+    "give a number of tokens"
+)
+
+
+def _checked(value: Any) -> str | int | None:
+    tokens = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    if value in (AUTO, None) or tokens:
+        found: str | int | None = value
+        return found
+    raise ValueError("must be auto or a number of tokens above 0")
+
+
+ClientLimit: TypeAlias = Annotated[str | int | None, PlainValidator(_checked)]
+
+
+@dataclass(frozen=True)
+class GatewayParams:
+    """The gateway parameters that apply under every policy. A limit of 0 means none.
+
+    - ``order`` is the order of the requests of a flow.
+    - ``ttl_s`` is the time after which a queued request is refused.
+    - ``band_requests`` limits the queued requests per band, ``max_requests`` those in all. An
+    arrival at a full gateway displaces the latest request of the lowest band below its own, if
+    there is one.
+    - ``priority`` of clients by name, larger first, overrides the priority of their requests. A
+    band is served only if no higher band can be.
+    - ``outputs`` says when a local scheduler is charged for output: at the ``end`` of a request
+    (the default), or ``ahead`` as in ``OutputsAhead``, if the scheduler can refund.
+    - ``client_limit``, ``client_requests``, the part of both reserved for absent clients
+    (``client_reserve``), and shares by ``tenants``: see ``ClientLimits``.
+    """
+
+    order: Literal["fcfs", "edf", "longest-prefix"] = "fcfs"
+    ttl_s: Annotated[FiniteFloat, Ge(0)] = 0.0
+    band_requests: Annotated[int, Ge(0)] = 0
+    max_requests: Annotated[int, Ge(0)] = 0
+    priority: dict[str, int] = field(default_factory=dict)
+    outputs: Literal["end", "ahead"] | None = None
+    client_limit: ClientLimit = None
+    tenants: Tenants | None = None
+    client_requests: Annotated[int, Ge(1)] | None = None
+    client_reserve: Annotated[FiniteFloat, Ge(0)] = 0.0
+
+    @property
+    def limits_clients(self) -> bool:
+        """Return whether clients have limits (``ClientLimits``)."""
+        return self.client_limit is not None or self.client_requests is not None
+
+    def __post_init__(self) -> None:
+        if self.client_reserve and not self.limits_clients:
+            raise ValueError(
+                f"client_reserve = {self.client_reserve:g}: needs a limit per client; set "
+                "gateway.client_limit or gateway.client_requests, too"
+            )
+        if self.tenants is not None and not self.limits_clients:
+            raise ValueError(
+                f"tenants = {self.tenants!r}: has no effect without a limit per client; set "
+                "gateway.client_limit, too. To give tenants to a policy, set POLICY.tenants "
+                "instead"
+            )
+
+
+@dataclass(frozen=True)
+class AdmissionParams:
+    """Parameters of admission control. ``policy`` says how a request that would be late is treated.
+
+    ``ahead`` says who goes before it (``Estimator``): take the one that fits the local scheduler.
+    ``margin`` multiplies the estimate: above 1 is stricter. With ``reroute`` a request that would
+    be late where the router sends it, and in time elsewhere, goes to where it is soonest over. A
+    demoted request goes as any other once it is ``aging_s`` old. ``profile`` is the timing profile
+    of real servers; the simulator has its own.
+    """
+
+    policy: Literal["off", "refuse", "demote"] = OFF
+    ahead: Ahead = "fair"
+    margin: Annotated[FiniteFloat, Gt(0)] = 1.0
+    reroute: bool = True
+    aging_s: Annotated[FiniteFloat, Gt(0)] = 60.0
+    profile: str = ""
+
+    @property
+    def is_on(self) -> bool:
+        """Return whether admission control has any effect."""
+        return self.policy != OFF
+
+
+def admission_params(settings: Mapping[str, Any]) -> AdmissionParams:
+    """Return admission parameters from the settings. Raises UsageError for a wrong value."""
+    return make_params(ADMISSION, AdmissionParams, settings)
+
 
 NO_GATEWAY = "none"
 DEFAULT_DETECTOR = "utilization"  # llm-d's

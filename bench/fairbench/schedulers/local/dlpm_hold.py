@@ -9,7 +9,7 @@ from annotated_types import Ge
 
 from fairbench.core import Request
 from fairbench.schedulers.base import Selection, WaitingView
-from fairbench.schedulers.batch_cost import BatchCost, step_units
+from fairbench.schedulers.load_cap import BatchCost, step_units
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench.tenants import ROOT
 

@@ -17,9 +17,8 @@ from fairbench.core import NoBound, Request, ServiceBound, ServiceWeights
 from fairbench.errors import UsageError
 from fairbench.schedulers.accounts.account import Account
 from fairbench.schedulers.base import LocalScheduler, Read, Setup, WaitingView
-from fairbench.schedulers.charging.charging import Charging
 from fairbench.schedulers.charging.gpu_time import GPU_TIME, TimeCharging
-from fairbench.schedulers.charging.tokens import Prices, TokenCharging
+from fairbench.schedulers.charging.tokens import Charging, Prices, TokenCharging
 from fairbench.schedulers.sharing import Sharing
 from fairbench.tenants import Tenants
 

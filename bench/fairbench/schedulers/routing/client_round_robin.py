@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from fairbench.core import Request
-from fairbench.schedulers.accounts.worker_credit import MAX_CLIENTS
+from fairbench.schedulers.accounts.worker_credits import MAX_CLIENTS
 from fairbench.schedulers.routing.bases import FleetRouter
 
 

@@ -10,12 +10,11 @@ from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.accounts.worker_credit import WorkerCredit
-from fairbench.schedulers.accounts.worker_credits import credits_of
+from fairbench.schedulers.accounts.worker_credits import WorkerCredit, credits_of
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree, RecentNode
 from fairbench.schedulers.charging.dispatch import Charge, dispatch_charging
 from fairbench.schedulers.charging.gpu_time import GPU_TIME
+from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree, RecentNode
 from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.credit_exchange import CreditExchange
 from fairbench.schedulers.routing.filling import Filling

@@ -11,9 +11,8 @@ from pydantic import FiniteFloat
 
 from fairbench.core import Request, Segment
 from fairbench.schedulers.base import Setup
-from fairbench.schedulers.batch_cost import OutputLengths
-from fairbench.schedulers.bounded_tree import MAX_NODES, BoundedTree
-from fairbench.schedulers.location_tree import Holders
+from fairbench.schedulers.load_cap import OutputLengths
+from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree, Holders
 from fairbench.schedulers.request_work import RequestWork
 from fairbench.schedulers.routing.backlogs import Backlogs
 from fairbench.schedulers.routing.bases import PrefixRouter

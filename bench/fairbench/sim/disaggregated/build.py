@@ -24,8 +24,7 @@ from fairbench.sim.disaggregated.replica import (
 )
 from fairbench.sim.disaggregated.vllm_decode import PromptsOnly, VLLMDecode
 from fairbench.sim.engine.batch import RunningBatch
-from fairbench.sim.engine.contract import EngineContract, contract_of
-from fairbench.sim.engine.replica import Replica, WorkerParts
+from fairbench.sim.engine.contract import EngineContract, Replica, WorkerParts, contract_of
 from fairbench.sim.engine.sglang.contract import SGLangContract
 from fairbench.sim.engine.sglang.prefill_only import PrefillOnly
 from fairbench.sim.engine.vllm.contract import VLLMContract

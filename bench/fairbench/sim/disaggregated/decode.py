@@ -7,8 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from fairbench.core import Request
-from fairbench.hardware.costs import ProfileCosts
-from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.timing import ProfileCosts, TimingProfile
 from fairbench.schedulers.load_cap import load_cap
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.clock import DECIDE, Clock

@@ -9,11 +9,11 @@ from typing import Protocol
 
 from fairbench.core import PS_PER_S, Segment
 from fairbench.hardware.cluster_params import DisaggregationParams
-from fairbench.hardware.step_time import PS_PER_MS
+from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.disaggregated.decode import DecodeWorker
-from fairbench.sim.engine.replica import KVMemory, Replica
+from fairbench.sim.engine.contract import KVMemory, Replica
 from fairbench.sim.sequence import REFUSED, Sequence
 
 Then = Callable[[], None]

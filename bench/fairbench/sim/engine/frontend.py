@@ -7,7 +7,7 @@ from functools import partial
 from math import ceil
 
 from fairbench.core import PS_PER_S
-from fairbench.hardware.step_time import PS_PER_MS
+from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.hardware.timing import Frontend
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.views import WaitingView

@@ -14,19 +14,17 @@ from typing import Generic
 
 from fairbench.compiled import mypyc_attr
 from fairbench.core import PS_PER_S, Request
-from fairbench.hardware.costs import ProfileCosts
-from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.timing import ProfileCosts, TimingProfile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.clock import DECIDE, END, Clock
-from fairbench.sim.engine.batch import RunningBatch
-from fairbench.sim.engine.decode_run import DecodeRun
+from fairbench.sim.engine.batch import DecodeRun, RunningBatch
 from fairbench.sim.engine.frontend import FrontendQueue, WakeUp
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.prefix_cache import N
 from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.records.stretch import Stretch
+from fairbench.sim.records.stretches import Stretch
 from fairbench.sim.sequence import FINISHED, NEVER, Sequence
 
 NOBODY: list[Sequence] = []

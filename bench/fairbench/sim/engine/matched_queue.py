@@ -14,7 +14,7 @@ from typing import Generic
 
 from fairbench.compiled import mypyc_attr
 from fairbench.core import PS_PER_S, Prompt, Request
-from fairbench.schedulers.list_view import IN_BATCH_TOKENS, head_of
+from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS, head_of
 from fairbench.schedulers.views import NothingRunning, RunningView
 from fairbench.sim.engine.scans import DEPRIORITIZED, Entry, MatchOrder, MatchScan, QueueScan
 from fairbench.sim.prefix_cache import MatchCache, N, Waiter

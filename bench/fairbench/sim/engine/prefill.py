@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fairbench.hardware.step_time import Chunk
+from fairbench.hardware.gpu_time import Chunk
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.sequence import Sequence
 

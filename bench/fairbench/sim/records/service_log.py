@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from fairbench.compiled import mypyc_attr
 from fairbench.sim.records.columns import Columns
-from fairbench.sim.records.stretch import Stretch
-from fairbench.sim.records.stretches import InBatch, Stretches
+from fairbench.sim.records.stretches import InBatch, Stretch, Stretches
 from fairbench.sim.sequence import Sequence
 
 SERVICE_COLUMNS = (

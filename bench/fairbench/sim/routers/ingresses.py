@@ -11,7 +11,7 @@ from random import Random
 from fairbench.core import Request
 from fairbench.schedulers.peers.params import RoutersParams, shares
 from fairbench.sim.clock import ARRIVE, Clock
-from fairbench.sim.engine.replica import Replica
+from fairbench.sim.engine.contract import Replica
 from fairbench.sim.ingress import Ingress
 from fairbench.sim.routers.gossip import Gossip
 from fairbench.sim.routers.split import SplitRouter

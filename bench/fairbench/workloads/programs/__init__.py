@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from inspect import isabstract
@@ -12,9 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fairbench.errors import UsageError, unknown_name
-from fairbench.errors.validation import explain, validated
-from fairbench.files.python_file import module_of
+from fairbench.errors import UsageError, explain, unknown_name, validated
+from fairbench.files.python_file import files_named, module_of
 from fairbench.named import Named, imported, named
 from fairbench.workloads.programs.base import Program
 
@@ -22,8 +20,8 @@ VARIABLE = "FAIRBENCH_PROGRAMS"
 
 
 def program_files() -> list[Path]:
-    """Return the files that the environment variable names, as absolute paths."""
-    return [Path(text).resolve() for text in os.environ.get(VARIABLE, "").split(os.pathsep) if text]
+    """Return the files that ``FAIRBENCH_PROGRAMS`` names."""
+    return files_named(VARIABLE)
 
 
 def user_kinds(bundled: Mapping[str, type[Program]]) -> dict[str, type[Program]]:

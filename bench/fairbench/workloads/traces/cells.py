@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from fairbench.errors import DataError, printable, unknown_name
-from fairbench.errors.validation import shortened
+from fairbench.errors import DataError, printable, shortened, unknown_name
 from fairbench.files.column_names import Column, nearest
 from fairbench.files.json_text import INTEGERS
 from fairbench.files.times import is_blank, is_missing, is_number, nanoseconds

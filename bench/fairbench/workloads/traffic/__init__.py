@@ -12,8 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fairbench.errors import UsageError, unknown_name
-from fairbench.errors.validation import explain, validated
+from fairbench.errors import UsageError, explain, unknown_name, validated
 from fairbench.named import imported
 from fairbench.workloads.traffic.source import TrafficKind
 

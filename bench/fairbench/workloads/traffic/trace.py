@@ -13,7 +13,7 @@ from typing import Any
 from fairbench.errors import DataError, UsageError
 from fairbench.files.json_text import json_lines
 from fairbench.workloads.items import Item
-from fairbench.workloads.traces.source import find
+from fairbench.workloads.traces.read import find
 from fairbench.workloads.traffic.source import Arrival, Load
 
 # Most of each: ten times the longest context there is, and what records have room for.

@@ -14,7 +14,7 @@ from time import perf_counter, process_time
 from typing import NamedTuple
 
 from fairbench.core import Request
-from fairbench.hardware.step_time import PS_PER_MS
+from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.local.dlpm import DLPM
 from fairbench_studies.dlpm.central.arrivals import (

@@ -54,7 +54,7 @@ def draw_claims_map(
         "minutes of one processor",
         err=True,
     )
-    with run_context(shown_progress(show), executor) as context:
+    with run_context(shown_progress() if show else None, executor) as context:
         failures = left.run(context)
         if context.interrupted():
             raise context.interrupted.ended(f"interrupted; what finished is in {folder}")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairbench.hardware.step_time import PS_PER_MS
+from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.metrics.records import Floats
 from fairbench.sim.clock import ARRIVE, Clock
 

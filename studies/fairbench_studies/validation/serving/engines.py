@@ -15,8 +15,8 @@ from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
+from fairbench.sim.engine.contract import Replica
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.replica import Replica
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.engine.vllm.worker import VLLMWorker
 from fairbench.sim.records.service_log import ServiceLog

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from fairbench.core import PS_PER_S, Segment
-from fairbench.hardware.step_time import PS_PER_MS
+from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.records import Floats
 from fairbench.sim.clock import ARRIVE, Clock

@@ -15,7 +15,7 @@ import numpy as np
 
 from fairbench.errors import DataError
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.step_time import PS_PER_MS
+from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.metrics.records import Floats
 from fairbench_studies.kit.trace import Trace, throughput_tok_s
 from fairbench_studies.validation.slora.measured import MeasuredRun

@@ -17,7 +17,7 @@ from fairbench.core import PS_PER_S
 from fairbench.errors import DataError
 from fairbench.files.json_text import json_file
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.step_time import PS_PER_MS
+from fairbench.hardware.gpu_time import PS_PER_MS
 from fairbench.hardware.timing import TimingProfile
 from fairbench_studies.kit.trace import Trace
 from fairbench_studies.validation.slora.artifact import build_scheduler

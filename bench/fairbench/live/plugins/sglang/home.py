@@ -21,8 +21,8 @@ from fairbench.live.plugins.sglang.live_view import ArmedQueue, LiveView, Req
 from fairbench.live.plugins.sglang.preemption import Preemption
 from fairbench.live.plugins.sglang.tracked import Tracked, context_of, request_of
 from fairbench.live.step_times import Decode, Prompt, StepTimes
-from fairbench.schedulers.batch_cost import step_units
 from fairbench.schedulers.drive import Preempt, Selection, resume
+from fairbench.schedulers.load_cap import step_units
 from fairbench.schedulers.setup import Setup
 
 

@@ -18,11 +18,10 @@ from fairbench.live.plugins.sglang.home import Home
 from fairbench.live.plugins.sglang.hook import Hook
 from fairbench.live.plugins.sglang.kept_tree import KeptTree, kept_tree
 from fairbench.live.plugins.sglang.kept_view import KeptView
-from fairbench.live.plugins.sglang.limits import check_server
 from fairbench.live.plugins.sglang.live_view import Req
 from fairbench.live.plugins.sglang.match_order import MatchOrder
 from fairbench.live.plugins.sglang.preemption import Preemption
-from fairbench.live.plugins.sglang.release import require_applied
+from fairbench.live.plugins.sglang.release import check_server, require_applied
 from fairbench.live.plugins.sglang.tracked import context_of
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"

@@ -18,7 +18,7 @@ from fairbench.core import Request
 from fairbench.live.plugins.kept_matches import KeptMatches, Match, Spot, Waiter
 from fairbench.live.plugins.sglang.live_view import Req
 from fairbench.live.plugins.sglang.match_order import prefix_len
-from fairbench.schedulers.list_view import IN_BATCH_TOKENS
+from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
 
 POLICY_MODULE = "sglang.srt.managers.schedule_policy"
 BATCH_MODULE = "sglang.srt.managers.schedule_batch"

@@ -20,8 +20,8 @@ from fairbench.live.plugins.vllm.kept_blocks import BlockQueue, KeptBlocks
 from fairbench.live.plugins.vllm.live_queue import LiveBatch, LiveQueue, Tracked
 from fairbench.live.request_tag import untagged
 from fairbench.live.step_times import Decode, Prompt, StepTimes
-from fairbench.schedulers.batch_cost import step_units
 from fairbench.schedulers.drive import Preempt, Selection, resume
+from fairbench.schedulers.load_cap import step_units
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.token_pages import segments_of
 

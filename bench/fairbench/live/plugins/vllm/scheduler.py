@@ -24,9 +24,8 @@ from fairbench.live.plugins.vllm.eviction import BlockEviction, check_targets
 from fairbench.live.plugins.vllm.exporter import VLLMExporter, exporter_of
 from fairbench.live.plugins.vllm.home import Home
 from fairbench.live.plugins.vllm.kept_blocks import kept_blocks
-from fairbench.live.plugins.vllm.limits import check_config
 from fairbench.live.plugins.vllm.queue import SchedulerQueue
-from fairbench.live.plugins.vllm.release import check_version
+from fairbench.live.plugins.vllm.release import check_config, check_version
 
 
 # Types are checked where vLLM, gigabytes large, is not installed: its class is Any there, from

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from fairbench.core import Request
 from fairbench.schedulers.base import Read
 from fairbench.schedulers.gateway.admission.estimate import NOBODY, Estimator, RequestTotals
-from fairbench.schedulers.gateway.params import REFUSE, AdmissionParams
 from fairbench.schedulers.gateway.queue import HoldsRequests, Send
+from fairbench.schedulers.gateway.registry import REFUSE, AdmissionParams
 
 
 class AdmissionControl:

@@ -11,7 +11,7 @@ from sortedcontainers import SortedList
 from fairbench.core import CostModel, Request
 from fairbench.schedulers.charging.dispatch import MeanAnswers
 from fairbench.schedulers.gateway.orders import Matched
-from fairbench.schedulers.gateway.params import Ahead
+from fairbench.schedulers.gateway.registry import Ahead
 from fairbench.schedulers.views import FleetView, WorkerLoad
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from fairbench.hardware.lightllm_params import LightLLMParams, lightllm_limits
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.params import make_params
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.lightllm.worker import LightLLMWorker
-from fairbench.sim.engine.replica import WorkerParts
 
 
 class LightLLMContract:

@@ -15,16 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fairbench.core import PS_PER_S
-from fairbench.hardware.costs import ProfileCosts
-from fairbench.hardware.gpu_time import prompt_parts
+from fairbench.hardware.gpu_time import PS_PER_MS, prompt_parts
 from fairbench.hardware.lightllm_params import LightLLMLimits
-from fairbench.hardware.step_time import PS_PER_MS
-from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.timing import ProfileCosts, TimingProfile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.load_cap import load_cap
 from fairbench.sim.clock import DECIDE, END, Clock
-from fairbench.sim.engine.batch import BatchView, RunningBatch
-from fairbench.sim.engine.decode_run import DecodeRun
+from fairbench.sim.engine.batch import BatchView, DecodeRun, RunningBatch
 from fairbench.sim.engine.frontend import FrontendQueue, WakeUp
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.lightllm.minibatch import FitTest, Memory, fill_minibatch
@@ -32,7 +29,7 @@ from fairbench.sim.engine.prefill import Prefill, report_prompts
 from fairbench.sim.engine.sglang.admission import shares_of
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.records.stretch import Stretch
+from fairbench.sim.records.stretches import Stretch
 from fairbench.sim.sequence import FINISHED, Sequence
 
 

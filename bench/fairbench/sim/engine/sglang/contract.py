@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from fairbench.hardware.engine_params import EngineParams, engine_limits, mem_fraction
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.params import make_params
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.replica import WorkerParts
 from fairbench.sim.engine.sglang.older_worker import worker_class
 from fairbench.sim.engine.sglang.worker import Worker
 

@@ -6,26 +6,27 @@ Overlap scheduling is off. Rules: docs/appendix/engine.md.
 from __future__ import annotations
 
 from fairbench.core import Request, Segment
-from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.engine_params import EngineLimits
-from fairbench.hardware.gpu_time import prompt_parts
-from fairbench.hardware.step_time import Chunk
-from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.gpu_time import Chunk, prompt_parts
+from fairbench.hardware.timing import ProfileCosts, TimingProfile
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import never
 from fairbench.schedulers.load_cap import load_cap
 from fairbench.sim.clock import END, Clock
-from fairbench.sim.engine.batch import BatchView, RunningBatch
-from fairbench.sim.engine.decode_run import DecodeRun
+from fairbench.sim.engine.batch import BatchView, DecodeRun, RunningBatch
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.prefill import Prefill, report_prompts
-from fairbench.sim.engine.sglang.admission import PrefillPass, run_selection, shares_of
-from fairbench.sim.engine.sglang.pass_interval import PassInterval
-from fairbench.sim.engine.sglang.preemption import Preemption
+from fairbench.sim.engine.sglang.admission import (
+    PassInterval,
+    PrefillPass,
+    run_selection,
+    shares_of,
+)
 from fairbench.sim.engine.sglang.retraction import (
     NewTokenRatio,
+    Preemption,
     Retraction,
     store_outputs,
     store_prompt,
@@ -70,9 +71,7 @@ class Worker(EngineLoop[KVNode]):
         self._prefills: list[Prefill] = []
         self._computed: list[Chunk] = []  # what they compute, as the profile has it
         self._prefill_start_ps = 0
-        self._retraction = Retraction(
-            clock, lambda: self.scheduler, self.batch, self.waiting, cache, cap
-        )
+        self._retraction = Retraction(clock, lambda: self.scheduler, batch, waiting, cache, cap)
         parts = (self.batch, self.waiting, host, self._ratio, self._retraction, cap)
         self._preemption = Preemption(*parts, self._end_stretch)
         self.waiting.running = BatchView(

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from fairbench.hardware.timing import TimingProfile
 from fairbench.hardware.vllm_params import VLLMParams, vllm_limits
 from fairbench.schedulers.params import make_params
-from fairbench.sim.engine.replica import WorkerParts
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.vllm.worker import VLLMWorker, cache_of
 
 W = TypeVar("W", bound=VLLMWorker)

@@ -9,19 +9,18 @@ from functools import partial
 
 from fairbench.compiled import mypyc_attr
 from fairbench.core import PS_PER_S, Request
-from fairbench.hardware.costs import ProfileCosts
 from fairbench.hardware.gpu_time import step_parts
-from fairbench.hardware.timing import TimingProfile
+from fairbench.hardware.timing import ProfileCosts, TimingProfile
 from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import never
 from fairbench.schedulers.load_cap import load_cap
 from fairbench.sim.clock import DECIDE, END, Clock
-from fairbench.sim.engine.decode_run import DecodeRun
+from fairbench.sim.engine.batch import DecodeRun
+from fairbench.sim.engine.contract import ManagedMemory
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.prefill import Prefill, report_prompts
-from fairbench.sim.engine.replica import ManagedMemory
 from fairbench.sim.engine.vllm.admission import Admission
 from fairbench.sim.engine.vllm.block_cache import BlockCache
 from fairbench.sim.engine.vllm.block_tree import BlockNode

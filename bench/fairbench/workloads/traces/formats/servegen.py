@@ -13,8 +13,7 @@ from itertools import accumulate, pairwise
 from math import isfinite
 from typing import Any
 
-from fairbench.errors import DataError, UsageError
-from fairbench.errors.validation import shortened
+from fairbench.errors import DataError, UsageError, shortened
 from fairbench.files.json_text import Place
 from fairbench.workloads.traces.format import Asked, Record
 from fairbench.workloads.traces.renewal import LAWS, Lengths, Window, WindowedClient, WindowedTrace

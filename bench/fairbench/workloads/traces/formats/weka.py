@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fairbench.errors import DataError
-from fairbench.errors.validation import shortened
+from fairbench.errors import DataError, shortened
 from fairbench.files.json_text import Place
 from fairbench.workloads.traces.columns import client_name
 from fairbench.workloads.traces.format import Asked, PlacedRow, Record
