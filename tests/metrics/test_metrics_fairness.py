@@ -9,13 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from metrics_helpers import facts, log, programs, requests
 
-from fairbench.metrics.fairness import (
-    all_active_window,
-    entitlement_ratios,
-    jain,
-    max_min,
-    shares,
-)
+from fairbench.metrics.fairness import all_active_window, entitlement_ratios, jain, shares
+from fairbench.metrics.max_min import max_min
 from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Window
 
 amounts = st.floats(min_value=0, max_value=1e150, allow_subnormal=True)

@@ -9,14 +9,14 @@ from metrics_helpers import NAN, facts, log, programs, requests
 from fairbench.metrics.contention import unqueued
 from fairbench.metrics.due import shortfall
 from fairbench.metrics.due_over_time import shortfalls
-from fairbench.metrics.fairness import max_min, shares
+from fairbench.metrics.fairness import shares
 from fairbench.metrics.fairness_over_time import (
     backlogged_shares,
     least_by_client,
-    max_min_each,
     timeline,
     worst_window,
 )
+from fairbench.metrics.max_min import max_min, max_min_each
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
 from fairbench.metrics.service import View, window_service
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics_helpers import NAN, facts, log, programs, requests
 
-from fairbench.metrics.fairness import max_min
 from fairbench.metrics.goodput import client_goodput, judged
+from fairbench.metrics.max_min import max_min
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Client
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables

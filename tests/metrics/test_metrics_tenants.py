@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairbench.metrics.catalogue import Notes
-from fairbench.metrics.fairness import Shares, entitlement_ratios, max_min, tenant_shares
+from fairbench.metrics.fairness import Shares, entitlement_ratios, tenant_shares
+from fairbench.metrics.max_min import max_min
 from fairbench.metrics.records import Client, Facts, Window
 from fairbench.metrics.service import Booked
 from fairbench.report.optional_lines import tenant_lines

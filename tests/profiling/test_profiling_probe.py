@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.profile_file import read_profile
-from fairbench.profiling.derive import derive
+from fairbench.profiling.derived_profile import derive
 from fairbench.profiling.probe import BATCHES, Batch, Probed, Prompt, fit_probe, prompt_lengths
 
 DECODE, PREFILL, SHORT_PREFILL = 0.05, 0.06, 0.12  # how far a probe's fit may be off

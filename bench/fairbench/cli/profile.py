@@ -22,7 +22,7 @@ from fairbench.cli.profile_probe import (
 
 if TYPE_CHECKING:
     from fairbench.figures.profile_fit import Points
-    from fairbench.profiling.derive import Derived
+    from fairbench.profiling.derived_profile import Derived
 
 DERIVE = "derive"
 
@@ -90,7 +90,7 @@ def derive_profile(
     from fairbench.cli.output import print_json
     from fairbench.figures.profile_fit import check_plot, draw_profile
     from fairbench.hardware.profile_file import table_of
-    from fairbench.profiling.derive import derive, described
+    from fairbench.profiling.derived_profile import derive, described
 
     check_output(output)
     if plot is not None:

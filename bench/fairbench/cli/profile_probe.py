@@ -109,7 +109,7 @@ def probe(
     from fairbench.cli.output import print_json
     from fairbench.hardware.profile_file import table_of
     from fairbench.live.requirements import require_live_extra
-    from fairbench.profiling.derive import derive, described
+    from fairbench.profiling.derived_profile import derive, described
     from fairbench.profiling.probe import Server, fit_probe, pool_tokens, served_model, session_of
 
     require_live_extra()

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from fairbench.metrics.catalogue import Notes
 from fairbench.metrics.contention import contended
 from fairbench.metrics.due import shortfall
+from fairbench.metrics.max_min import max_min
 from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.metrics.records import (
     FINISHED,
@@ -41,32 +42,6 @@ def jain(allocations: ArrayLike) -> float:
         return float("nan")
     x = x / x.max()  # squares of very small or large numbers must not under- or overflow
     return float(x.sum() ** 2 / (x.size * (x**2).sum()))
-
-
-def max_min(capacity: float, demands: ArrayLike, weights: ArrayLike | None = None) -> Floats:
-    """Return the max-min fair allocation, which sums to min(capacity, total demand).
-
-    No client gets more than its demand. No client could get more except at the cost of a client
-    that has no more. With ``weights`` (positive; None is all equal), "more" refers to the
-    allocation over the weight.
-    """
-    wanted = np.asarray(demands, dtype=np.float64)
-    weight = np.ones(len(wanted)) if weights is None else np.asarray(weights, dtype=np.float64)
-    assert capacity >= 0
-    assert np.all(wanted >= 0)
-    assert np.all(weight > 0)
-    allocation = np.zeros(len(wanted))
-    left = float(capacity)
-    order = np.argsort(wanted / weight, kind="stable")
-    claims = np.cumsum(weight[order][::-1])[::-1]  # of all from a rank on
-    for rank, client in enumerate(order):
-        share = left / claims[rank]
-        if wanted[client] >= share * weight[client]:
-            allocation[order[rank:]] = share * weight[order[rank:]]
-            break
-        allocation[client] = wanted[client]
-        left -= wanted[client]
-    return allocation
 
 
 def entitlement_ratios(service: Floats, entitlement: Floats) -> Floats:

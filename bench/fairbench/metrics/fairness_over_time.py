@@ -15,6 +15,7 @@ import numpy as np
 from fairbench.metrics.arrays import lengths_by
 from fairbench.metrics.contention import SHORT_ABOVE, call_times, unqueued
 from fairbench.metrics.due_over_time import Shortfalls, shortfalls
+from fairbench.metrics.max_min import max_min_each
 from fairbench.metrics.records import (
     REFUSED,
     Facts,
@@ -211,28 +212,6 @@ def backlogged_shares(line: Timeline) -> Floats:
     np.divide(got, due, out=ratio, where=enough)
     shares: Floats = np.minimum(1.0, ratio)
     return shares
-
-
-def max_min_each(capacity: Floats, demands: Floats, weights: Floats) -> Floats:
-    """Return the max-min allocation of every column of demands, shape (clients, columns).
-
-    ``capacity`` is what each column has to give. See ``fairness.max_min``.
-    """
-    weight = weights[:, np.newaxis]
-    order = np.argsort(demands / weight, axis=0, kind="stable")
-    wanted = np.take_along_axis(demands, order, axis=0)
-    own = np.take_along_axis(np.broadcast_to(weight, demands.shape), order, axis=0)
-    before = np.cumsum(wanted, axis=0) - wanted
-    claims = np.cumsum(own[::-1], axis=0)[::-1]
-    level = np.maximum(0.0, capacity - before) / claims
-    # The first client in order that wants its level or more fixes the level of all after it.
-    unmet = wanted >= level * own
-    first = np.where(unmet.any(axis=0), unmet.argmax(axis=0), len(wanted) - 1)
-    fixed = np.where(
-        unmet.any(axis=0), np.take_along_axis(level, first[np.newaxis], axis=0)[0], np.inf
-    )
-    allocation: Floats = np.minimum(demands, fixed * weight)
-    return allocation
 
 
 def _over(values: Floats, cells: int) -> Floats:

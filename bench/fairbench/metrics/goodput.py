@@ -15,7 +15,8 @@ import numpy as np
 
 from fairbench.metrics.arrays import in_order
 from fairbench.metrics.catalogue import CLIENTS, Notes
-from fairbench.metrics.fairness import entitlement_ratios, jain, max_min
+from fairbench.metrics.fairness import entitlement_ratios, jain
+from fairbench.metrics.max_min import max_min
 from fairbench.metrics.records import FINISHED, Facts, Flags, Floats, Ints, Programs, Requests
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import ratio

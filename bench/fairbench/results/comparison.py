@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from fairbench.errors import DataError
 from fairbench.files.toml_text import read_toml
-from fairbench.metrics.fairness import max_min
+from fairbench.metrics.max_min import max_min
 from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.results.grid import Experiment, key_of, labels, place_of
 from fairbench.results.intervals import combine

@@ -5,7 +5,7 @@ Writes plots/fairness.svg: demand, service in order of arrival, and fair share o
 
 from __future__ import annotations
 
-from fairbench.metrics.fairness import max_min
+from fairbench.metrics.max_min import max_min
 from fairbench_studies.kit.rows import ROOT
 
 TOTAL = 12_000.0

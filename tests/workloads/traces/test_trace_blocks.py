@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.workloads.traces.recorded import prompt_of_row, runs_of
+from fairbench.workloads.traces.programs import prompt_of_row, runs_of
 from fairbench.workloads.traces.rows import Row
 from fairbench.workloads.traces.table import TableBuilder
 

@@ -6,8 +6,8 @@ import pytest
 
 from fairbench.errors import DataError, UsageError
 from fairbench.workloads.traces.formats import FORMATS
+from fairbench.workloads.traces.programs import prompt_of_row, runs_of
 from fairbench.workloads.traces.read import TraceParams, read_trace
-from fairbench.workloads.traces.recorded import prompt_of_row, runs_of
 
 
 def lines(*objects):

@@ -11,7 +11,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.execute.expected.load import Machine, busiest_minute, gpu_s, running_limit
 from fairbench.execute.expected.programs import Asked, Call, Group, calls_of_groups, groups_of
 from fairbench.hardware.catalogue import load_profile
-from fairbench.metrics.fairness import max_min
+from fairbench.metrics.max_min import max_min
 from fairbench.sim.engine.contract import contract_of
 from fairbench.workloads.plan import ClientPlan, expected_programs
 from fairbench.workloads.traffic.closed import ClosedArrivals

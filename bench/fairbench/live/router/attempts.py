@@ -36,7 +36,7 @@ from fairbench.live.router.flight import ANYWHERE, Flight, Wish
 from fairbench.live.router.health import Health
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.problem import Problem
-from fairbench.live.router.progress import Progress
+from fairbench.live.router.stalled_workers import Progress
 from fairbench.live.router.traces import Trace
 from fairbench.targets import Due
 

@@ -25,8 +25,8 @@ from fairbench.live.router.membership import Membership
 from fairbench.live.router.memory import give_back_freed_memory, keep_large_buffers_apart
 from fairbench.live.router.metrics import RouterMetrics
 from fairbench.live.router.peers import Peering, peering_of, telling
-from fairbench.live.router.progress import Progress
 from fairbench.live.router.proxy import Proxy
+from fairbench.live.router.stalled_workers import Progress
 from fairbench.live.router.text_tokens import TextTokens
 from fairbench.live.router.traces import Traces
 from fairbench.live.router.worker_info import (

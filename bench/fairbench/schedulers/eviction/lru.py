@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairbench.schedulers.eviction.policy import EvictionPolicy
+from fairbench.schedulers.eviction.policy import EvictionPolicy, Leaf, Rank
 
 
 class LRU(EvictionPolicy):
@@ -18,3 +18,6 @@ class LRU(EvictionPolicy):
 
     def __init__(self, params: Params) -> None:
         self.params = params
+
+    def rank(self, leaf: Leaf) -> Rank:
+        return 0, leaf.access

@@ -65,12 +65,12 @@ class EvictionPolicy(ABC):
         """
         self.setup = setup
 
+    @abstractmethod
     def rank(self, leaf: Leaf) -> Rank:
         """Return the rank of the leaf in the order of eviction; the lowest rank is evicted first.
 
         A rank must not fall while the leaf is cached.
         """
-        return 0, leaf.access
 
     def limit(self, client: str) -> float | None:
         """Return the limit on the client's tokens, or None for no limit.
@@ -96,6 +96,10 @@ class ClientEviction(EvictionPolicy):
     The cache asks ``choose`` for a client and ends that client's claim on its leaf of the least
     rank. Memory is freed when the last claim on a leaf has ended.
     """
+
+    def rank(self, leaf: Leaf) -> Rank:
+        """Return the rank of the leaf among those of its client: the least recently used first."""
+        return 0, leaf.access
 
     @abstractmethod
     def entitled(self, client: str) -> float:

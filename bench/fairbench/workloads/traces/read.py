@@ -19,7 +19,7 @@ from fairbench.workloads.traces.change import assigned, spread_out
 from fairbench.workloads.traces.format import Asked, Measured, Trace
 from fairbench.workloads.traces.formats import format_of
 from fairbench.workloads.traces.formats.tables import Columnwise
-from fairbench.workloads.traces.recorded import RecordedTrace
+from fairbench.workloads.traces.programs import RecordedTrace
 from fairbench.workloads.traces.rows import AUTO
 from fairbench.workloads.traces.table import TableBuilder
 
