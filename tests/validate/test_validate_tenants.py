@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +29,8 @@ from fairbench_studies.validation.tenants.compare import compare_tenants, groups
 from shared_data import SHARED, needs
 
 RESIDENCY = SHARED / "data/residency_runs.jsonl.gz"
+TWENTY_USERS = SHARED / "data/delta_fair_runs.jsonl.gz"
+APPENDIX = Path(__file__).parents[2] / "docs/appendix/validation.md"
 N = 40
 ALL = np.ones(N, dtype=bool)
 
@@ -136,7 +139,7 @@ def turns(missing=(), idle_until=0, n=60):
     return run_of(columns=columns, gpu="a100-sxm4-80gb", model="llama-3.1-8b", engine="sglang")
 
 
-def test_a_turn_without_a_request_was_one_without_an_answer():
+def test_a_turn_without_a_request_is_one_that_the_record_lacks():
     run = turns(missing={20, 31, 35, 39}, idle_until=24)  # user-4 begins with turn 27
     sent, recorded = with_unanswered(run)
     assert (len(sent), int(recorded.sum())) == (len(run) + 4, len(run))
@@ -306,8 +309,30 @@ def test_several_files_are_one_table(tmp_path):
 def test_runs_of_several_tenants_come_out():
     for run in load_serving(RESIDENCY):
         profile = profile_of(run.gpu, run.model, run.tp, run.engine)
-        found = compare_tenants(run, replay(run, profile), profile.profile_id)
+        sent, recorded = with_unanswered(run)
+        assert recorded.all()  # tenants at random times: nothing is added
+        found = compare_tenants(run, replay(sent, profile), recorded, profile.profile_id)
         assert found.throughput.within(5)
         assert found.share_off[0] < 0.03
         if not run.name.endswith("agg24"):  # at 98% of its capacity
             assert all(one.p50_s.within(25) for one in found.tenants)
+
+
+@needs(TWENTY_USERS)
+@pytest.mark.slow
+def test_the_requests_that_a_record_lacks_explain_a_full_pool():
+    runs = {run.name: run for run in load_serving(TWENTY_USERS)}
+    added = {name[17:]: int((~with_unanswered(run)[1]).sum()) for name, run in runs.items()}
+    assert {name: n for name, n in added.items() if n} == {
+        "plain": 109, "mdrr-60000": 19, "abl2_rate_6": 11,
+    }  # fmt: skip
+    plain = runs["sglang-fork-a100-plain"]
+    profile = profile_of(plain.gpu, plain.model, plain.tp, plain.engine)
+    sent, recorded = with_unanswered(plain)
+    found = compare_tenants(plain, replay(sent, profile), recorded, "p")
+    assert found.misses == []
+    assert all(one.p99_s.within(5) for one in found.tenants)
+    row = f"| `plain` (default policy) | {found.throughput.simulated:,.0f}/"
+    assert row in APPENDIX.read_text(encoding="utf-8")
+    alone = compare_tenants(plain, replay(plain, profile), recorded[recorded], "p")
+    assert alone.throughput.error_pct > 10

@@ -27,8 +27,8 @@ from fairbench_studies.validation.serving.prompts import refused_by_length
 
 CLOSED_MEM_FRACTION = 0.85  # mem_fraction_static of SGLang, gpu_memory_utilization of vLLM
 ASYNC_FROM = (0, 14)  # first release of vLLM with async_scheduling by default
-# Of the DLPM authors' fork: in the published command lines that also ask for 20,000 tokens, and the
-# default of SGLang in 2024.
+# Fractions of the DLPM authors' fork: of the published command lines that also ask for 20,000
+# tokens, and SGLang's default in 2024.
 FORK_MEM_FRACTION, FORK_DEFAULT_MEM_FRACTION = 0.7, 0.88
 # A server without --schedule-policy, which is no fork. The fork, of summer 2024, streams after each
 # decode step and makes a pass then, whether or not the last pass found room.
