@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import subprocess
 import sys
+from asyncio import selector_events
 
 import pytest
 from live_router import cluster
@@ -80,13 +81,17 @@ needs_mallinfo2 = pytest.mark.skipif(
     [
         ("", LARGE_BYTES, 0),
         ("assert keep_large_buffers_apart()", LARGE_BYTES, 10),
-        ("assert keep_large_buffers_apart()", LARGE_BYTES // 4, 0),  # of asyncio, at each read
+        ("assert keep_large_buffers_apart()", LARGE_BYTES // 4, 0),
     ],
 )
 def test_large_buffers_stay_out_of_the_heap_after_one_was_freed(call, size, apart):
     script = f"{MAPPED}\n{call}\nprint(mapped({size}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == (f"{apart}\n", "")
+
+
+def test_buffers_of_asyncio_are_large():
+    assert LARGE_BYTES <= selector_events._SelectorTransport.max_size
 
 
 @needs_mallinfo2
