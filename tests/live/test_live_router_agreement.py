@@ -64,7 +64,7 @@ class Behind(Router):
         self.now_s = now_s
         ids = ids_of(prefix).tolist()
         kept = len(ids) - evicted_tokens
-        index = BlockIndex(lambda pages, tokens: self.home.evicted(worker, pages, tokens), print)
+        index = BlockIndex(lambda pages, tokens: self.home.lost(worker, pages, tokens), print)
         names = list(range(1, len(ids) + 1))
         index.apply([BlockStored(names, None, ids, 1, None), BlockRemoved(names[kept:])])
 

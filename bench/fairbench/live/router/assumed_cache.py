@@ -4,12 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
+from heapq import heapify
 
 from fairbench.core import Prompt, prompt_tokens
 from fairbench.sim.engine.kv_cache import KVCache
 
 # If events report evictions, a guess must not precede them: the pool only bounds memory.
 FOLLOWED_SLACK = 2
+
+
+class _LosingCache(KVCache):
+    """A simulated cache that also loses what a worker reports as gone."""
+
+    def __init__(self, capacity: int, on_evict: Callable[[Prompt, int], None]) -> None:
+        super().__init__(capacity, on_evict)
+        self._lost = 0  # nodes that are still listed among the leaves
+
+    def lose(self, prefix: Prompt, tokens: int) -> None:
+        """Drop the last ``tokens`` of a prefix, unless something longer is known to follow."""
+        total = prompt_tokens(prefix)
+        start = total - tokens
+        self.match(prefix, start)  # which splits the tree there
+        node, _ = self.match(prefix, total)
+        heard, self.on_evict = self.on_evict, None
+        while node.depth > start and not node.children:
+            parent = node.parent
+            assert parent is not None
+            self._drop(node)
+            node.locks, node.edge = 1, ()  # so that its entry among the leaves is passed over
+            self._lost += node.listed
+            node = parent
+        self.on_evict = heard
+        if 2 * self._lost > len(self._leaves):
+            self._leaves = [entry for entry in self._leaves if not entry[-1].locks]
+            heapify(self._leaves)
+            self._lost = 0
 
 
 class AssumedCache:
@@ -22,7 +51,7 @@ class AssumedCache:
     """
 
     def __init__(self, pool_tokens: int, on_evict: Callable[[Prompt, int], None]) -> None:
-        self._cache = KVCache(pool_tokens, on_evict)
+        self._cache = _LosingCache(pool_tokens, on_evict)
         self._on_evict = on_evict
 
     def touch(self, prompt: Prompt) -> None:
@@ -41,6 +70,10 @@ class AssumedCache:
         cache.allocate(tokens - node.depth)
         cache.unlock(node)
         cache.insert(node, prompt, place, tokens)
+
+    def lose(self, prefix: Prompt, tokens: int) -> None:
+        """Record that the worker has evicted the last ``tokens`` of a prefix."""
+        self._cache.lose(prefix, tokens)
 
     def clear(self) -> None:
         """Evict everything."""

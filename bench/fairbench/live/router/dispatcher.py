@@ -276,6 +276,12 @@ class Dispatcher:
             self._caches.drop(worker)
             self._leaving.pop(worker)()
 
+    def lost(self, worker: int, prefix: Prompt, tokens: int) -> None:
+        """Handle a worker's event: the last ``tokens`` of a prefix left its cache."""
+        if worker in self._caches:
+            self._caches[worker].lose(prefix, tokens)
+        self.evicted(worker, prefix, tokens)
+
     def evicted(self, worker: int, prefix: Prompt, tokens: int) -> None:
         """Report that the last ``tokens`` of a prefix left the worker's cache."""
         self.router.on_evict(prefix, tokens, worker, self.now_s())

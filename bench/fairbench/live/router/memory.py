@@ -6,16 +6,16 @@ import asyncio
 import ctypes
 
 GIVE_BACK_S = 30.0  # between two times that free memory goes back to the system
-LARGE_BYTES = 2**20
+LARGE_BYTES = 2**17  # less than the 256 KiB that asyncio takes for each read
 M_MMAP_THRESHOLD = -3  # of malloc.h
 
 
 def keep_large_buffers_apart() -> bool:
     """Map buffers of ``LARGE_BYTES`` and more on their own; return whether that is possible.
 
-    The C library begins like that, but the first large buffer that is freed raises its limit to 32
-    MiB. Later ones, such as long bodies, then lie in the heap among small objects that stay, and
-    leave holes: over days the heap grows although nothing is kept.
+    The C library begins like that, but the first large buffer that is freed raises its limit, to as
+    much as 32 MiB. Later ones, for long bodies and for each read of a socket, then lie in the heap
+    among small objects that stay, and leave holes: the heap grows although nothing is kept.
     """
     return _called("mallopt", M_MMAP_THRESHOLD, LARGE_BYTES)
 

@@ -175,9 +175,9 @@ def _subscriber(worker: int, address: WorkerAddress, dispatcher: Dispatcher) -> 
     """Return the subscriber of a worker's KV events, if they exist and the router needs them."""
     if address.kv_events is None or not dispatcher.router.wants_evictions:
         return None
-    evicted, cleared = dispatcher.evicted, dispatcher.forget_cache
+    lost, cleared = dispatcher.lost, dispatcher.forget_cache
     return Subscriber(
         address,
-        BlockIndex(partial(evicted, worker), partial(cleared, worker)),
+        BlockIndex(partial(lost, worker), partial(cleared, worker)),
         on_follow=partial(dispatcher.follow, worker),
     )

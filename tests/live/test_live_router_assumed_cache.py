@@ -1,0 +1,85 @@
+"""An assumed cache bounds what a router remembers of a worker, and follows what events report."""
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairbench.core import Segment, prompt_tokens
+from fairbench.live.router.assumed_cache import FOLLOWED_SLACK, AssumedCache
+from fairbench.sim.engine.kv_cache import KVCache
+
+POOL = 2_000
+
+
+def prompt_of(numbers):
+    return tuple(Segment(f"page {number}", 8) for number in numbers)
+
+
+def checked(assumed):
+    """The tokens of an assumed cache, after a check of its books."""
+    cache = assumed._cache
+    nodes = list(cache.nodes())
+    tokens = sum(node.length for node in nodes)
+    assert cache.free + tokens == cache.capacity
+    assert (cache.evictable, cache.locked) == (tokens, 0)
+    entries = [entry[-1] for entry in cache._leaves if not entry[-1].locks]
+    assert {node for node in nodes if not node.children} <= set(entries)
+    assert set(entries) <= set(nodes)
+    assert len(entries) == len(set(entries))
+    return tokens
+
+
+def test_a_followed_workers_evictions_leave_no_more_than_its_pool():
+    """The worker is a cache of its own, whose evictions are events; each prompt is new."""
+    heard, draw = [], random.Random(1)
+    assumed = AssumedCache(FOLLOWED_SLACK * POOL, lambda *evicted: heard.append(evicted))
+    worker = AssumedCache(POOL, assumed.lose)
+    for number in range(2_000):
+        shared = [draw.randrange(8)] * 4
+        prompt = prompt_of([*shared, *(f"{number}.{n}" for n in range(draw.randint(1, 12)))])
+        for cache in (worker, assumed):
+            cache.add(prompt)
+    # Before evictions were followed, the router held twice the pool.
+    assert checked(assumed) <= POOL
+    assert checked(worker) <= POOL
+    assert len(assumed._cache._leaves) <= 2 * sum(1 for _ in assumed._cache.nodes()) + 1
+    assert heard == []  # the router has heard of each eviction from the worker itself
+
+
+PROMPTS = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(prompt_of)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["add", "touch", "lose"]), PROMPTS, st.integers(1, 48)), max_size=60
+)
+
+
+@given(STEPS)
+def test_whatever_is_lost_its_books_are_right(steps):
+    heard = []
+    assumed = AssumedCache(80, lambda *evicted: heard.append(evicted))
+    for what, prompt, tokens in steps:
+        if what == "lose":
+            gone, before = min(tokens, prompt_tokens(prompt)), len(heard)
+            assumed.lose(prompt, gone)
+            assert len(heard) == before
+            held = assumed._cache.common_tokens(prompt, prompt_tokens(prompt))
+            node, _ = assumed._cache.match(prompt, prompt_tokens(prompt))
+            assert held <= prompt_tokens(prompt) - gone or node.children
+        else:
+            getattr(assumed, what)(prompt)
+        assert checked(assumed) <= 80
+    assumed.clear()
+    assert checked(assumed) == 0
+
+
+@given(STEPS)
+def test_without_events_it_is_the_simulated_cache(steps):
+    heard, plain = [], []
+    assumed = AssumedCache(80, lambda *evicted: heard.append(evicted))
+    same = AssumedCache(80, lambda *evicted: plain.append(evicted))
+    same._cache = KVCache(80, lambda *evicted: plain.append(evicted))
+    for what, prompt, _ in steps:
+        if what != "lose":
+            getattr(assumed, what)(prompt)
+            getattr(same, what)(prompt)
+    assert heard == plain
