@@ -39,6 +39,7 @@ ENGINE_ONLY = (
     "in_batch_prefix_caching",
     "swap_space",
     "prefix_match_us",
+    "release",
 )
 
 # Eviction policies that no server can run, because no request tells its session.
