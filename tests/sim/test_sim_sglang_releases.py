@@ -47,12 +47,13 @@ def decode_ends_us(home):
     return [(row["end_ps"] // US, row["batch_size"]) for row in home.rows() if row["steps"]]
 
 
+@pytest.mark.parametrize("at_us", [0, 3000])  # the batch is marked full before, or is not
 @pytest.mark.parametrize(("release", "late"), [("0.5.23", False), ("0.5.22", True)])
-def test_a_finished_request_holds_its_slot_until_the_next_decode_step(release, late):
+def test_a_finished_request_holds_its_slot_until_the_next_decode_step(release, late, at_us):
     home = Home(max_running_requests=2, rules=RULES[release])
     home.send(10, 3)
     home.send(10, 9)
-    home.send(10, 1)
+    home.send(10, 1, at_ps=at_us * US)
     third = admitted_us(home)[2]
     first_done = home.sent[0].finish_ps // US
     after = [end for end, _ in decode_ends_us(home) if end > first_done]
