@@ -36,12 +36,22 @@ The plugins refuse other releases before they import the engine. To try a newer 
 `--allow-untested-release` to `run`, `sweep` or `serve`, or set `FAIRBENCH_ALLOW_UNTESTED_RELEASE=1`
 in the environment of a server that you start yourself. Older releases are always refused.
 
-The simulator follows the rules of SGLang 0.5.23. Before it, SGLang has other rules in three cases,
-and the small pools and chunks of these streams meet them often:
+The simulator follows the rules of SGLang 0.5.23. To simulate an older release, set its name:
+`--set engine.release=0.5.17`. The simulator then follows these rules:
 
-- A prompt that is computed in chunks counts twice against the limit on running requests.
-- A request that finishes with its first token stays in the batch until the next decode step.
-- Before 0.5.22 a pass that has spent `max_prefill_tokens` may admit one more request.
+- Before 0.5.23 a request that finishes in a decode step stays in the batch until the next decode
+  step. Until then it takes a slot and reserves the tokens that it did not use, and a batch that is
+  marked full stays so.
+- Before 0.5.23 a prompt that is computed in chunks takes two of `max_running_requests` from its
+  second chunk on.
+- Before 0.5.23 a pass tries one more request when the next chunk of a prompt has used up a budget.
+  The request is admitted if only `max_prefill_tokens` is used up.
+- Before 0.5.22 the prefixes of the first waiting requests are not refreshed.
+- Before 0.5.22 a retracted request's prompt and outputs are stored as a single tree node when they
+  are computed again. The node is split when the request finishes, and before 0.5.20 never.
+
+Before 0.5.22 `ignore_eos` does not reserve all outputs; `engine.full_reservation` does so in every
+simulated release.
 
 The plugin keeps matches between passes on `RadixCache` and `UnifiedRadixCache` of every release. On
 the latter, its LPM made the decisions of SGLang's own in 10 of 10 streams with 0.5.17, 0.5.20 and

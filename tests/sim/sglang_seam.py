@@ -24,8 +24,7 @@ from fairbench.live.plugins.sglang.match_order import prefix_len
 from fairbench.live.plugins.sglang.release import DISTRIBUTIONS, SUPPORTED
 
 VERSION = installed(DISTRIBUTIONS) or SUPPORTED[-1]
-FITS = tuple(RULES)  # whose rules the simulator follows
-KEPT_RATIO = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21")  # also for requests without EOS
+BEFORE_0_5_22 = VERSION in ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21")
 
 RADIX = "radix"
 
@@ -86,11 +85,24 @@ OFF = (
 )
 
 
-def why_absent():
-    """Why SGLang cannot be compared with the simulator here, or "". Imports nothing."""
+def why_absent(fits=tuple(RULES)):
+    """Why SGLang cannot be compared with the simulator here, or "". Imports nothing.
+
+    ``fits`` are the releases that can: by default all whose rules the simulator follows.
+    """
     if not installed(DISTRIBUTIONS):
         return f"sglang {VERSION} is not installed"
-    return "" if VERSION in FITS else f"sglang is {VERSION}, not {' or '.join(FITS)}"
+    return "" if VERSION in fits else f"sglang is {VERSION}, not {' or '.join(fits)}"
+
+
+def match_limit(wanted):
+    """Waiting requests that SGLang's own LPM still sorts: before 0.5.22 always 128."""
+    return 128 if BEFORE_0_5_22 else wanted
+
+
+def reserves_all(ignores_eos):
+    """Whether a running request reserves all of its outputs: before 0.5.22 none does."""
+    return ignores_eos and not BEFORE_0_5_22
 
 
 class Absent:

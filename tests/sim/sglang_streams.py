@@ -6,7 +6,7 @@ from math import inf
 from types import SimpleNamespace
 from unittest import mock
 
-from sglang_seam import KEPT_RATIO, VERSION, Iteration, SteppedEngine
+from sglang_seam import VERSION, Iteration, SteppedEngine, reserves_all
 from sim_helpers import PLAIN, Home
 
 import fairbench.sim.engine.sglang.worker as worker_module
@@ -231,7 +231,7 @@ def ask_ours_under(cls, params, stream, cap=inf, **home):
             max_prefill_tokens=stream.max_prefill,
             max_running_requests=stream.slots,
             schedule_conservativeness=stream.conservativeness,
-            full_reservation=stream.full and VERSION not in KEPT_RATIO,
+            full_reservation=reserves_all(stream.full),
             **{"rules": RULES.get(VERSION, NEWEST)} | home,
         )
 

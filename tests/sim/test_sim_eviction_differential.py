@@ -16,6 +16,7 @@ from sglang_streams import ask_ours, ask_sglang, random_stream
 from fairbench.live.plugins.config import Evicting, plugin_config
 from fairbench.live.plugins.sglang.evictable_tree import EvictableTree
 from fairbench.live.plugins.sglang.hooks import Hooks
+from fairbench.live.plugins.sglang.release import EVICTING
 from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.engine.client_cache import ClientCache
@@ -23,7 +24,7 @@ from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
+    pytest.mark.skipif(bool(why_absent(EVICTING)), reason=why_absent(EVICTING) or "present"),
 ]
 
 CLIENTS = {"x": 1.0, "y": 2.0, "z": 1.0}

@@ -12,10 +12,12 @@ from sglang_seam import why_absent
 from token_ids import TokenIds
 
 from fairbench.core import Segment
+from fairbench.live.plugins.sglang.release import SUPPORTED
 
+NEWEST = SUPPORTED[-1:]  # whose requests sglang_replica.py reads
 WITH_SGLANG = [
     pytest.mark.slow,
-    pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
+    pytest.mark.skipif(bool(why_absent(NEWEST)), reason=why_absent(NEWEST) or "present"),
 ]
 
 # workload, scheduler, programs a second, replicas, seconds of arrivals and after them, pool

@@ -40,6 +40,7 @@ ENGINE_ONLY = (
     "batch_is_full",
     "swap_space",
     "prefix_match_us",
+    "release",
 )
 
 # Eviction policies that no server can run, because no request tells its session.

@@ -65,7 +65,7 @@ class PrefillPass:
         self._current_offset = 0
         self._input_left = limits.max_prefill_tokens
         self._chunk_left = limits.chunked_prefill_size
-        self._within_budget = limits.rules.tries_within_budget
+        self.within_budget = limits.rules.tries_within_budget  # see ``spent``
         self.admitted: list[Prefill] = []
         self.chunked: Sequence | None = None  # has more chunks to come
         self.out_of_memory = False
@@ -82,9 +82,9 @@ class PrefillPass:
         """True if the input or chunk budget is used up: the pass ends, the batch is not full.
 
         Want of memory counts first: then the next candidate is tried, and finds that out. Unless
-        tries end ``within_budget``, a candidate is tried in any case.
+        tries are ``within_budget``, one is tried in any case, and the load cap not asked.
         """
-        return self.used_up and self._within_budget and not self._reserved_all()
+        return self.used_up and not self._reserved_all()
 
     def give_back(self, reserved_tokens: float) -> None:
         """Release the tokens reserved for the outputs of a preempted request."""
@@ -210,13 +210,14 @@ def run_selection(
 
     def try_admit(request: Request) -> Tried:
         nonlocal no_slots, slotless, running
-        if attempt.used_up and attempt.spent:
+        spent = attempt.used_up and attempt.spent
+        if spent and attempt.within_budget:
             return OVER
         made_way = request is slotless and batch.size < running
         if batch.size + len(attempt.admitted) >= most and not made_way:
             no_slots, slotless, running = True, request, batch.size
             return NO_ROOM if scheduler.preempts else OVER
-        if not cap.has_room(request):
+        if not spent and not cap.has_room(request):
             no_slots = True
             return NO_ROOM
         sequence = waiting.entries[request].sequence

@@ -18,10 +18,9 @@ class OlderWorker(Worker):
     __slots__ = ()
 
     def _start(self) -> bool:
-        dropped = bool(
-            self._retraction.kept
-        )  # by ``_start_decode``: an empty batch gets another pass
-        return super()._start() or (dropped and super()._start())
+        # ``_start_decode`` drops them. If that leaves the batch empty, another pass is made.
+        kept = bool(self._retraction.kept)
+        return super()._start() or (kept and super()._start())
 
     def _start_decode(self) -> bool:
         if self._retraction.kept:
