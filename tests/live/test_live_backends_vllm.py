@@ -117,6 +117,20 @@ def test_metrics_say_what_serves():
         info_in("a page of something else")
 
 
+def test_a_server_must_evict_as_the_run_says():
+    flags = {"backend": {"kind": "vllm"}, "model": "m", "router": "round-robin", "local": "dlpm"}
+    spec = resolve(flags | {"eviction": "quota"}, {"dlpm.quantum": 50, "quota.percent": {}})
+    told = live_backend(spec)._plugin()
+    params = json.loads(told["FAIRBENCH_SETTINGS"])
+    assert json.loads(told["FAIRBENCH_EVICTION"])["policy"] == "quota"
+    report = REPORT | {"params": json.dumps(params), "eviction": "quota"}
+    Asked(spec, gauge("fairbench_scheduler", report)).verify()
+    for other in ("", "max-min"):
+        asked = Asked(spec, gauge("fairbench_scheduler", report | {"eviction": other}))
+        with pytest.raises(RunFailed, match="instead of by quota"):
+            asked.verify()
+
+
 class Asked:
     """A backend that is told this in place of asking a server."""
 

@@ -112,7 +112,16 @@ def test_a_backend_starts_servers_with_the_policy_of_the_run():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"kind": "vllm", "eviction": "max-min"}, "backend vllm has its own eviction policy"),
+        (
+            {"kind": "emulator", "eviction": "lfu", "model": "llama-3.2-3b"},
+            "backend emulator has its own eviction policy",
+        ),
+        ({"kind": "vllm", "eviction": "retention"}, "quota-lending, max-min for backend vllm"),
+        (
+            {"kind": "vllm", "eviction": "lfu", "scheduler": "fcfs"}
+            | {"backend": {"schedule_policy": "fcfs"}},
+            "leave backend.schedule_policy out",
+        ),
         ({"eviction": "max-mni"}, "max-min"),
         (
             {"eviction": "retention"},

@@ -58,9 +58,7 @@ class BlockPool:
         self.made += 1
         request = Request(self.made, client, self.made, 0, prompt, total, 100)
         one = Running(request, node, place)
-        for copy in cached:
-            cache.use(copy, one)
-        cache.claim(node, request)
+        self._use(one, cached)
         one.blocks = node.depth // self.size
         self._take(one, -(-total // self.size) - one.blocks)
         self._store(one)
@@ -77,6 +75,11 @@ class BlockPool:
                 self._take(one, 1)
             one.tokens += 1
             self._store(one)
+
+    def _use(self, one, cached):
+        for copy in cached:
+            self.cache.use(copy, one)
+        self.cache.claim(one.node, one.request)
 
     def _take(self, one, blocks):
         self.cache.take(blocks, one)
@@ -96,8 +99,11 @@ class BlockPool:
     def finish(self, number):
         """End a running request and keep what it has computed."""
         one = self.running.pop(number)
-        self.cache.retain(one.node, one.request)
+        self._retain(one)
         self._give_back(one)
+
+    def _retain(self, one):
+        self.cache.retain(one.node, one.request)
 
     def retract(self, number):
         """Take the memory of a running request back."""
@@ -109,6 +115,18 @@ class BlockPool:
         held = {copy for one in mine for copy in held_by(one, one.node)}
         stored = sum(copy.node.blocks for copy in held)
         return self.size * (stored + sum(map(self.blank_of, mine)))
+
+
+def watch_blocks(cache, hear):
+    """Tell ``hear`` the tokens up to the end of every block that is overwritten, one by one."""
+    drop = cache.drop
+
+    def dropped(node):
+        for number in range(node.blocks):
+            hear(prefix_of(node.prompt, node.depth - number * cache.block_size))
+        drop(node)
+
+    cache.drop = dropped
 
 
 def nodes_of(cache):

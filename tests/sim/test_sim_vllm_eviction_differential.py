@@ -8,96 +8,20 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from sglang_streams import Tokens
-from vllm_plugin_streams import CLIENTS, SETTINGS, ask_ours, ask_plugin
-from vllm_seam import vllm, why_absent
-from vllm_streams import assert_alike, random_stream
+from vllm_eviction_streams import POLICIES, compare, evictions_in_vllm, stream_of, watched
+from vllm_plugin_streams import CLIENTS, ask_plugin, fair_engine
+from vllm_seam import why_absent
 
 from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.live.plugins.config import Evicting
-from fairbench.schedulers.eviction.registry import build_eviction
-from fairbench.schedulers.setup import Setup
-from fairbench.sim.engine.contract import ManagedMemory
-from fairbench.sim.engine.vllm.block_tree import prefix_of
-from fairbench.sim.engine.vllm.worker import cache_of
-from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
+from fairbench.live.plugins.mirrored_cache import OTHERS
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "present"),
 ]
 
-POLICIES = {
-    "lfu": {},
-    "max-min": {},
-    "quota": {"quota.percent": {"ann": 50.0, "bob": 30.0}},
-    "quota-lending": {"quota-lending.percent": {"ann": 50.0}},
-}
 LIMITS = VLLMLimits(pool_tokens=1_000, max_num_batched_tokens=64, max_num_seqs=4)
-
-
-def stream_of(seed):
-    stream = random_stream(seed)
-    stream.policy = "fcfs"
-    stream.limits = replace(stream.limits, enable_prefix_caching=True)
-    return stream
-
-
-def watched(gone):
-    """Append the tokens up to the end of every block that vLLM overwrites to ``gone``."""
-
-    def watch(engine, _):
-        pool, bare = engine.scheduler.kv_cache_manager.block_pool, vllm().kv_cache_utils
-        ended = {}  # where the tokens of a block end, by hash
-        store, remove = pool.cache_full_blocks, pool._remove_cached_block_hashes
-
-        def stored(request, blocks, num_cached_blocks, num_full_blocks, *args, **named):
-            size = engine.scheduler.block_size
-            for number in range(num_cached_blocks, num_full_blocks):
-                ids = tuple(request.all_token_ids[: (number + 1) * size])
-                ended[request.block_hashes[number]] = ids
-            return store(request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
-
-        def removed(block):
-            keys = remove(block)
-            gone.extend(ended[bare.get_block_hash(key)] for key in keys)
-            return keys
-
-        pool.cache_full_blocks, pool._remove_cached_block_hashes = stored, removed
-
-    return watch
-
-
-def simulated(stream, local, policy, gone):
-    """What the simulator does, by step; ``gone`` gets the tokens of each overwritten block."""
-    settings, tokens, size = SETTINGS.get(local, {}), Tokens(), stream.limits.block_size
-    for number, arrival in enumerate(stream.arrivals):  # as they are numbered for vLLM
-        tokens.of(((f"out-{number}", arrival.output),))
-        tokens.of(arrival.prompt)
-
-    def make_cache(clock):
-        built = build_eviction(policy, POLICIES.get(policy, {}))
-        pool_tokens = stream.limits.blocks * size
-        built.prepare(Setup(CLIENTS, {}, pool_tokens))
-        log = WorkerMemoryLog(MemoryLog(list(CLIENTS)), clock, 0)
-        cache = cache_of(stream.limits, ManagedMemory(built, log))
-        drop = cache.drop
-
-        def dropped(node):
-            ends = [node.depth - one * size for one in range(node.blocks)]
-            gone.extend(tuple(tokens.of(prefix_of(node.prompt, end))) for end in ends)
-            drop(node)
-
-        cache.drop = dropped
-        return cache
-
-    return ask_ours(stream, local, settings, make_cache)
-
-
-def in_vllm(stream, local, policy, gone):
-    settings = SETTINGS.get(local, {}) | POLICIES.get(policy, {})
-    evicting = Evicting(policy, CLIENTS)
-    return ask_plugin(stream, local, settings, evicting=evicting, watch=watched(gone))
 
 
 @pytest.mark.parametrize("local", ["fcfs", "lpm", "dlpm"])
@@ -105,15 +29,91 @@ def in_vllm(stream, local, policy, gone):
 def test_vllm_overwrites_blocks_in_the_order_of_the_simulator(policy, local):
     seen = Counter()
     for seed in range(30):
-        stream, theirs, ours, own = stream_of(seed), [], [], []
-        steps = in_vllm(stream, local, policy, theirs)
-        assert_alike(steps, simulated(stream, local, policy, ours), stream)
-        assert theirs == ours, stream
+        theirs, ours = compare(seed, policy, local)
+        assert theirs == ours, seed
         seen["evictions"] += len(theirs)
-        seen["preemptions"] += sum(len(step.preempted) for step in steps.values())
         if seed < 8:
-            in_vllm(stream, local, "lru", own)
-            seen["unlike lru"] += own != theirs
-    print(policy, local, dict(seen))
+            seen["unlike lru"] += evictions_in_vllm(seed, "lru", local) != theirs
     assert seen["evictions"] > 1_000
     assert seen["unlike lru"] > 2
+
+
+def test_blocks_of_clients_that_a_run_does_not_name_go_first():
+    """And their requests are served as others' are."""
+    for seed in range(8):
+        stream, gone, engines = stream_of(seed), [], []
+
+        def watch(engine, tokens, gone=gone, engines=engines):
+            watched(gone)(engine, tokens)
+            engines.append(engine)
+
+        steps = ask_plugin(
+            stream, "fcfs", {}, evicting=Evicting("max-min", ("ann", "bob")), watch=watch
+        )
+        assert sum(len(step.finished) for step in steps.values()) == len(stream.arrivals)
+        held = engines[0].scheduler._eviction.residency()
+        assert held.keys() == {"ann", "bob", OTHERS}
+        limits = stream.limits
+        assert 0 < sum(held.values()) <= limits.blocks * limits.block_size
+
+
+def test_a_flood_takes_nothing_from_another_client_under_max_min():
+    """62 blocks: under LRU the flood of eve overwrites ann's prompt of 20 blocks."""
+
+    def hit(policy):
+        engine = fair_engine(
+            LIMITS, "fcfs", {}, lambda: 0.0, evicting=Evicting(policy, ("ann", "eve"))
+        )
+        for number, client in enumerate(["ann", *["eve"] * 4, "ann"]):
+            first = 0 if client == "ann" else 1_000 * number
+            engine.scheduler.add_request(
+                engine.request(number, range(first, first + 320), [7] * 2, client=client)
+            )
+            while engine.step():
+                pass
+        return engine.hits["5"]
+
+    assert (hit("lru"), hit("max-min")) == (0, 304)
+
+
+def test_a_reset_of_the_cache_begins_afresh():
+    evicting = Evicting("max-min", ("ann",))
+    engine = fair_engine(LIMITS, "lpm", {}, lambda: 0.0, evicting=evicting)
+    scheduler = engine.scheduler
+    for number in range(3):
+        scheduler.add_request(engine.request(number, range(300), [7], client="ann"))
+        while engine.step():
+            pass
+        assert scheduler._eviction.residency()["ann"] == 18 * 16
+        assert scheduler.reset_prefix_cache()
+        assert scheduler._eviction.residency()["ann"] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({}, "--no-enable-prefix-caching leaves nothing"),
+        ({"FAIRBENCH_EVICTION": '{"policy": "mxa-min", "clients": ["a"]}'}, "max-min"),
+    ],
+)
+def test_what_cannot_evict_ends_the_server_with_a_line(change, says, capsys):
+    limits = replace(LIMITS, enable_prefix_caching=False)
+    evicting = Evicting("max-min", CLIENTS)
+    with pytest.raises(SystemExit) as ended:
+        fair_engine(limits, "fcfs", {}, lambda: 0.0, evicting=evicting, environment=change)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_a_function_that_does_not_fit_is_named(monkeypatch, capsys):
+    from fairbench.live.plugins.vllm import eviction
+
+    target = "vllm.v1.core.block_pool.BlockPool.free_blocks"
+    monkeypatch.setitem(eviction.TARGETS, target, ("some_blocks",))
+    with pytest.raises(SystemExit):
+        fair_engine(LIMITS, "fcfs", {}, lambda: 0.0, evicting=Evicting("lfu", CLIENTS))
+    said = capsys.readouterr().err
+    assert f"vLLM's {target} takes the arguments self, ordered_blocks instead of" in said
+    fair_engine(LIMITS, "fcfs", {}, lambda: 0.0, evicting=Evicting("lru", CLIENTS))

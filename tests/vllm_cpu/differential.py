@@ -1,12 +1,14 @@
 """Our vLLM engine against vLLM's own scheduler on many random streams, with a count of what they
 met. In the environment of install.sh:
     PYTHONPATH=tests:tests/sim python tests/vllm_cpu/differential.py [--plugin] [FIRST] [STREAMS]
-With --plugin the streams are of three clients, and vLLM's scheduler has ours inside.
+With --plugin the streams are of three clients, and vLLM's scheduler has ours inside. With
+--evictions it evicts by our policies, too, and every overwritten block is compared.
 """
 
 import sys
 from collections import Counter
 
+from vllm_eviction_streams import POLICIES, compare
 from vllm_plugin_streams import SCHEDULERS, compare_plugin
 from vllm_seam import VERSION, why_absent
 from vllm_streams import ask_ours, ask_vllm, assert_alike, random_stream
@@ -42,11 +44,26 @@ def plugin(first: int, streams: int) -> None:
             print(f"  {what:<32} {count:>9,}", flush=True)
 
 
+def evictions(first: int, streams: int) -> None:
+    """The same, with each eviction policy under three schedulers."""
+    for policy in POLICIES:
+        count = 0
+        for local in ("fcfs", "lpm", "dlpm"):
+            for seed in range(first, first + streams):
+                theirs, ours = compare(seed, policy, local)
+                assert theirs == ours, (policy, local, seed)
+                count += len(theirs)
+        print(f"{policy} in vLLM {VERSION}: {count:,} blocks, no difference", flush=True)
+
+
 if __name__ == "__main__":
     if reason := why_absent():
         sys.exit(reason)
     if "--plugin" in sys.argv:
         sys.argv.remove("--plugin")
         main = plugin
+    if "--evictions" in sys.argv:
+        sys.argv.remove("--evictions")
+        main = evictions
     given = [int(text) for text in sys.argv[1:3]]
     main(*given, *(0, 500)[len(given) :])

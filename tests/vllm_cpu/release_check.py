@@ -2,6 +2,7 @@
 
 import sys
 
+from vllm_eviction_streams import POLICIES, compare
 from vllm_plugin_streams import SCHEDULERS, SETTINGS, ask_ours, ask_plugin
 from vllm_seam import VERSION
 from vllm_streams import ask_vllm, assert_alike, random_stream
@@ -32,6 +33,14 @@ def as_stock(seed):
     return ask_plugin(stream, "fcfs", {}) == ask_vllm(stream)
 
 
+def evicts_as_simulated(seeds):
+    """Whether every eviction policy overwrites the blocks that it evicts in the simulator."""
+    cases = [(seed, policy) for policy in POLICIES for seed in range(seeds)]
+    pairs = [compare(seed, policy, "lpm") for seed, policy in cases]
+    print(f"{sum(len(theirs) for theirs, _ in pairs)} evictions under {', '.join(POLICIES)}")
+    return all(theirs == ours for theirs, ours in pairs)
+
+
 def main(seeds):
     """Play the streams; print and record what was seen."""
     from vllm_seam import vllm
@@ -43,7 +52,7 @@ def main(seeds):
     row |= {"stock_streams": len(stock), "as_stock": sum(stock)}
     print(row)
     record("vLLM", row)
-    sys.exit(row["served"] != row["streams"] or not all(stock))
+    sys.exit(row["served"] != row["streams"] or not all(stock) or not evicts_as_simulated(seeds))
 
 
 if __name__ == "__main__":

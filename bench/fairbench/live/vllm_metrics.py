@@ -38,4 +38,5 @@ def _report(labels: dict[str, str]) -> dict[str, Any]:
         told = {name: msgspec.json.decode(labels[name]) for name in ("params", "weights")}
     except msgspec.MsgspecError as error:
         raise ValueError(f"{PROOF}: {error}") from None
-    return {"local": labels["local"], **told, "eviction": labels.get("eviction") or None}
+    eviction = {"eviction": labels["eviction"]} if labels.get("eviction") else {}
+    return {"local": labels["local"], **told, **eviction}

@@ -159,8 +159,8 @@ class Claims(Generic[N]):
         leaf = None if queue is None else self._first(queue)
         if queue is None or leaf is None:
             return 0
-        # What is above the end of a leaf follows it in the order of everyone. Of clients' claims
-        # each changes who is next.
+        # Under a policy without clients the rest of a leaf is next; a client's ended claim may make
+        # another client the next victim.
         return self._end(leaf, queue, by, short if self.by_client is None else 0)
 
     def keep_within_limit(self, client: str, tokens: int) -> None:

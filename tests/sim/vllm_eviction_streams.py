@@ -1,0 +1,96 @@
+"""Random streams of three clients: the blocks that vLLM's pool overwrites by a policy, and ours."""
+
+from dataclasses import replace
+
+from block_pool import watch_blocks
+from sglang_streams import Tokens
+from vllm_plugin_streams import CLIENTS, SETTINGS, ask_ours, ask_plugin
+from vllm_seam import vllm
+from vllm_streams import assert_alike, random_stream
+
+from fairbench.live.plugins.config import Evicting
+from fairbench.schedulers.eviction.registry import build_eviction
+from fairbench.schedulers.setup import Setup
+from fairbench.sim.engine.contract import ManagedMemory
+from fairbench.sim.engine.vllm.worker import cache_of
+from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
+
+POLICIES = {
+    "lfu": {},
+    "max-min": {},
+    "quota": {"quota.percent": {"ann": 50.0, "bob": 30.0}},
+    "quota-lending": {"quota-lending.percent": {"ann": 50.0}},
+}
+
+
+def stream_of(seed):
+    stream = random_stream(seed)
+    stream.policy = "fcfs"
+    stream.limits = replace(stream.limits, enable_prefix_caching=True)
+    return stream
+
+
+def watched(gone):
+    """Append the tokens up to the end of every block that vLLM overwrites to ``gone``."""
+
+    def watch(engine, _):
+        pool, bare = engine.scheduler.kv_cache_manager.block_pool, vllm().kv_cache_utils
+        ended = {}  # where the tokens of a block end, by hash
+        store, remove = pool.cache_full_blocks, pool._remove_cached_block_hashes
+
+        def stored(request, blocks, num_cached_blocks, num_full_blocks, *args, **named):
+            size = engine.scheduler.block_size
+            for number in range(num_cached_blocks, num_full_blocks):
+                ids = tuple(request.all_token_ids[: (number + 1) * size])
+                ended[request.block_hashes[number]] = ids
+            return store(request, blocks, num_cached_blocks, num_full_blocks, *args, **named)
+
+        def removed(block):
+            keys = remove(block)
+            gone.extend(ended[bare.get_block_hash(key)] for key in keys)
+            return keys
+
+        pool.cache_full_blocks, pool._remove_cached_block_hashes = stored, removed
+
+    return watch
+
+
+def simulated(stream, local, policy, gone):
+    """What the simulator does, by step; ``gone`` gets the tokens of each overwritten block."""
+    settings, tokens, size = SETTINGS.get(local, {}), Tokens(), stream.limits.block_size
+    for number, arrival in enumerate(stream.arrivals):  # as they are numbered for vLLM
+        tokens.of(((f"out-{number}", arrival.output),))
+        tokens.of(arrival.prompt)
+
+    def make_cache(clock):
+        built = build_eviction(policy, POLICIES.get(policy, {}))
+        pool_tokens = stream.limits.blocks * size
+        built.prepare(Setup(CLIENTS, {}, pool_tokens))
+        log = WorkerMemoryLog(MemoryLog(list(CLIENTS)), clock, 0)
+        cache = cache_of(stream.limits, ManagedMemory(built, log))
+        watch_blocks(cache, lambda prefix: gone.append(tokens.of(prefix)))
+        return cache
+
+    return ask_ours(stream, local, settings, make_cache)
+
+
+def in_vllm(stream, local, policy, gone):
+    """What vLLM does with the plugin inside, by step; ``gone`` as in ``simulated``."""
+    settings = SETTINGS.get(local, {}) | POLICIES.get(policy, {})
+    evicting = Evicting(policy, CLIENTS)
+    return ask_plugin(stream, local, settings, evicting=evicting, watch=watched(gone))
+
+
+def evictions_in_vllm(seed, policy, local):
+    """The tokens of each block that vLLM overwrites in a stream, in order."""
+    gone = []
+    in_vllm(stream_of(seed), local, policy, gone)
+    return gone
+
+
+def compare(seed, policy, local):
+    """The tokens of each overwritten block, in vLLM and simulated. Every step must be the same."""
+    stream, theirs, ours = stream_of(seed), [], []
+    steps = in_vllm(stream, local, policy, theirs)
+    assert_alike(steps, simulated(stream, local, policy, ours), stream)
+    return theirs, ours
