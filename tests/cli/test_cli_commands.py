@@ -99,8 +99,8 @@ sys.setprofile(note)
 @pytest.mark.parametrize(
     ("code", "most"),
     [
-        (f"from fairbench.cli.main import main; sys.argv[1:1] = {RUN!r}; main()", 123),
-        ("import fairbench; fairbench.run(workload='chat', num_programs=1)", 108),
+        (f"from fairbench.cli.main import main; sys.argv[1:1] = {RUN!r}; main()", 125),
+        ("import fairbench; fairbench.run(workload='chat', num_programs=1)", 110),
     ],
 )
 def test_a_simulated_run_executes_only_what_it_needs(tmp_path, code, most):
