@@ -11,8 +11,7 @@ import numpy as np
 from fairbench.figures.style import caption, check_drawable, paper_style
 from fairbench.figures.timeline import response_times, service_rates
 from fairbench.metrics.service import View
-from fairbench.report.heading import basis
-from fairbench.results.header import scheduler_name
+from fairbench.results.header import basis, scheduler_name
 from fairbench.results.store import StoredRun
 
 if TYPE_CHECKING:

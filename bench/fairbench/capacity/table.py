@@ -11,9 +11,9 @@ from rich.text import Text
 
 from fairbench.metrics.catalogue import metric_of
 from fairbench.metrics.metric import Form
-from fairbench.report.heading import basis, trace_lines
 from fairbench.report.numbers import UNDEFINED, WRITERS, index, number
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
+from fairbench.results.header import basis, trace_lines
 from fairbench.results.intervals import METHOD
 
 MET, MISSED, DOUBTFUL = "green", "red", "yellow"

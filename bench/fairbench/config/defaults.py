@@ -1,4 +1,4 @@
-"""Defaults of a spec, and which values of a file were set explicitly."""
+"""Defaults of a spec, also of its weights, and which values of a file were set explicitly."""
 
 from __future__ import annotations
 

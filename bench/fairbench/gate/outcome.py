@@ -12,7 +12,7 @@ from fairbench.gate.changes import Change, changes, relative_difference, short_t
 from fairbench.gate.clause import Clause, parse_clause
 from fairbench.gate.judge import Verdict, judge_exact, judge_paired, judge_repeated
 from fairbench.gate.points import PairedPoint, over_seeds
-from fairbench.report.heading import basis
+from fairbench.results.header import basis
 from fairbench.results.paired import mean_value
 from fairbench.results.store import Summary
 from fairbench.results.values import ABSENT, Value, values_of

@@ -194,15 +194,9 @@ def described(
     yield f"prefill   ms by tokens of a lone prompt, in one iteration: {', '.join(prompts)}"
 
 
-def decode_ms(profile: TimingProfile, batch: int, context: int = CONTEXT) -> float:
-    """Return the milliseconds of a decode step of ``batch`` sequences.
-
-    Args:
-        profile: Timing profile.
-        batch: Number of sequences.
-        context: Context of each sequence, in tokens.
-    """
-    return profile.decode_ps(batch, batch * context) / 1e9
+def decode_ms(profile: TimingProfile, batch: int) -> float:
+    """Return the milliseconds of a decode step of ``batch`` sequences of ``CONTEXT`` tokens."""
+    return profile.decode_ps(batch, batch * CONTEXT) / 1e9
 
 
 def prefill_ms(profile: TimingProfile, tokens: int) -> float:

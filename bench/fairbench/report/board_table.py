@@ -11,13 +11,13 @@ from rich.text import Text
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.metric import Better, Form
 from fairbench.metrics.shown_percentiles import ENOUGH, is_carried
-from fairbench.report.heading import basis
 from fairbench.report.numbers import UNDEFINED, WRITERS, bounded
 from fairbench.report.pages.markdown import escaped, table
 from fairbench.report.table import MAX_WIDTH, folded_name, plain_table, printed
 from fairbench.results.board.board import Board, BoardMetric, BoardRow
 from fairbench.results.board.fold import Fold, Score
 from fairbench.results.contrast import seed_text
+from fairbench.results.header import basis
 from fairbench.results.intervals import METHOD
 from fairbench.results.paired import Decision
 

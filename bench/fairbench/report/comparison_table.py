@@ -14,12 +14,12 @@ from fairbench.metrics.contention import hides_backlog
 from fairbench.metrics.metric import Column, Display
 from fairbench.metrics.shown_percentiles import common_percentiles, shown_tail
 from fairbench.report import numbers
-from fairbench.report.heading import basis
 from fairbench.report.marks import BEST, WORST, Interval, can_tell, cell_marks
 from fairbench.report.numbers import UNDEFINED, WRITERS, bound_of
 from fairbench.report.result_lines import NO_ORDER
 from fairbench.report.table import MAX_WIDTH, plain_table, printed, stacked
 from fairbench.results.comparison import SchedulerResults
+from fairbench.results.header import basis
 from fairbench.results.intervals import METHOD
 
 LABEL_WIDTH = 30  # of a scheduler with the parameters that tell it from others

@@ -14,10 +14,10 @@ from rich.text import Text
 from fairbench.metrics.catalogue import CLIENTS, columns_of, metric_of, told
 from fairbench.metrics.metric import Better, Display, Form, Metric
 from fairbench.metrics.shown_percentiles import common_percentiles, shown_tail
-from fairbench.report.heading import basis
 from fairbench.report.numbers import UNDEFINED, bounded, number
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench.results.contrast import Contrast, MetricContrast, Side, seed_text
+from fairbench.results.header import basis
 from fairbench.results.paired import MOST_SEEDS, POWER, Decision, Difference
 
 STYLES: dict[str, str] = {

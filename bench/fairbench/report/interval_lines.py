@@ -8,9 +8,8 @@ from fairbench.metrics.catalogue import columns_of, told
 from fairbench.metrics.metric import Display, Form
 from fairbench.metrics.shown_percentiles import P99, chosen_percentiles
 from fairbench.report.crowd import shown_clients
-from fairbench.report.heading import basis
 from fairbench.report.numbers import bound_of, less_than, more_than
-from fairbench.results.header import cluster_name, scheduler_name
+from fairbench.results.header import basis, cluster_name, scheduler_name
 from fairbench.results.intervals import METHOD
 from fairbench.results.store import Summary
 

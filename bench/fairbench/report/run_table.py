@@ -10,9 +10,9 @@ from rich.text import Text
 
 from fairbench.report.client_table import client_tables, is_crowd
 from fairbench.report.crowd import crowd_lines, ratio_lines, worst_clients
-from fairbench.report.heading import cluster_line, details_line, trace_lines
 from fairbench.report.result_lines import notes_of, results_of
 from fairbench.report.table import MAX_WIDTH, pairs_table, printed
+from fairbench.results.header import cluster_line, details_line, trace_lines
 from fairbench.results.store import Summary
 
 

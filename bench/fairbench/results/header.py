@@ -1,4 +1,4 @@
-"""The header of a summary: experiment and hardware, with keys that every run has, and names."""
+"""The header of a summary: experiment and hardware, in keys that every run has and in words."""
 
 from __future__ import annotations
 
@@ -116,3 +116,44 @@ def scheduler_name(described: Mapping[str, Any], *, detector: bool = False) -> s
         return name
     by = f" by {described['saturation']}" if detector else ""
     return f"{name} behind {described['gateway']}{by}"
+
+
+def cluster_line(summary: Mapping[str, Any]) -> str:
+    """Return the experiment and its hardware, beginning with whether it was simulated."""
+    called = scheduler_name(summary)
+    return f"{basis(summary)}, {cluster_name(summary)}, scheduler {called}, seed {summary['seed']}"
+
+
+def basis(summary: Mapping[str, Any]) -> str:
+    """Return whether the numbers are simulated, emulated or measured, and on what hardware."""
+    if summary.get("emulated"):
+        return f"emulated on {summary['timing_profile'] or summary.get('served')}"
+    if not summary["simulated"]:
+        return f"measured on {summary.get('served', 'real servers')}"
+    error = f" +-{summary['timing_error_pct']:g}%" if summary.get("timing_error_pct") else ""
+    engine = f", engine {summary['engine']}" if "engine" in summary else ""
+    return f"simulated on {summary['timing_profile']}{error}{engine}"
+
+
+def trace_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return the recorded traffic that was played, and which parts are synthetic."""
+    lines = [f"trace {summary['trace']}"] if summary.get("trace") else []
+    return lines + ([f"SYNTHETIC: {summary['synthetic']}"] if summary.get("synthetic") else [])
+
+
+def details_line(summary: Mapping[str, Any]) -> str:
+    """Return the details of a run in one line."""
+    before = f"admission {summary['admission']}, " if "admission" in summary else ""
+    if "gateway" in summary:
+        before += f"gateway {summary['gateway']} (saturation {summary['saturation']}), "
+    text = (
+        f"{before}router {summary['router']}, local {summary['local']}, "
+        f"workload {summary['workload']}, scenario {summary['scenario']}"
+    )
+    if summary.get("pool_tokens") is None:
+        return text
+    fraction = summary.get("mem_fraction_static")
+    source = f"set by {summary.get('pool_flag', '--max-total-tokens')}"
+    if fraction is not None:
+        source = f"mem_fraction_static {fraction}"
+    return f"{text}, KV pool {summary['pool_tokens']:,} tokens per replica ({source})"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fairbench.report.heading import basis
 from fairbench.results.comparison import SchedulerResults
+from fairbench.results.header import basis
 from fairbench.results.intervals import METHOD
 
 

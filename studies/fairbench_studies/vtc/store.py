@@ -13,7 +13,7 @@ from fairbench.config.spec import identity
 from fairbench.execute.context import RunContext
 from fairbench.execute.repeats import simulate_all
 from fairbench.metrics.records import FINISHED, Requests
-from fairbench.report.heading import basis
+from fairbench.results.header import basis
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import StoredRun, runs_in
 from fairbench_studies.kit.trace import Trace

@@ -137,7 +137,7 @@ def values_of(read: Callable[[str], Any]) -> Callable[[str, str], list[Any]]:
     return values
 
 
-def goodput_flag(texts: Iterable[str] | None, flag: str = "--goodput") -> dict[str, str] | None:
+def goodput_flag(texts: Iterable[str] | None) -> dict[str, str] | None:
     """Parse ``--goodput`` words ``[NAME.]LATENCY:TIME`` into a table by [NAME.]LATENCY.
 
     Returns None without words. Raises UsageError for another shape or a duplicate.
@@ -147,7 +147,7 @@ def goodput_flag(texts: Iterable[str] | None, flag: str = "--goodput") -> dict[s
         key, colon, time = word.partition(":")
         if not (key and colon and time) or key in given:
             shape = "[NAME.]LATENCY:TIME, such as ttft:500ms or gold.e2el:5x, each once"
-            raise UsageError(f"{flag} {word}: write {shape}")
+            raise UsageError(f"--goodput {word}: write {shape}")
         given[key] = time
     return given or None
 

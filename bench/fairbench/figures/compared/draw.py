@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from fairbench.figures.style import SeriesStyle, caption, log_x, log_y, panels, styles_of
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.shown_percentiles import shown_tail
-from fairbench.report.heading import basis
 from fairbench.results.comparison import SchedulerResults
 from fairbench.results.contrast import seed_text
+from fairbench.results.header import basis
 from fairbench.results.intervals import METHOD
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from fairbench.metrics.traffic import traffic_of
 from fairbench.report.client_table import described
 from fairbench.report.comparison_table import bounded, ends_of
 from fairbench.report.crowd import shown_clients
-from fairbench.report.heading import basis, details_line
 from fairbench.report.interval_lines import results_of
 from fairbench.report.numbers import UNDEFINED, number, whole_percent
 from fairbench.report.pages.page import (
@@ -31,6 +30,7 @@ from fairbench.report.pages.run_page import experiment_text, rerun, title, versi
 from fairbench.report.pages.sweep_page import plain_row
 from fairbench.report.pages.warnings import counted_warnings
 from fairbench.report.traffic_lines import TTFT, Judged, judged
+from fairbench.results.header import basis, details_line
 from fairbench.results.intervals import METHOD, combine
 from fairbench.results.run_facts import stored_facts
 from fairbench.results.run_tables import read_tables

@@ -14,7 +14,6 @@ from fairbench.metrics.shown_percentiles import shown_tail
 from fairbench.metrics.traffic import traffic_of
 from fairbench.report.client_table import client_columns, client_value, is_crowd
 from fairbench.report.crowd import crowd_lines, worst_clients
-from fairbench.report.heading import basis, details_line
 from fairbench.report.numbers import UNDEFINED, latency, number, percent, whole, written
 from fairbench.report.pages.page import (
     Block,
@@ -33,7 +32,7 @@ from fairbench.report.pages.traffic_figures import flood_headlines
 from fairbench.report.pages.warnings import run_warnings
 from fairbench.report.result_lines import latency_kind, notes_of, results_of
 from fairbench.report.traffic_lines import judged, traffic_lines
-from fairbench.results.header import cluster_name, scheduler_name
+from fairbench.results.header import basis, cluster_name, details_line, scheduler_name
 from fairbench.results.run_facts import stored_facts
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import EXPERIMENT, SUMMARY, StoredRun, Summary

@@ -1,7 +1,6 @@
 """Gateways: policies and detectors by name, and parameters of gateway and admission control.
 
-To add one: write its file, add its line here.
-
+To add a policy or a detector: write its file, add its line here.
 Any local scheduler is a policy too, under its own name, the user's own included.
 """
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 
 GATEWAY = "gateway"  # the part whose parameters hold for every policy
-ADMISSION = "admission"  # the part whose parameters these are
+ADMISSION = "admission"  # the part of admission control
 OFF: Final = "off"
 REFUSE: Final = "refuse"
 DEMOTE: Final = "demote"

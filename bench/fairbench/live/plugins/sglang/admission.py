@@ -15,7 +15,10 @@ Original = Callable[..., Any]
 
 
 class Admission:
-    """The admission passes of one SGLang scheduler, for the scheduler in ``home``."""
+    """The admission passes of one SGLang scheduler, for the scheduler in ``home``.
+
+    A hook gets the original function, then its arguments.
+    """
 
     home: Home
 
@@ -62,11 +65,8 @@ class Admission:
         """Around ``calc_priority``: from here on SGLang's loop asks our scheduler.
 
         Args:
-            original: The SGLang function that the hook wraps.
             policy: SGLang's schedule policy.
             waiting_queue: SGLang's waiting requests, in the queue's order.
-            *args: Further arguments of the wrapped function, by position.
-            **named: Further arguments of the wrapped function, by name.
         """
         queue = self._scheduler.waiting_queue = ArmedQueue(waiting_queue)
         self._order.begin_pass(original, policy, queue, *args, **named)
@@ -80,11 +80,8 @@ class Admission:
         If it has preempted something for the very same request, that is matched and tried again.
 
         Args:
-            original: The SGLang function that the hook wraps.
             adder: SGLang's prefill adder, which holds the pass's budget and admitted requests.
             req: Request to admit.
-            *args: Further arguments of the wrapped function, by position.
-            **named: Further arguments of the wrapped function, by name.
 
         Returns:
             The result that SGLang's loop sees.
@@ -119,11 +116,8 @@ class Admission:
         request, and then nothing can be tried with this one.
 
         Args:
-            original: The SGLang function that the hook wraps.
             adder: SGLang's prefill adder.
             req: Request that needs a slot.
-            *args: Further arguments of the wrapped function, by position.
-            **named: Further arguments of the wrapped function, by name.
         """
         taken = len(self._preemption.taken)
         while (wanted := self.home.no_room(req)) is Next.AGAIN:

@@ -94,11 +94,7 @@ class Hooks:
         """Around ``__init__``. Raises UsageError if this server is not one for us.
 
         Args:
-            original: The SGLang function that the hook wraps.
-            scheduler: SGLang's scheduler.
             server_args: Arguments of the server.
-            *args: Further arguments of the wrapped function, by position.
-            **named: Further arguments of the wrapped function, by name.
         """
         require_applied(self.by_target())
         measures = self.home.costs is not None
@@ -128,11 +124,7 @@ class Hooks:
         """Around ``_abort_on_queued_limit``: also turn away what the scheduler does not accept.
 
         Args:
-            original: The SGLang function that the hook wraps.
-            scheduler: SGLang's scheduler.
             req: Request that was received.
-            *args: Further arguments of the wrapped function, by position.
-            **named: Further arguments of the wrapped function, by name.
 
         Returns:
             Whether the request was turned away.
@@ -167,12 +159,8 @@ class Hooks:
         """Around ``_add_request_to_queue``.
 
         Args:
-            original: The SGLang function that the hook wraps.
-            scheduler: SGLang's scheduler.
             req: Request to append to the queue.
             is_retracted: Whether the request was retracted from the running batch.
-            *args: Further arguments of the wrapped function, by position.
-            **named: Further arguments of the wrapped function, by name.
         """
         original(scheduler, req, is_retracted, *args, **named)
         if scheduler.waiting_queue and scheduler.waiting_queue[-1] is req:
@@ -186,11 +174,7 @@ class Hooks:
         """Around ``process_batch_result``.
 
         Args:
-            original: The SGLang function that the hook wraps.
-            scheduler: SGLang's scheduler.
             batch: Batch whose results are processed.
-            *args: Further arguments of the wrapped function, by position.
-            **named: Further arguments of the wrapped function, by name.
 
         Returns:
             The result of the wrapped function.

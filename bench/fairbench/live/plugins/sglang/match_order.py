@@ -17,6 +17,8 @@ Original = Callable[..., Any]
 class MatchOrder:
     """Three hooks of SGLang's SchedulePolicy, and what LiveView needs of it.
 
+    A hook gets the original function, then its arguments.
+
     SGLang believes that it runs lpm or fcfs. A pass that is to sort gets lpm, however long the
     queue (SGLang stops at 128); one that is not gets fcfs, which leaves the order as it was.
     """
@@ -32,7 +34,6 @@ class MatchOrder:
         """Around ``_validate_and_adjust_policy``, once at start: lpm only if there is a cache.
 
         Args:
-            original: The SGLang function that the hook wraps.
             policy: SGLang's schedule policy.
             name: Name of the policy that the user chose.
             tree_cache: SGLang's prefix cache.
@@ -52,7 +53,6 @@ class MatchOrder:
         """Around ``_determine_active_policy``, which applies the limit of 128.
 
         Args:
-            original: The SGLang function that the hook wraps.
             policy: SGLang's schedule policy.
             waiting_queue: SGLang's waiting requests.
 
@@ -67,11 +67,8 @@ class MatchOrder:
         """Around ``calc_priority``: a cache-aware scheduler says later whether to sort.
 
         Args:
-            original: The SGLang function that the hook wraps.
             policy: SGLang's schedule policy.
             waiting_queue: SGLang's waiting requests, in the queue's order.
-            *args: Further arguments of the wrapped function, by position.
-            **named: Further arguments of the wrapped function, by name.
         """
         self._policy, self._queue, self._looked = policy, waiting_queue, False
         self._prioritize = lambda queue: original(policy, queue, *args, **named)

@@ -1,6 +1,6 @@
 """Memory taken from running requests, which wait again and are recomputed.
 
-The engine retracts requests when memory runs out; a preempting scheduler takes some in a pass.
+The engine retracts requests when memory runs out. A preempting scheduler takes some in a pass.
 """
 
 from __future__ import annotations
