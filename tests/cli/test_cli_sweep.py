@@ -153,9 +153,9 @@ def test_a_dry_run_lists_the_points_and_makes_nothing(tmp_path):
     result = invoke("fig7", "--dp", "1,2", "--dry-run", "--result-dir", tmp_path / "runs")
     assert result.exit_code == 0
     lines = result.stdout.split("\n")
-    assert len(lines) == 6 * (3 + 5) * 3 + 2
+    assert len(lines) == 6 * (3 + 5) * 8 + 2
     assert lines[0].startswith("tot s1 dp 1, lpm, seed 0: about ")
-    assert lines[-2].startswith("144 points, about ")
+    assert lines[-2].startswith("384 points, about ")
     assert not list(tmp_path.iterdir())
 
 

@@ -15,7 +15,7 @@ from fairbench.core import Segment, prompt_tokens
 from fairbench.schedulers.eviction.policy import ClientEviction
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.sim.run import Simulation, simulate
-from invariants import assert_same_records, source_of
+from invariants import assert_same_records
 from strategies import prompts, tokens_of
 
 CLIENTS = {"x": 1.0, "y": 2.0, "z": 1.0}
@@ -284,7 +284,7 @@ def cell(name, scheduler="fcfs", workload="chat", **more):
 @pytest.mark.parametrize("name", list(EVICTIONS))
 def test_whole_runs_keep_every_invariant(name):
     spec = cell(name)
-    source = source_of(spec)
+    source = spec.source()
     simulation = Simulation(spec, spec.client_plans(), source)
     watch_vllm(simulation.clock, simulation.cluster.workers)
     simulation.run()
