@@ -213,10 +213,11 @@ def run_selection(
         spent = attempt.used_up and attempt.spent
         if spent and attempt.within_budget:
             return OVER
-        made_way = request is slotless and batch.size < running
-        if batch.size + len(attempt.admitted) >= most and not made_way:
-            no_slots, slotless, running = True, request, batch.size
-            return NO_ROOM if scheduler.preempts else OVER
+        if batch.size + len(attempt.admitted) >= most:
+            made_way = request is slotless and batch.size < running
+            if not made_way:
+                no_slots, slotless, running = True, request, batch.size
+                return NO_ROOM if scheduler.preempts else OVER
         if not spent and not cap.has_room(request):
             no_slots = True
             return NO_ROOM

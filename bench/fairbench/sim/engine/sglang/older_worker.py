@@ -19,8 +19,9 @@ class OlderWorker(Worker):
 
     def _start(self) -> bool:
         # ``_start_decode`` drops them. If that leaves the batch empty, another pass is made.
-        kept = bool(self._retraction.kept)
-        return super()._start() or (kept and super()._start())
+        if not self._retraction.kept:
+            return super()._start()
+        return self._start_prefill() or self._start_decode() or super()._start()
 
     def _start_decode(self) -> bool:
         if self._retraction.kept:
@@ -41,9 +42,6 @@ class OlderWorker(Worker):
     def _reserved_tokens(self) -> int:
         unused = (one.request.max_new_tokens - one.produced for one in self._retraction.kept)
         return self.batch.reserved_tokens() + sum(min(n, CLIP_MAX_NEW_TOKENS) for n in unused)
-
-    def _batch_is_empty(self) -> bool:
-        return not self.batch.size and not self._retraction.kept
 
 
 def worker_class(limits: EngineLimits) -> type[Worker]:

@@ -45,7 +45,7 @@ def store_prompt(
     sequence.place = (
         (len(sequence.prompt), 0) if complete else place_at(sequence.prompt, sequence.filled)
     )
-    if splits == "prefilled" and sequence.filled > request.input_tokens:
+    if sequence.filled > request.input_tokens and splits == "prefilled":
         cache.match(request.prompt, request.input_tokens)  # their node starts here
 
 
@@ -64,7 +64,7 @@ def store_outputs(cache: KVCache, sequence: Sequence, splits: Splits = "prefille
         end, cached = cache.insert(node, prompt, place, request.input_tokens + kept)
         if cached:
             cache.release_of(request.client, cached)
-    if splits == "finished" and kept and sequence.retractions:
+    if sequence.retractions and kept and splits == "finished":
         cache.match(request.prompt, request.input_tokens)
     if cache.knows_clients:
         cache.retain(end, request)

@@ -149,7 +149,7 @@ class Worker(EngineLoop[KVNode]):
         return self._preempts or not self._batch_is_full
 
     def _start(self) -> bool:
-        if self._batch_is_empty():
+        if not self.batch.size:
             self._batch_is_full = False
         return self._start_prefill() or self._start_decode()
 
@@ -203,9 +203,6 @@ class Worker(EngineLoop[KVNode]):
     def _reserved_tokens(self) -> int:
         return self.batch.reserved_tokens()
 
-    def _batch_is_empty(self) -> bool:
-        return not self.batch.size
-
     def _fill_pass(self) -> PrefillPass:
         most, batch, now_ps = self._slots(), self.batch, self._clock.now_ps
         reserved = self._reserved_tokens() * self._ratio.at(batch.steps)
@@ -217,7 +214,8 @@ class Worker(EngineLoop[KVNode]):
         no_slots = run_selection(
             attempt, self.scheduler, self.waiting, batch, most, self.cap, now_ps, take
         )
-        if no_slots or (attempt.out_of_memory and (attempt.admitted or not self._batch_is_empty())):
+        goes_on = attempt.admitted or batch.size or self._retraction.kept
+        if no_slots or (attempt.out_of_memory and goes_on):
             self._batch_is_full = self.limits.marks_full_batch
         self._chunked = attempt.chunked
         return attempt
@@ -227,7 +225,7 @@ class Worker(EngineLoop[KVNode]):
         now_ps = self._clock.now_ps
         prefills, self._prefills = self._prefills, []
         self._computes_prompts = False
-        if self._chunked is not None or self._batch_is_empty():
+        if self._chunked is not None or not (self.batch.size or self._retraction.kept):
             # SGLang's batch sheds the unfinished request, or replaces an empty one, and with it
             # the flag: a pass is made although the last one found no room.
             self._batch_is_full = False
