@@ -112,3 +112,13 @@ def test_an_unnamed_client_loses_its_blocks_first():
     mirror.make_room(5, "x")
     mine = tokens_of(prompt("mine", 4))
     assert pool.gone == ["third", "second", "first", mine]
+
+
+def test_a_spare_block_goes_before_what_was_used_longer_ago():
+    pool = MirroredPool("lfu", 4, CLIENTS)
+    for client, name, tokens in (("y", "older", 2), ("x", "twice", 4)):
+        pool.start(client, prompt(name, tokens))
+        pool.finish(0)
+    pool.start("x", prompt("twice", 4))  # whose last block is computed again
+    pool.start("z", prompt("new", 2))
+    assert pool.gone == pool.overwritten == [tokens_of(prompt("twice", 4))]

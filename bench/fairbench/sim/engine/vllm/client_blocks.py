@@ -160,7 +160,8 @@ class ClientBlockCache(BlockCache):
         self._number(above)
         above.holders = dict(below.holders)
         above.claimed_below = dict.fromkeys(below.holders, 1)
-        self.claims.list_if_leaf(above)
+        if len(upper.copies) > 1:
+            self.claims.list_if_leaf(above)
         return upper
 
     def _number(self, node: ClaimedRun) -> None:
