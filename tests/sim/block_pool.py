@@ -8,7 +8,7 @@ from fairbench.schedulers.eviction.registry import build_eviction
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
 from fairbench.sim.engine.vllm.block_cache import BlockCache, held_by
-from fairbench.sim.engine.vllm.block_tree import prefix_of
+from fairbench.sim.engine.vllm.block_keys import prefix_of
 from fairbench.sim.engine.vllm.client_blocks import ClientBlockCache
 from fairbench.sim.records.memory_log import MemoryLog, WorkerMemoryLog
 from strategies import tokens_of

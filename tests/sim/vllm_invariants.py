@@ -4,7 +4,7 @@ from collections import Counter
 
 from block_pool import check_claims
 
-from fairbench.sim.engine.vllm.block_tree import advance, next_block
+from fairbench.sim.engine.vllm.block_keys import advance, next_block
 from worker_invariants import check_batch
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from fairbench.core import Prompt, Request
-from fairbench.sim.engine.vllm.block_tree import BlockNode, BlockTree, RunCopy, prefix_of
+from fairbench.sim.engine.vllm.block_keys import prefix_of
+from fairbench.sim.engine.vllm.block_tree import BlockNode, BlockTree, RunCopy
 
 
 class BlockCache(BlockTree):

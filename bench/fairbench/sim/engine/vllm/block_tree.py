@@ -12,11 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Self
 
 from fairbench.core import Prompt
-from fairbench.schedulers.prefix_tree import Place, place_at, truncate
+from fairbench.schedulers.prefix_tree import Place, place_at
+from fairbench.sim.engine.vllm.block_keys import Key, advance, common_tokens, next_block
 from fairbench.sim.prefix_cache import Waiter as AnyWaiter
-
-Slice = tuple[str, int, int]  # of a segment: its key, and where in it how many tokens begin
-Key = tuple[Slice, ...]  # the tokens of one block
 
 
 class RunCopy:
@@ -268,55 +266,3 @@ class BlockTree:
             self._file(waiter, node)
             if self.on_moved is not None:
                 self.on_moved(waiter)
-
-
-def prefix_of(prompt: Prompt, depth: int) -> Prompt:
-    """Return the first ``depth`` tokens of a prompt, without empty segments."""
-    return tuple(one for one in truncate(prompt, depth) if one.length)
-
-
-def next_block(prompt: Prompt, place: Place, tokens: int) -> Key:
-    """Return slices of ``tokens`` tokens from ``place``, which must exist."""
-    index, offset = place
-    key, length = prompt[index]
-    if length - offset >= tokens:  # most often a block lies within one segment
-        return ((key, offset, tokens),)
-    slices = []
-    while tokens:
-        key, length = prompt[index]
-        taken = min(length - offset, tokens)
-        if taken:
-            slices.append((key, offset, taken))
-        tokens -= taken
-        index, offset = index + 1, 0
-    return tuple(slices)
-
-
-def advance(prompt: Prompt, place: Place, tokens: int) -> Place:
-    """Return the place ``tokens`` tokens behind ``place``, at which a segment may just begin."""
-    index, upto = place
-    upto += tokens
-    while index < len(prompt) and upto >= (length := prompt[index][1]):
-        index, upto = index + 1, upto - length
-    return index, upto
-
-
-def common_tokens(one: Prompt, at: Place, other: Prompt, place: Place, most: int) -> int:
-    """Return how many tokens are equal from ``at`` in one prompt and ``place`` in the other.
-
-    At most ``most`` are counted, and at least so many must be left of the first prompt.
-    """
-    (left, start), (right, offset), taken = at, place, 0
-    while taken < most and right < len(other):
-        key, length = one[left]
-        name, size = other[right]
-        if start == length:
-            left, start = left + 1, 0
-        elif offset == size:
-            right, offset = right + 1, 0
-        elif key != name or start != offset:
-            break
-        else:
-            step = min(length - start, size - offset, most - taken)
-            start, offset, taken = start + step, offset + step, taken + step
-    return taken

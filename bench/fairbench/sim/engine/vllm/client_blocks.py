@@ -15,7 +15,8 @@ from fairbench.schedulers.eviction.policy import Access, EvictionPolicy
 from fairbench.schedulers.prefix_tree import Place
 from fairbench.sim.engine.claims import Claims
 from fairbench.sim.engine.vllm.block_cache import BlockCache, held_by
-from fairbench.sim.engine.vllm.block_tree import BlockNode, Key, RunCopy, Waiter
+from fairbench.sim.engine.vllm.block_keys import Key
+from fairbench.sim.engine.vllm.block_tree import BlockNode, RunCopy, Waiter
 from fairbench.sim.records.memory_log import WorkerMemoryLog
 from fairbench.sim.sequence import Sequence
 
