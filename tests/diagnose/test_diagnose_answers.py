@@ -51,3 +51,54 @@ def test_a_light_load_needs_one_replica_of_each_engine(engine, tmp_path):
     found = numbers(log, "--no-plan", "--scheduler", "fcfs", "--engine", engine)
     assert found["dp"] == 1
     assert found["schedulers"][0]["others_p95_s"] < 1.0
+
+
+KEYED = "time,api_key,input_tokens,output_tokens"
+
+
+def test_a_log_without_a_client_column_is_refused_and_its_page_says_so(tmp_path):
+    rows = [(*one, 500, 50) for one in steady(4, 5.0, 50.0)]
+    log = written(tmp_path / "log.csv", rows, KEYED)
+    hint = (
+        "no column for client (has time, api_key, input_tokens, output_tokens): name it with "
+        "--clients-from api_key"
+    )
+    result = invoke(log)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert hint in result.stderr
+    page = tmp_path / "page.md"
+    assert CliRunner().invoke(app, ["report", str(log), "-o", str(page)]).exit_code == 0
+    assert hint in page.read_text().replace("\\", "")
+    inspected = CliRunner().invoke(app, ["trace", "inspect", str(log)]).stdout
+    assert hint in " ".join(inspected.split())
+    named = numbers(log, "--clients-from", "api_key", "--no-plan", "--scheduler", "fcfs")
+    assert named["clients"] == 4
+
+
+def test_one_client_floods_nobody(tmp_path):
+    log = written(tmp_path / "log.csv", [(*one, 500, 50) for one in steady(1, 1.0, 30.0)])
+    text = said(log, "--no-plan", "--scheduler", "fcfs")
+    assert "There is one client, so none floods the others." in text
+
+
+@pytest.mark.parametrize("name", ["Tenant Name", "team_name", "AccountName"])
+def test_common_names_of_clients_are_recognised(name, tmp_path):
+    rows = [(*one, 500, 50) for one in steady(4, 5.0, 50.0)]
+    log = written(tmp_path / "log.csv", rows, KEYED.replace("api_key", name))
+    assert numbers(log, "--no-plan", "--scheduler", "fcfs")["clients"] == 4
+
+
+@pytest.mark.parametrize(
+    ("cells", "header", "ignored"),
+    [("400", ",cached_tokens", True), ("0", ",cached_tokens", False), ("1 2", ",hash_ids", False)],
+)
+def test_cached_tokens_that_are_not_replayed_are_named(cells, header, ignored, tmp_path):
+    flags = ("--trace-block-size", 100) if "hash" in header else ()
+    rows = [(*one, 500, 50, cells) for one in steady(4, 5.0, 50.0)]
+    log = written(tmp_path / "log.csv", rows, HEADER + header)
+    inspected = CliRunner().invoke(app, ["trace", "inspect", *map(str, (log, *flags))])
+    assert inspected.exit_code == 0, inspected.output
+    assert ("cached_tokens is not replayed" in inspected.stdout) == ignored
+    if not flags:
+        text = said(log, "--no-plan", "--scheduler", "fcfs")
+        assert ("The log's cached tokens (cached_tokens) are not replayed" in text) == ignored

@@ -22,6 +22,7 @@ from fairbench.diagnose.replay import (
     replayed,
     usual_replicas,
 )
+from fairbench.errors import DataError
 from fairbench.execute.context import RunContext
 from fairbench.execute.interruption import Interrupted
 from fairbench.metrics.floods import Flood, Harm, floods, harm_of, requests_of
@@ -96,13 +97,15 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
     """Find floods, replay the log under each scheduler, and plan replicas.
 
     After a signal the diagnosis has what was finished, and says what is missing. Raises UsageError
-    for flags that do not fit.
+    for flags that do not fit, DataError for a log without clients.
 
     Args:
         log: Access log, with its traffic.
         asked: Flags, number of replicas, schedulers and latency targets of the user.
         context: Interruption flag, progress receiver and executor of the tasks.
     """
+    if log.nameless:
+        raise DataError(f"{log.file}: {log.nameless}")
     found = tuple(floods(log.traffic))
     part, start_s = part_to_replay(log, found)
     with TemporaryDirectory(prefix="fairbench-") as name:

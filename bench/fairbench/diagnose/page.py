@@ -127,6 +127,7 @@ def _grid(found: Diagnosis) -> Grid:
 def access_log_page(log: AccessLog) -> Page:
     """Return the page of a log: its load over time, its floods, and recorded waits."""
     warnings = [f"Synthetic: {log.synthetic}."] if log.synthetic else []
+    warnings += [f"All requests count as one client: {log.nameless}."] if log.nameless else []
     left_out = ""
     if log.table.left_out:
         left_out = f", {log.table.left_out:,} {log.table.who_left_out} left out"

@@ -18,12 +18,15 @@ from fairbench.report.traffic_lines import flood_line, harm_line, overload_line,
 
 NOBODY = "Nobody floods"
 AGREES = 2.0  # times apart at most, a replayed P95 agrees with the recorded one
+ONE_CLIENT = "There is one client, so none floods the others."
 NO_FLOOD = "There is no flood: no client sends 3 times the mean of the others and 10% of the load."
 
 
 def flood_lines(found: Diagnosis) -> Iterator[str]:
     """Yield a sentence for each flood, or one that there is none."""
-    if not found.floods:
+    if len(found.log.traffic.clients) == 1:
+        yield ONE_CLIENT
+    elif not found.floods:
         yield NO_FLOOD
     if overload := overload_in(found):
         yield overload_line(found.waits, overload, _basis(found))
@@ -146,6 +149,11 @@ def basis_lines(found: Diagnosis) -> Iterator[str]:
     yield from _cluster_lines(found)
     if not found.log.measured and found.first is not None:
         yield "The log has no latencies, so waits are taken from the replays."
+    if found.log.cached:
+        yield (
+            f"The log's cached tokens ({printable(found.log.cached)}) are not replayed, so waits "
+            "and replicas may be too high. A column hash_ids replays the cache hits."
+        )
     if found.log.table.left_out:
         yield f"Left out: {found.log.table.left_out:,} {found.log.table.who_left_out}."
     if found.log.synthetic:

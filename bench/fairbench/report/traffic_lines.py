@@ -83,11 +83,12 @@ def traffic_lines(found: Judged, basis: str, measured: str = TTFT) -> Iterator[s
 
 def overload_line(traffic: Traffic, found: Overload, basis: str) -> str:
     """Return that most clients wait, when and how long, as a sentence."""
+    why = "No single client causes it:" if len(traffic.clients) > 1 else "It is the only client:"
     who = f"{found.clients:,} of {len(traffic.clients):,} clients wait"
     return (
         f"{who} long from {window(found.start_s, found.end_s, traffic.clock)}: median {TTFT} "
-        f"{number(found.median_s)} s, P95 {number(found.p95_s)} s, {basis}. No single client "
-        "causes it: the servers are overloaded."
+        f"{number(found.median_s)} s, P95 {number(found.p95_s)} s, {basis}. {why} the servers "
+        "are overloaded."
     )
 
 
