@@ -102,3 +102,20 @@ def test_cached_tokens_that_are_not_replayed_are_named(cells, header, ignored, t
     if not flags:
         text = said(log, "--no-plan", "--scheduler", "fcfs")
         assert ("The log's cached tokens (cached_tokens) are not replayed" in text) == ignored
+
+
+@pytest.mark.parametrize(("recorded_s", "like"), [(0.1, True), (0.9, False), (20.0, False)])
+def test_a_replay_unlike_the_log_is_marked_wherever_it_is_cited(recorded_s, like, tmp_path):
+    """The replay's waits are about 0.1 s; the log's are constant."""
+    rows = [(*one, 500, 50, recorded_s, recorded_s + 1) for one in steady(4, 5.0, 100.0)]
+    log = written(tmp_path / "log.csv", rows, HEADER + ",ttft_s,latency_s")
+    page = tmp_path / "page.html"
+    text = said(log, "--scheduler", "fcfs,vtc", "--report", page)
+    assert ("The replay is not like your cluster" in text) is not like
+    marked = "Only on the simulated cluster, not on yours: "
+    assert (f"{marked}fair queueing changes little" in text) is not like
+    assert (f"{marked}replicas for a TTFT P95 below" in text) is not like
+    assert ("The simulated replicas keep up" in text) is like
+    assert page.read_text().count(", not valid for your cluster") == (0 if like else 2)
+    found = numbers(log, "--scheduler", "fcfs,vtc", "--no-plan")
+    assert found["replay_is_like_log"] is like

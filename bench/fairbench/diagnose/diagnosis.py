@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,12 @@ from fairbench.capacity.carry_out import begin, carry_out
 from fairbench.capacity.question import Question
 from fairbench.config.defaults import DEFAULTS
 from fairbench.diagnose import FAIR, FCFS, SESSION_SLO, USUAL_SLO
-from fairbench.diagnose.access_log import AccessLog, part_to_replay, traffic_of_table
+from fairbench.diagnose.access_log import (
+    FIRST_TOKEN,
+    AccessLog,
+    part_to_replay,
+    traffic_of_table,
+)
 from fairbench.diagnose.replay import (
     Replay,
     Replayed,
@@ -31,6 +36,8 @@ from fairbench.metrics.traffic import Traffic
 
 LEAST_HIGH = 8  # the most replicas that a plan tries, or
 TIMES_USUAL = 4  # times as many as are replayed
+AGREES = 2.0  # times apart at most, a replayed P95 agrees with the recorded one
+NOTICED_S = 0.5  # or so much apart at most
 
 
 @dataclass(frozen=True)
@@ -155,6 +162,28 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
         "others_p95_s": rank(inside & ~heavy, 95),
         "heavy_p50_s": rank(inside & heavy, 50),
     }
+
+
+class Unlike(NamedTuple):
+    """TTFT P95 of the other clients (s) in a log and in a replay that does not repeat the log."""
+
+    logged_s: float
+    replayed_s: float
+
+
+def unlike_replay(found: Diagnosis) -> Unlike | None:
+    """Return both waits if the log's and the first replay's differ too much, else None."""
+    first, waits_s = found.first, found.waits.wait_s
+    if first is None or found.log.measured != FIRST_TOKEN:
+        return None
+    answered = found.waits._replace(wait_s=np.where(np.isfinite(waits_s), waits_s, np.nan))
+    logged_s, replayed_s = (
+        others_waits(traffic, found)["others_p95_s"] for traffic in (answered, first.traffic)
+    )
+    if logged_s is None or replayed_s is None or abs(logged_s - replayed_s) <= NOTICED_S:
+        return None
+    alike = max(logged_s, replayed_s) <= AGREES * min(logged_s, replayed_s)
+    return None if alike else Unlike(logged_s, replayed_s)
 
 
 def best_fair(found: Diagnosis) -> Replayed | None:

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from fairbench.diagnose.access_log import FIRST_TOKEN, AccessLog
-from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits, renamed
+from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits, renamed, unlike_replay
 from fairbench.diagnose.sentences import (
     basis_lines,
     change_lines,
@@ -82,18 +82,21 @@ def _judged(found: Diagnosis) -> Judged:
 
 def _of_replays(found: Diagnosis) -> Iterator[Headline]:
     best, first = best_fair(found), found.first
+    doubt = ", not valid for your cluster" if unlike_replay(found) else ""
     if best is not None and first is not None:
         before, after = (others_waits(one.traffic, found)["others_p95_s"] for one in (first, best))
         yield Headline(
             f"TTFT P95 with {best.scheduler}",
             "-" if after is None else f"{number(after)} s",
-            f"{number(before)} s with {first.scheduler}",
+            f"{number(before)} s with {first.scheduler}{doubt}",
         )
     if found.plan is not None:
         mine, *others = found.plan["choices"]
         counts = [_count(row["replicas"], found.plan["high"]) for row in (mine, *others)]
         also = f", {counts[1]} with {others[0]['scheduler']}" if others else ""
-        yield Headline("replicas for the target", counts[0], f"with {mine['scheduler']}{also}")
+        yield Headline(
+            "replicas for the target", counts[0], f"with {mine['scheduler']}{also}{doubt}"
+        )
 
 
 def _count(replicas: int | None, most: int) -> str:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from fairbench.diagnose.access_log import FIRST_TOKEN, RESPONSE
-from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits
+from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits, unlike_replay
 from fairbench.diagnose.replay import Replayed
 from fairbench.errors import printable
 from fairbench.metrics.overload import LONG_S, Overload, overload_of
@@ -17,7 +15,7 @@ from fairbench.report.result_lines import is_extrapolated
 from fairbench.report.traffic_lines import flood_line, harm_line, overload_line, window
 
 NOBODY = "Nobody floods"
-AGREES = 2.0  # times apart at most, a replayed P95 agrees with the recorded one
+NOT_YOURS = "Only on the simulated cluster, not on yours"
 ONE_CLIENT = "There is one client, so none floods the others."
 NO_FLOOD = "There is no flood: no client sends 3 times the mean of the others and 10% of the load."
 
@@ -62,20 +60,20 @@ def change_lines(found: Diagnosis) -> Iterator[str]:
     first = found.first
     if first is None:
         return
-    yield from _change_line(found, first)
-    waits_s = found.waits.wait_s
-    answered = found.waits._replace(wait_s=np.where(np.isfinite(waits_s), waits_s, np.nan))
-    logged, played = (
-        others_waits(traffic, found)["others_p95_s"] for traffic in (answered, first.traffic)
-    )
-    if found.log.measured != FIRST_TOKEN or logged is None or played is None:
-        return
-    if max(logged, played) > LONG_S and not 1 / AGREES <= played / logged <= AGREES:
+    unlike = unlike_replay(found)
+    if unlike is not None:
         yield (
-            f"The replay is not like your cluster: the log has a TTFT P95 of {number(logged)} s "
-            f"for these requests, the replay under {first.scheduler} {number(played)} s. Name your "
-            "cluster with --gpu, --model and --dp."
+            f"The replay is not like your cluster: the log has a TTFT P95 of "
+            f"{number(unlike.logged_s)} s for these requests, the replay under {first.scheduler} "
+            f"{number(unlike.replayed_s)} s. Name your cluster with --gpu, --model and --dp."
         )
+    for line in _change_line(found, first):
+        yield _marked(line) if unlike else line
+
+
+def _marked(line: str) -> str:
+    """Return a line on a replay that does not repeat the log."""
+    return f"{NOT_YOURS}: {line[0].lower()}{line[1:]}"
 
 
 def _change_line(found: Diagnosis, first: Replayed) -> Iterator[str]:
@@ -94,9 +92,8 @@ def _change_line(found: Diagnosis, first: Replayed) -> Iterator[str]:
         when = window(*found.judged_s, found.log.traffic.clock)
         change += f", for requests sent from {when}"
     if after > 0.9 * before:
-        yield (
-            f"Fair queueing changes little: the TTFT P95 of {who} changes {change}. {_why(before)}"
-        )
+        why = "" if unlike_replay(found) else f" {_why(before)}"
+        yield f"Fair queueing changes little: the TTFT P95 of {who} changes {change}.{why}"
     else:
         yield f"Fair queueing lowers the TTFT P95 of {who} {change}."
 
@@ -122,7 +119,8 @@ def replica_line(found: Diagnosis) -> str:
     if len(rows) > 1 and all(row["replicas"] for row in rows):
         part = 1 - rows[0]["replicas"] / rows[1]["replicas"]
         saved = f" ({percent_whole(part)} fewer)" if part > 0 else ""
-    return f"Replicas for {targets}: {', '.join(counts)}{saved}."
+    line = f"Replicas for {targets}: {', '.join(counts)}{saved}."
+    return _marked(line) if unlike_replay(found) else line
 
 
 def said_target(target: dict[str, Any], *, programs: bool) -> str:
