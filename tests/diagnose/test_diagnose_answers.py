@@ -1,6 +1,7 @@
 """``fairbench diagnose`` on logs with known answers: replicas, floods, and doubtful replays."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -119,3 +120,32 @@ def test_a_replay_unlike_the_log_is_marked_wherever_it_is_cited(recorded_s, like
     assert page.read_text().count(", not valid for your cluster") == (0 if like else 2)
     found = numbers(log, "--scheduler", "fcfs,vtc", "--no-plan")
     assert found["replay_is_like_log"] is like
+
+
+def test_two_floods_do_harm_apart_and_schedulers_are_judged_in_both(tmp_path):
+    """The clients wait 10 s from 110 to 130 s and 20 s from 310 to 340 s, and 0.1 s else."""
+
+    def wait_s(at_s):
+        return 10.0 if 110 <= at_s < 130 else 20.0 if 310 <= at_s < 340 else 0.1
+
+    sent = steady(10, 5.0, 400.0)
+    for name, begin in (("c3", 100), ("c7", 300)):
+        sent += [(begin + n / 8, name) for n in range(240)]
+    rows = [(at_s, name, 500, 50, wait_s(at_s), wait_s(at_s) + 1) for at_s, name in sorted(sent)]
+    log = written(tmp_path / "log.csv", rows, HEADER + ",ttft_s,latency_s")
+    page = tmp_path / "page.html"
+    flags = ("--no-plan", "--scheduler", "fcfs,vtc", "--dp", 1)
+    text = said(log, *flags, "--report", page)
+    assert "hurt from 110 to 130 s" in text
+    assert "median time to first token 10.0 s" in text
+    assert "hurt from 310 to 340 s" in text
+    assert "median time to first token 20.0 s" in text
+    edges = re.search(r"requests sent from (\d+) to (\d+) s and (\d+) to (\d+) s", text).groups()
+    assert [int(edge) for edge in edges] == pytest.approx([100, 130, 300, 330], abs=5)
+    shown = page.read_text()
+    assert "110 to 130 s and 310 to 340 s, median wait" in shown
+    assert "requests that arrived during the floods." in shown
+    found = numbers(log, *flags)
+    judged = [edge for window in found["judged_s"] for edge in window]
+    assert judged == pytest.approx([100, 130, 300, 330], abs=5)
+    assert [round(one["median_s"]) for one in found["harm"]["parts"]] == [10, 20]

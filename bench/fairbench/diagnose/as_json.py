@@ -34,8 +34,9 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
         "timing_profile": summary.get("timing_profile"),
         "dp": found.dp,
         "replay_is_like_log": unlike is None if log.measured == FIRST_TOKEN and first else None,
-        "judged_from_s": found.judged_s[0],
-        "judged_to_s": found.judged_s[1],
+        "judged_from_s": found.judged_s[0][0],
+        "judged_to_s": found.judged_s[-1][1],
+        "judged_s": found.judged_s,
         "schedulers": [
             {
                 "scheduler": run.scheduler,
@@ -59,7 +60,8 @@ def _harm(found: Diagnosis, harm: Harm) -> dict[str, Any]:
         {**_finite(one._asdict()), "client": found.waits.clients[one.client]}
         for one in harm.victims
     ]
-    return {**_finite(harm._asdict()), "victims": victims}
+    parts = [_harm(found, one) for one in harm.parts]
+    return {**_finite(harm._asdict()), "victims": victims, "parts": parts}
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from fairbench.diagnose.replay import (
 from fairbench.errors import DataError
 from fairbench.execute.context import RunContext
 from fairbench.execute.interruption import Interrupted
-from fairbench.metrics.floods import Flood, Harm, floods, harm_of, requests_of
+from fairbench.metrics.floods import Flood, Harm, floods, harm_of, requests_of, windows
 from fairbench.metrics.records import Flags
 from fairbench.metrics.traffic import Traffic
 
@@ -87,12 +87,15 @@ class Diagnosis:
         return heavy_of(self.log.traffic, self.floods)
 
     @property
-    def judged_s(self) -> tuple[float, float]:
-        """The time in which schedulers are compared: the floods, else the whole replay."""
-        if not self.floods:
-            return self.part_s
-        starts, ends = [one.start_s for one in self.floods], [one.end_s for one in self.floods]
-        return max(min(starts), self.part_s[0]), min(max(ends), self.part_s[1])
+    def judged_s(self) -> list[tuple[float, float]]:
+        """The times in which schedulers are compared: the replayed floods, else all."""
+        start_s, end_s = self.part_s
+        replayed = [
+            (max(one[0], start_s), min(one[1], end_s))
+            for one in windows(self.floods)
+            if one[0] <= end_s and one[1] >= start_s
+        ]
+        return replayed or [self.part_s]
 
 
 def heavy_of(traffic: Traffic, found: Sequence[Flood]) -> tuple[str, ...]:
@@ -149,8 +152,9 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
     ``others_p50_s`` and ``others_p95_s`` are of all requests of the other clients together,
     ``heavy_p50_s`` of those of the heavy ones; None without any.
     """
-    start_s, end_s = found.judged_s
-    inside = (traffic.arrival_s >= start_s) & (traffic.arrival_s <= end_s)
+    inside = np.zeros(len(traffic.client), dtype=np.bool_)
+    for start_s, end_s in found.judged_s:
+        inside |= (traffic.arrival_s >= start_s) & (traffic.arrival_s <= end_s)
     heavy = np.isin(traffic.client, [traffic.clients.index(name) for name in found.heavy])
 
     def rank(rows: Flags, percent: int) -> float | None:

@@ -120,7 +120,8 @@ def _figures(found: Diagnosis) -> Iterator[Figure]:
 
 
 def _meaning(found: Diagnosis) -> Paragraph:
-    return Paragraph(MEANING.format(when=" during the flood" if found.floods else ""))
+    when = f" during the flood{'s' if len(found.judged_s) > 1 else ''}" if found.floods else ""
+    return Paragraph(MEANING.format(when=when))
 
 
 def _grid(found: Diagnosis) -> Grid:

@@ -12,7 +12,7 @@ from fairbench.errors import printable
 from fairbench.metrics.overload import LONG_S, Overload, overload_of
 from fairbench.report.numbers import number, percent, written
 from fairbench.report.result_lines import is_extrapolated
-from fairbench.report.traffic_lines import flood_line, harm_line, overload_line, window
+from fairbench.report.traffic_lines import flood_line, harm_line, overload_line, window, window_list
 
 NOBODY = "Nobody floods"
 NOT_YOURS = "Only on the simulated cluster, not on yours"
@@ -41,7 +41,8 @@ def harm_lines(found: Diagnosis) -> Iterator[str]:
         yield f"No other client waits noticeably longer than usual, {basis}."
         return
     measured = found.log.measured or FIRST_TOKEN
-    yield harm_line(found.waits, found.harm, len(found.heavy), measured, basis)
+    for one in found.harm.parts or (found.harm,):
+        yield harm_line(found.waits, one, len(found.heavy), measured, basis)
 
 
 def _basis(found: Diagnosis) -> str:
@@ -89,7 +90,7 @@ def _change_line(found: Diagnosis, first: Replayed) -> Iterator[str]:
         return
     change = f"from {number(before)} s to {number(after)} s ({first.scheduler} to {best.scheduler})"
     if found.floods:
-        when = window(*found.judged_s, found.log.traffic.clock)
+        when = window_list(found.judged_s, found.log.traffic.clock)
         change += f", for requests sent from {when}"
     if after > 0.9 * before:
         why = "" if unlike_replay(found) else f" {_why(before)}"

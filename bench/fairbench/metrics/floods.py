@@ -125,6 +125,7 @@ class Harm(NamedTuple):
     """The time in which other clients' requests were delayed, and the victims, worst first.
 
     The medians are those of all victims' requests during the harm, and of what is usual for them.
+    ``parts`` is the harm of each flood where several floods did some, one after another.
     """
 
     start_s: float
@@ -132,6 +133,18 @@ class Harm(NamedTuple):
     victims: tuple[Victim, ...]
     median_s: float
     usual_s: float
+    parts: tuple[Harm, ...] = ()
+
+
+def windows(floods: Sequence[Flood]) -> list[tuple[float, float]]:
+    """Return the times of floods in order, as one where they overlap."""
+    found: list[tuple[float, float]] = []
+    for one in sorted(floods, key=lambda flood: flood.start_s):
+        if found and one.start_s <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], one.end_s)
+        else:
+            found.append((one.start_s, one.end_s))
+    return found
 
 
 def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
@@ -152,18 +165,40 @@ def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
     usual_s = _usual(traffic, good, start_s)
     limit_s = np.maximum(LONGER * usual_s, usual_s + LONGER_S)[traffic.client[after]]
     held_up = traffic.wait_s[after] > limit_s
-    stretch = best_stretch(np.where(held_up, 1.0, -1.0), np.zeros(len(after)))
-    if held_up[stretch.first : stretch.last + 1].sum() < FEW:
+    starts = [begin for begin, _ in windows(floods)]
+    group = np.searchsorted(starts, traffic.arrival_s[after], "right")
+    stretches = []
+    for number in np.unique(group).tolist():  # the quiet time between floods is none of harm
+        rows = np.flatnonzero(group == number)
+        stretch = best_stretch(np.where(held_up[rows], 1.0, -1.0), np.zeros(len(rows)))
+        rows = rows[stretch.first : stretch.last + 1]
+        if held_up[rows].sum() >= FEW:
+            stretches.append(rows)
+    if not stretches:
         return None
-    inside = slice(stretch.first, stretch.last + 1)
-    victims = _victims(traffic, after[inside], held_up[inside], usual_s)
-    rows = after[inside][np.isin(traffic.client[after[inside]], [one.client for one in victims])]
+    parts = [_harm(traffic, after[rows], held_up[rows], usual_s) for rows in stretches]
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.concatenate(stretches)
+    return _harm(traffic, after[rows], held_up[rows], usual_s)._replace(parts=tuple(parts))
+
+
+def _harm(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> Harm:
+    """Return the harm in these rows.
+
+    Args:
+        rows: Requests of other clients during the harm, in order.
+        held_up: Which of them were held up.
+        usual_s: Usual wait of each client.
+    """
+    victims = _victims(traffic, rows, held_up, usual_s)
+    hurt = rows[np.isin(traffic.client[rows], [one.client for one in victims])]
     return Harm(
-        float(traffic.arrival_s[after[stretch.first]]),
-        float(traffic.arrival_s[after[stretch.last]]),
+        float(traffic.arrival_s[rows[0]]),
+        float(traffic.arrival_s[rows[-1]]),
         tuple(victims),
-        float(np.median(traffic.wait_s[rows])),
-        float(np.median(usual_s[traffic.client[rows]])),
+        float(np.median(traffic.wait_s[hurt])),
+        float(np.median(usual_s[traffic.client[hurt]])),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fairbench.errors import printable
@@ -76,7 +76,8 @@ def traffic_lines(found: Judged, basis: str, measured: str = TTFT) -> Iterator[s
     """
     yield from (flood_line(found.traffic, one) for one in found.floods)
     if found.harm is not None:
-        yield harm_line(found.traffic, found.harm, len(found.heavy), measured, basis)
+        for one in found.harm.parts or (found.harm,):
+            yield harm_line(found.traffic, one, len(found.heavy), measured, basis)
     elif found.floods and found.traffic.knows_waits:
         yield "No other client waited noticeably longer than usual."
 
@@ -90,6 +91,12 @@ def overload_line(traffic: Traffic, found: Overload, basis: str) -> str:
         f"{number(found.median_s)} s, P95 {number(found.p95_s)} s, {basis}. {why} the servers "
         "are overloaded."
     )
+
+
+def window_list(parts: Sequence[tuple[float, float]], clock: Clock | None = None) -> str:
+    """Return several times, such as ``150 to 200 s and 600 to 660 s``."""
+    texts = [window(*one, clock) for one in parts]
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if texts[1:] else texts)
 
 
 def window(start_s: float, end_s: float, clock: Clock | None = None) -> str:
