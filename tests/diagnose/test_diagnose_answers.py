@@ -149,3 +149,18 @@ def test_two_floods_do_harm_apart_and_schedulers_are_judged_in_both(tmp_path):
     judged = [edge for window in found["judged_s"] for edge in window]
     assert judged == pytest.approx([100, 130, 300, 330], abs=5)
     assert [round(one["median_s"]) for one in found["harm"]["parts"]] == [10, 20]
+
+
+def test_the_time_of_the_throughput_is_named_without_the_warm_up(tmp_path):
+    log = written(tmp_path / "log.csv", [(*one, 500, 50) for one in steady(4, 5.0, 200.0)])
+    text = said(log, "--no-plan", "--scheduler", "fcfs")
+    start_s, end_s = re.search(r"tok/s are of the replay from (\d+) to (\d+) s", text).groups()
+    assert (int(start_s), int(end_s)) == pytest.approx((20, 200), abs=1)
+
+
+def test_progress_names_the_log_and_few_requests_are_no_diagnosis(tmp_path):
+    log = written(tmp_path / "monday.csv", [(*one, 500, 50) for one in steady(4, 5.0, 10.0)])
+    result = CliRunner().invoke(app, ["diagnose", str(log), "--scheduler", "fcfs,vtc"])
+    assert result.stdout.startswith("Too few requests for a diagnosis\n")
+    assert "8 requests are too few to find a flood." in result.stdout
+    assert "trace-monday" in result.stderr

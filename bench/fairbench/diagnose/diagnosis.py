@@ -121,7 +121,7 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
     with TemporaryDirectory(prefix="fairbench-") as name:
         folder = Path(name)
         heavy, clock = heavy_of(log.traffic, found), log.traffic.clock
-        replay = prepared(folder, part, start_s, heavy, asked.flags, clock)
+        replay = prepared(folder, part, start_s, heavy, asked.flags, clock, log.file)
         again = traffic_of_table(part, part.end_s)
         again = again._replace(arrival_s=again.arrival_s + start_s)
         usual = np.flatnonzero(~_of_floods(again, renamed(found, log.traffic, again)))

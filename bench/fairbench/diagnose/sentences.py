@@ -9,6 +9,7 @@ from fairbench.diagnose.access_log import FIRST_TOKEN, RESPONSE
 from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits, unlike_replay
 from fairbench.diagnose.replay import Replayed
 from fairbench.errors import printable
+from fairbench.metrics.floods import LEAST_REQUESTS
 from fairbench.metrics.overload import LONG_S, Overload, overload_of
 from fairbench.report.numbers import number, percent, written
 from fairbench.report.result_lines import is_extrapolated
@@ -22,7 +23,10 @@ NO_FLOOD = "There is no flood: no client sends 3 times the mean of the others an
 
 def flood_lines(found: Diagnosis) -> Iterator[str]:
     """Yield a sentence for each flood, or one that there is none."""
-    if len(found.log.traffic.clients) == 1:
+    count = len(found.log.traffic.client)
+    if count < LEAST_REQUESTS:
+        yield f"{count} request{'s are' if count > 1 else ' is'} too few to find a flood."
+    elif len(found.log.traffic.clients) == 1:
         yield ONE_CLIENT
     elif not found.floods:
         yield NO_FLOOD
@@ -176,6 +180,11 @@ def _cluster_lines(found: Diagnosis) -> Iterator[str]:
         share = percent(played / total)
         when = window(*found.part_s, found.log.traffic.clock)
         yield f"Replayed: {played:,} of {total:,} requests ({share}), those from {when}."
+    if warm_up_s := summary.get("window_start_s"):
+        start_s = found.part_s[0]
+        times = (start_s + warm_up_s, start_s + summary["window_end_s"])
+        when = window(*times, found.log.traffic.clock)
+        yield f"The table's tok/s are of the replay from {when}, after the warm-up."
     if is_extrapolated(summary):
         outside = written(summary, "outside_fit_ratio")
         yield f"{outside} of the GPU time is outside the range of the profile's fit."
@@ -189,6 +198,8 @@ def missing_lines(found: Diagnosis) -> Iterator[str]:
 
 def title(found: Diagnosis) -> str:
     """Return the diagnosis in a few words."""
+    if len(found.log.traffic.client) < LEAST_REQUESTS:
+        return "Too few requests for a diagnosis"
     if not found.floods:
         return "Nobody floods, but the servers are overloaded" if overload_in(found) else NOBODY
     names = ", ".join(printable(name) for name in found.heavy)
@@ -204,9 +215,10 @@ def title(found: Diagnosis) -> str:
 def log_line(found: Diagnosis) -> str:
     """Return what the log is."""
     log = found.log
-    clients = len(log.traffic.clients)
+    count, clients = len(log.traffic.client), len(log.traffic.clients)
     return (
-        f"{printable(log.file)}: {len(log.traffic.client):,} requests of {clients:,} client"
+        f"{printable(log.file)}: {count:,} request{'s' if count != 1 else ''} of "
+        f"{clients:,} client"
         f"{'s' if clients != 1 else ''} in {log.traffic.span_s:,.0f} s ({log.format})"
     )
 
