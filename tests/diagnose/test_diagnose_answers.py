@@ -3,10 +3,13 @@
 import json
 import re
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.metrics.floods import floods
+from fairbench.metrics.traffic import Traffic
 
 HEADER = "time,client,input_tokens,output_tokens"
 
@@ -164,3 +167,17 @@ def test_progress_names_the_log_and_few_requests_are_no_diagnosis(tmp_path):
     assert result.stdout.startswith("Too few requests for a diagnosis\n")
     assert "8 requests are too few to find a flood." in result.stdout
     assert "trace-monday" in result.stderr
+
+
+def test_ordinary_requests_beside_a_flood_are_none_of_it():
+    """Ten clients ask once a minute; c3 floods from 300 to 360 s with four requests a second."""
+    sent = steady(10, 60.0, 1200.0) + [(300 + n / 4, "c3") for n in range(241)]
+    sent.sort()
+    names = tuple(f"c{code}" for code in range(10))
+    client = np.array([names.index(name) for _, name in sent])
+    arrival_s = np.array([at_s for at_s, _ in sent])
+    unknown = np.full(len(sent), np.nan)
+    (flood,) = floods(Traffic(names, client, arrival_s, np.full(len(sent), 600.0), unknown))
+    assert (flood.client, flood.start_s, flood.end_s) == (3, 300.0, 360.0)
+    # c3 sends 242 in this time, and the nine others send 10 (c0 also at 360 s).
+    assert (flood.requests, flood.multiple) == (242, pytest.approx(242 / (10 / 9)))

@@ -12,6 +12,7 @@ from fairbench.metrics.traffic import Traffic, best_stretch
 
 HEAVY = 3.0  # times the mean rate of the other clients, from which on a client floods
 LEAST_SHARE = 0.1  # of all demand in the window: less delays hardly anybody
+EDGE = 0.5  # of the mean rate of a flood, below which its client asks at its edges as usual
 LEAST_REQUESTS = 20  # in the window: fewer come together by chance
 PEAK = 2.5  # times the usual peak of another client: less is a burst that anybody has
 USUAL = 75  # percent of the other clients' peaks: the rest may flood, too
@@ -47,7 +48,7 @@ def floods(traffic: Traffic) -> list[Flood]:
     found: list[Flood] = []
     left = np.ones(len(traffic.client), dtype=np.bool_)
     while len(found) < MOST_FLOODS and (flood := _largest(traffic, left)):
-        found.append(flood)
+        found.append(_without_edges(traffic, left, flood))
         left &= ~requests_of(traffic, flood)
     return found
 
@@ -85,24 +86,47 @@ def _window(
         limit: Weighted tokens a second from which on a client floods.
         others: How many other clients there are.
     """
-    arrival_s = traffic.arrival_s[rows]
-    stretch = best_stretch(traffic.tokens[rows], limit * arrival_s)
-    start_s, end_s = float(arrival_s[stretch.first]), float(arrival_s[stretch.last])
-    requests = stretch.last - stretch.first + 1
-    if requests < LEAST_REQUESTS:
+    stretch = best_stretch(traffic.tokens[rows], limit * traffic.arrival_s[rows])
+    rows = rows[stretch.first : stretch.last + 1]
+    flood = _flood(traffic, left, rows, others)
+    if flood.requests < LEAST_REQUESTS:
         return []
+    if flood.multiple < HEAVY or flood.share < LEAST_SHARE:
+        return []
+    long_s = flood.end_s - flood.start_s
+    if float(traffic.tokens[rows].sum()) < PEAK * _usual_peak(traffic, left, client, long_s):
+        return []
+    return [(stretch.gain, flood)]
+
+
+def _flood(traffic: Traffic, left: Flags, rows: Ints, others: int) -> Flood:
+    """Return the flood of these requests of one client.
+
+    Args:
+        left: Which requests of all clients count.
+        rows: Requests of the flood, in order.
+        others: How many other clients there are.
+    """
+    start_s, end_s = traffic.arrival_s[rows[[0, -1]]].tolist()
     here = left & (traffic.arrival_s >= start_s) & (traffic.arrival_s <= end_s)
-    mine = float(traffic.tokens[rows[stretch.first : stretch.last + 1]].sum())
-    total = float(traffic.tokens[here].sum())
+    mine, total = float(traffic.tokens[rows].sum()), float(traffic.tokens[here].sum())
     mean = (total - mine) / others
     multiple = mine / mean if mean > 0 else float("inf")
-    if multiple < HEAVY or mine < LEAST_SHARE * total:
-        return []
-    if mine < PEAK * _usual_peak(traffic, left, client, end_s - start_s):
-        return []
     throughout = end_s - start_s >= WHOLE * traffic.span_s
-    flood = Flood(client, start_s, end_s, mine / total, multiple, requests, throughout)
-    return [(stretch.gain, flood)]
+    client = int(traffic.client[rows[0]])
+    return Flood(client, start_s, end_s, mine / total, multiple, len(rows), throughout)
+
+
+def _without_edges(traffic: Traffic, left: Flags, flood: Flood) -> Flood:
+    """Return the flood without ordinary requests of its client before and after it."""
+    rows = np.flatnonzero(left & requests_of(traffic, flood))
+    arrival_s, tokens = traffic.arrival_s[rows], traffic.tokens[rows]
+    if flood.end_s <= flood.start_s:
+        return flood
+    rate = EDGE * float(tokens.sum()) / (flood.end_s - flood.start_s)
+    stretch = best_stretch(tokens, rate * arrival_s)
+    others = len(np.unique(traffic.client[left])) - 1
+    return _flood(traffic, left, rows[stretch.first : stretch.last + 1], others)
 
 
 LONGER = 3.0  # times the usual wait, from which on a request was held up

@@ -12,7 +12,7 @@ from fairbench.metrics.overload import Overload
 from fairbench.metrics.traffic import Traffic
 from fairbench.report.numbers import number
 
-MANY = 100.0  # times the mean, above which nobody wants digits
+MANY = 1000.0  # times the mean, above which nobody wants digits
 NAMED = 3  # victims
 TTFT = "time to first token"
 
@@ -23,7 +23,7 @@ def flood_line(traffic: Traffic, flood: Flood) -> str:
     when = "throughout"
     if not flood.throughout:
         when = f"from {window(flood.start_s, flood.end_s, traffic.clock)}"
-    much = f"{flood.multiple:.0f} times" if flood.multiple < MANY else f"over {MANY:.0f} times"
+    much = f"{flood.multiple:.0f} times" if flood.multiple < MANY else f"over {MANY:,.0f} times"
     return (
         f"{name} floods {when}: {flood.share:.0%} of the load in that time, {much} the mean of "
         "the other clients."
