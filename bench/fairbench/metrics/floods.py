@@ -12,7 +12,7 @@ from fairbench.metrics.traffic import Traffic, best_stretch
 
 HEAVY = 3.0  # times the mean rate of the other clients, from which on a client floods
 LEAST_SHARE = 0.1  # of all demand in the window: less delays hardly anybody
-EDGE = 0.5  # of the mean rate of a flood, below which its client asks at its edges as usual
+EDGE = 0.2  # of the mean rate of a flood, below which its client asks at its edges as usual
 LEAST_REQUESTS = 20  # in the window: fewer come together by chance
 PEAK = 2.5  # times the usual peak of another client: less is a burst that anybody has
 USUAL = 75  # percent of the other clients' peaks: the rest may flood, too
