@@ -181,3 +181,13 @@ def test_ordinary_requests_beside_a_flood_are_none_of_it():
     assert (flood.client, flood.start_s, flood.end_s) == (3, 300.0, 360.0)
     # c3 sends 242 in this time, and the nine others send 10 (c0 also at 360 s).
     assert (flood.requests, flood.multiple) == (242, pytest.approx(242 / (10 / 9)))
+
+
+def test_the_waits_under_both_schedulers_are_beside_each_other(tmp_path):
+    page = tmp_path / "page.html"
+    log = written(tmp_path / "log.csv", [(*one, 500, 50) for one in steady(4, 5.0, 100.0)])
+    said(log, "--no-plan", "--scheduler", "fcfs,vtc", "--report", page)
+    shown = page.read_text()
+    load, waits = shown.split("<h2>Load</h2>")[1].split("<h2>Waits</h2>")
+    assert (load.count("<svg"), waits.count("<svg")) == (1, 2)
+    assert 'data-label="all TTFT P95 s"' in shown

@@ -50,7 +50,7 @@ def diagnosis_page(found: Diagnosis) -> Page:
     """Return the contents of the HTML page of a diagnosis."""
     answers = [*flood_lines(found), *harm_lines(found), *change_lines(found)]
     answers += [replica_line(found)] if found.plan else []
-    played = bool(found.replays)
+    played, figures = bool(found.replays), list(_figures(found))
     return Page(
         title=title(found),
         provenance=f"{log_line(found)}. SHA-256 {found.log.sha256[:12]}.",
@@ -61,7 +61,8 @@ def diagnosis_page(found: Diagnosis) -> Page:
         ],
         sections=[
             Section("Diagnosis", [Bullets(answers)]),
-            Section("Load and waits", list(_figures(found))),
+            *([Section("Load", figures[:1])] if figures else []),
+            *([Section("Waits", figures[1:])] if figures[1:] else []),  # side by side
             *([Section("Under each scheduler", [_meaning(found), _grid(found)])] * played),
             Section("Assumptions", [Bullets(list(basis_lines(found)))]),
         ],
@@ -125,7 +126,7 @@ def _meaning(found: Diagnosis) -> Paragraph:
 
 
 def _grid(found: Diagnosis) -> Grid:
-    return Grid(headings(found), [[Cell(text) for text in row] for row in rows(found)])
+    return Grid(headings(found, whole=True), [[Cell(text) for text in row] for row in rows(found)])
 
 
 def access_log_page(log: AccessLog) -> Page:
