@@ -89,8 +89,8 @@ def parse_slo(text: str) -> Slo:
     """Parse ``METRIC<LIMIT`` (if less is better) or ``METRIC>LIMIT``.
 
     A metric is one of a run's summary, ``clients.NAME.KEY``, ``min_share``, ``on_time``, or in
-    other tools' order ``ttft_p99``. Raises UsageError for another shape, sign, metric or unit, and
-    for a limit that nothing can keep.
+    other tools' order ``ttft_p99``, whose limit needs a unit. Raises UsageError for another shape,
+    sign, metric or unit, and for a limit that nothing can keep.
     """
     match = SHAPE.fullmatch(text.strip())
     if match is None:
@@ -109,6 +109,9 @@ def parse_slo(text: str) -> Slo:
             f"--slo {text}: {better} {short_of(key)} is better, so the target must be written "
             f"with {sign}"
         )
+    if LATENCY.fullmatch(match["metric"]) and match["unit"] is None:
+        bare = text.strip()
+        raise UsageError(f"--slo {bare}: needs a unit, {bare}s or {bare}ms")
     limit = float(match["limit"]) * _in_unit_of(entry, match["unit"], text)
     shown = text.strip().replace(match["metric"], SHORT.get(key, match["metric"]), 1)
     slo = Slo(shown, key, below, match["sign"].endswith("="), limit)

@@ -84,6 +84,8 @@ def inspect(
         "format": read.format,
         "sha256": read.sha256,
         "unit": read.unit,
+        "nameless": read.nameless,
+        "cached": read.cached,
         "synthetic": "; ".join(synthetic_parts(params, read.trace)),
         **facts_of_table(table),
     }

@@ -33,7 +33,8 @@ class AccessLog:
     """The requests of a file, as a ``table`` to replay and as ``traffic``.
 
     ``measured`` says what its waits are, NO_WAITS if the file has none. ``offset_s`` is when the
-    table's first request came, by the clock of the traffic.
+    table's first request came, by the clock of the traffic. ``nameless`` says that no column has
+    clients; ``cached`` names the column of cached tokens that are not replayed.
     """
 
     file: str
@@ -44,6 +45,8 @@ class AccessLog:
     traffic: Traffic
     measured: str
     offset_s: float
+    nameless: str
+    cached: str
 
 
 def read_log(params: TraceParams) -> AccessLog:
@@ -67,7 +70,8 @@ def read_log(params: TraceParams) -> AccessLog:
         offset_s, measured = 0.0, RESPONSE if traffic.knows_waits else NO_WAITS
     traffic = traffic._replace(clock=read.clock if scored is None else scored.clock)
     return AccessLog(
-        params.file, read.format, read.sha256, synthetic, table, traffic, measured, offset_s
+        *(params.file, read.format, read.sha256, synthetic, table, traffic, measured, offset_s),
+        *(read.nameless, read.cached),
     )
 
 

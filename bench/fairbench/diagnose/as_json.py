@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
-from fairbench.diagnose.diagnosis import Diagnosis, others_waits
+from fairbench.diagnose.access_log import FIRST_TOKEN
+from fairbench.diagnose.diagnosis import Diagnosis, others_waits, unlike_replay
 from fairbench.metrics.floods import Flood, Harm
 
 OF_REPLAYS = ("min_share_60s", "service_rate_tok_s")
@@ -13,7 +14,7 @@ OF_REPLAYS = ("min_share_60s", "service_rate_tok_s")
 
 def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
     """Return the diagnosis as JSON types, with times in seconds from the first request."""
-    log, first = found.log, found.first
+    log, first, unlike = found.log, found.first, unlike_replay(found)
     summary = found.replays[0].summary if found.replays else {}
     return {
         "file": log.file,
@@ -32,8 +33,10 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
         "replayed_to_s": found.part_s[1],
         "timing_profile": summary.get("timing_profile"),
         "dp": found.dp,
-        "judged_from_s": found.judged_s[0],
-        "judged_to_s": found.judged_s[1],
+        "replay_is_like_log": unlike is None if log.measured == FIRST_TOKEN and first else None,
+        "judged_from_s": found.judged_s[0][0],
+        "judged_to_s": found.judged_s[-1][1],
+        "judged_s": found.judged_s,
         "schedulers": [
             {
                 "scheduler": run.scheduler,
@@ -57,7 +60,8 @@ def _harm(found: Diagnosis, harm: Harm) -> dict[str, Any]:
         {**_finite(one._asdict()), "client": found.waits.clients[one.client]}
         for one in harm.victims
     ]
-    return {**_finite(harm._asdict()), "victims": victims}
+    parts = [_harm(found, one) for one in harm.parts]
+    return {**_finite(harm._asdict()), "victims": victims, "parts": parts}
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,12 @@ from fairbench.capacity.carry_out import begin, carry_out
 from fairbench.capacity.question import Question
 from fairbench.config.defaults import DEFAULTS
 from fairbench.diagnose import FAIR, FCFS, SESSION_SLO, USUAL_SLO
-from fairbench.diagnose.access_log import AccessLog, part_to_replay, traffic_of_table
+from fairbench.diagnose.access_log import (
+    FIRST_TOKEN,
+    AccessLog,
+    part_to_replay,
+    traffic_of_table,
+)
 from fairbench.diagnose.replay import (
     Replay,
     Replayed,
@@ -22,14 +27,17 @@ from fairbench.diagnose.replay import (
     replayed,
     usual_replicas,
 )
+from fairbench.errors import DataError
 from fairbench.execute.context import RunContext
 from fairbench.execute.interruption import Interrupted
-from fairbench.metrics.floods import Flood, Harm, floods, harm_of, requests_of
+from fairbench.metrics.floods import Flood, Harm, floods, harm_of, requests_of, windows
 from fairbench.metrics.records import Flags
 from fairbench.metrics.traffic import Traffic
 
 LEAST_HIGH = 8  # the most replicas that a plan tries, or
 TIMES_USUAL = 4  # times as many as are replayed
+AGREES = 2.0  # times apart at most, a replayed P95 agrees with the recorded one
+NOTICED_S = 0.5  # or so much apart at most
 
 
 @dataclass(frozen=True)
@@ -79,12 +87,15 @@ class Diagnosis:
         return heavy_of(self.log.traffic, self.floods)
 
     @property
-    def judged_s(self) -> tuple[float, float]:
-        """The time in which schedulers are compared: the floods, else the whole replay."""
-        if not self.floods:
-            return self.part_s
-        starts, ends = [one.start_s for one in self.floods], [one.end_s for one in self.floods]
-        return max(min(starts), self.part_s[0]), min(max(ends), self.part_s[1])
+    def judged_s(self) -> list[tuple[float, float]]:
+        """The times in which schedulers are compared: the replayed floods, else all."""
+        start_s, end_s = self.part_s
+        replayed = [
+            (max(one[0], start_s), min(one[1], end_s))
+            for one in windows(self.floods)
+            if one[0] <= end_s and one[1] >= start_s
+        ]
+        return replayed or [self.part_s]
 
 
 def heavy_of(traffic: Traffic, found: Sequence[Flood]) -> tuple[str, ...]:
@@ -96,19 +107,21 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
     """Find floods, replay the log under each scheduler, and plan replicas.
 
     After a signal the diagnosis has what was finished, and says what is missing. Raises UsageError
-    for flags that do not fit.
+    for flags that do not fit, DataError for a log without clients.
 
     Args:
         log: Access log, with its traffic.
         asked: Flags, number of replicas, schedulers and latency targets of the user.
         context: Interruption flag, progress receiver and executor of the tasks.
     """
+    if log.nameless:
+        raise DataError(f"{log.file}: {log.nameless}")
     found = tuple(floods(log.traffic))
     part, start_s = part_to_replay(log, found)
     with TemporaryDirectory(prefix="fairbench-") as name:
         folder = Path(name)
         heavy, clock = heavy_of(log.traffic, found), log.traffic.clock
-        replay = prepared(folder, part, start_s, heavy, asked.flags, clock)
+        replay = prepared(folder, part, start_s, heavy, asked.flags, clock, log.file)
         again = traffic_of_table(part, part.end_s)
         again = again._replace(arrival_s=again.arrival_s + start_s)
         usual = np.flatnonzero(~_of_floods(again, renamed(found, log.traffic, again)))
@@ -139,8 +152,9 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
     ``others_p50_s`` and ``others_p95_s`` are of all requests of the other clients together,
     ``heavy_p50_s`` of those of the heavy ones; None without any.
     """
-    start_s, end_s = found.judged_s
-    inside = (traffic.arrival_s >= start_s) & (traffic.arrival_s <= end_s)
+    inside = np.zeros(len(traffic.client), dtype=np.bool_)
+    for start_s, end_s in found.judged_s:
+        inside |= (traffic.arrival_s >= start_s) & (traffic.arrival_s <= end_s)
     heavy = np.isin(traffic.client, [traffic.clients.index(name) for name in found.heavy])
 
     def rank(rows: Flags, percent: int) -> float | None:
@@ -152,6 +166,28 @@ def others_waits(traffic: Traffic, found: Diagnosis) -> dict[str, float | None]:
         "others_p95_s": rank(inside & ~heavy, 95),
         "heavy_p50_s": rank(inside & heavy, 50),
     }
+
+
+class Unlike(NamedTuple):
+    """TTFT P95 of the other clients (s) in a log and in a replay that does not repeat the log."""
+
+    logged_s: float
+    replayed_s: float
+
+
+def unlike_replay(found: Diagnosis) -> Unlike | None:
+    """Return both waits if the log's and the first replay's differ too much, else None."""
+    first, waits_s = found.first, found.waits.wait_s
+    if first is None or found.log.measured != FIRST_TOKEN:
+        return None
+    answered = found.waits._replace(wait_s=np.where(np.isfinite(waits_s), waits_s, np.nan))
+    logged_s, replayed_s = (
+        others_waits(traffic, found)["others_p95_s"] for traffic in (answered, first.traffic)
+    )
+    if logged_s is None or replayed_s is None or abs(logged_s - replayed_s) <= NOTICED_S:
+        return None
+    alike = max(logged_s, replayed_s) <= AGREES * min(logged_s, replayed_s)
+    return None if alike else Unlike(logged_s, replayed_s)
 
 
 def best_fair(found: Diagnosis) -> Replayed | None:

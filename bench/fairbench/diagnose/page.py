@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from fairbench.diagnose.access_log import FIRST_TOKEN, AccessLog
-from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits, renamed
+from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits, renamed, unlike_replay
 from fairbench.diagnose.sentences import (
     basis_lines,
     change_lines,
@@ -50,7 +50,7 @@ def diagnosis_page(found: Diagnosis) -> Page:
     """Return the contents of the HTML page of a diagnosis."""
     answers = [*flood_lines(found), *harm_lines(found), *change_lines(found)]
     answers += [replica_line(found)] if found.plan else []
-    played = bool(found.replays)
+    played, figures = bool(found.replays), list(_figures(found))
     return Page(
         title=title(found),
         provenance=f"{log_line(found)}. SHA-256 {found.log.sha256[:12]}.",
@@ -61,7 +61,8 @@ def diagnosis_page(found: Diagnosis) -> Page:
         ],
         sections=[
             Section("Diagnosis", [Bullets(answers)]),
-            Section("Load and waits", list(_figures(found))),
+            *([Section("Load", figures[:1])] if figures else []),
+            *([Section("Waits", figures[1:])] if figures[1:] else []),  # side by side
             *([Section("Under each scheduler", [_meaning(found), _grid(found)])] * played),
             Section("Assumptions", [Bullets(list(basis_lines(found)))]),
         ],
@@ -82,18 +83,21 @@ def _judged(found: Diagnosis) -> Judged:
 
 def _of_replays(found: Diagnosis) -> Iterator[Headline]:
     best, first = best_fair(found), found.first
+    doubt = ", not valid for your cluster" if unlike_replay(found) else ""
     if best is not None and first is not None:
         before, after = (others_waits(one.traffic, found)["others_p95_s"] for one in (first, best))
         yield Headline(
             f"TTFT P95 with {best.scheduler}",
             "-" if after is None else f"{number(after)} s",
-            f"{number(before)} s with {first.scheduler}",
+            f"{number(before)} s with {first.scheduler}{doubt}",
         )
     if found.plan is not None:
         mine, *others = found.plan["choices"]
         counts = [_count(row["replicas"], found.plan["high"]) for row in (mine, *others)]
         also = f", {counts[1]} with {others[0]['scheduler']}" if others else ""
-        yield Headline("replicas for the target", counts[0], f"with {mine['scheduler']}{also}")
+        yield Headline(
+            "replicas for the target", counts[0], f"with {mine['scheduler']}{also}{doubt}"
+        )
 
 
 def _count(replicas: int | None, most: int) -> str:
@@ -117,16 +121,18 @@ def _figures(found: Diagnosis) -> Iterator[Figure]:
 
 
 def _meaning(found: Diagnosis) -> Paragraph:
-    return Paragraph(MEANING.format(when=" during the flood" if found.floods else ""))
+    when = f" during the flood{'s' if len(found.judged_s) > 1 else ''}" if found.floods else ""
+    return Paragraph(MEANING.format(when=when))
 
 
 def _grid(found: Diagnosis) -> Grid:
-    return Grid(headings(found), [[Cell(text) for text in row] for row in rows(found)])
+    return Grid(headings(found, whole=True), [[Cell(text) for text in row] for row in rows(found)])
 
 
 def access_log_page(log: AccessLog) -> Page:
     """Return the page of a log: its load over time, its floods, and recorded waits."""
     warnings = [f"Synthetic: {log.synthetic}."] if log.synthetic else []
+    warnings += [f"All requests count as one client: {log.nameless}."] if log.nameless else []
     left_out = ""
     if log.table.left_out:
         left_out = f", {log.table.left_out:,} {log.table.who_left_out} left out"

@@ -30,7 +30,6 @@ from fairbench.workloads.traces.facts import shared
 from fairbench.workloads.traces.table import Table
 from fairbench.workloads.traces.write import write_trace
 
-TRACE_FILE = "access.jsonl"
 USUAL_LOAD = 0.7  # of what the replicas can do, without the floods
 SAMPLE = 3_000  # requests, whose GPU time is worked out
 
@@ -74,6 +73,7 @@ def prepared(
     heavy: Sequence[str],
     flags: Mapping[str, Any],
     clock: Clock | None,
+    name: str,
 ) -> Replay:
     """Write the requests to replay into a folder; return the common parts.
 
@@ -84,8 +84,9 @@ def prepared(
         heavy: Names of the heavy clients.
         flags: Flags of ``run``.
         clock: Dates of the log's times, or None.
+        name: Name of the log's file, which the replay's file gets.
     """
-    file = folder / TRACE_FILE
+    file = folder / f"{Path(name).name.partition('.')[0] or 'access'}.jsonl"
     write_trace(part, file)
     plain = plain_names(part.clients)
     names = dict(zip(plain, part.clients, strict=True))

@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from fairbench.diagnose.access_log import FIRST_TOKEN, RESPONSE
-from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits
+from fairbench.diagnose.diagnosis import Diagnosis, best_fair, others_waits, unlike_replay
 from fairbench.diagnose.replay import Replayed
 from fairbench.errors import printable
+from fairbench.metrics.floods import LEAST_REQUESTS
 from fairbench.metrics.overload import LONG_S, Overload, overload_of
 from fairbench.report.numbers import number, percent, written
 from fairbench.report.result_lines import is_extrapolated
-from fairbench.report.traffic_lines import flood_line, harm_line, overload_line, window
+from fairbench.report.traffic_lines import flood_line, harm_line, overload_line, window, window_list
 
 NOBODY = "Nobody floods"
-AGREES = 2.0  # times apart at most, a replayed P95 agrees with the recorded one
+NOT_YOURS = "Only on the simulated cluster, not on yours"
+ONE_CLIENT = "There is one client, so none floods the others."
 NO_FLOOD = "There is no flood: no client sends 3 times the mean of the others and 10% of the load."
 
 
 def flood_lines(found: Diagnosis) -> Iterator[str]:
     """Yield a sentence for each flood, or one that there is none."""
-    if not found.floods:
+    count = len(found.log.traffic.client)
+    if count < LEAST_REQUESTS:
+        yield f"{count} request{'s are' if count > 1 else ' is'} too few to find a flood."
+    elif len(found.log.traffic.clients) == 1:
+        yield ONE_CLIENT
+    elif not found.floods:
         yield NO_FLOOD
     if overload := overload_in(found):
         yield overload_line(found.waits, overload, _basis(found))
@@ -40,7 +45,8 @@ def harm_lines(found: Diagnosis) -> Iterator[str]:
         yield f"No other client waits noticeably longer than usual, {basis}."
         return
     measured = found.log.measured or FIRST_TOKEN
-    yield harm_line(found.waits, found.harm, len(found.heavy), measured, basis)
+    for one in found.harm.parts or (found.harm,):
+        yield harm_line(found.waits, one, len(found.heavy), measured, basis)
 
 
 def _basis(found: Diagnosis) -> str:
@@ -59,20 +65,20 @@ def change_lines(found: Diagnosis) -> Iterator[str]:
     first = found.first
     if first is None:
         return
-    yield from _change_line(found, first)
-    waits_s = found.waits.wait_s
-    answered = found.waits._replace(wait_s=np.where(np.isfinite(waits_s), waits_s, np.nan))
-    logged, played = (
-        others_waits(traffic, found)["others_p95_s"] for traffic in (answered, first.traffic)
-    )
-    if found.log.measured != FIRST_TOKEN or logged is None or played is None:
-        return
-    if max(logged, played) > LONG_S and not 1 / AGREES <= played / logged <= AGREES:
+    unlike = unlike_replay(found)
+    if unlike is not None:
         yield (
-            f"The replay is not like your cluster: the log has a TTFT P95 of {number(logged)} s "
-            f"for these requests, the replay under {first.scheduler} {number(played)} s. Name your "
-            "cluster with --gpu, --model and --dp."
+            f"The replay is not like your cluster: the log has a TTFT P95 of "
+            f"{number(unlike.logged_s)} s for these requests, the replay under {first.scheduler} "
+            f"{number(unlike.replayed_s)} s. Name your cluster with --gpu, --model and --dp."
         )
+    for line in _change_line(found, first):
+        yield _marked(line) if unlike else line
+
+
+def _marked(line: str) -> str:
+    """Return a line on a replay that does not repeat the log."""
+    return f"{NOT_YOURS}: {line[0].lower()}{line[1:]}"
 
 
 def _change_line(found: Diagnosis, first: Replayed) -> Iterator[str]:
@@ -88,12 +94,11 @@ def _change_line(found: Diagnosis, first: Replayed) -> Iterator[str]:
         return
     change = f"from {number(before)} s to {number(after)} s ({first.scheduler} to {best.scheduler})"
     if found.floods:
-        when = window(*found.judged_s, found.log.traffic.clock)
+        when = window_list(found.judged_s, found.log.traffic.clock)
         change += f", for requests sent from {when}"
     if after > 0.9 * before:
-        yield (
-            f"Fair queueing changes little: the TTFT P95 of {who} changes {change}. {_why(before)}"
-        )
+        why = "" if unlike_replay(found) else f" {_why(before)}"
+        yield f"Fair queueing changes little: the TTFT P95 of {who} changes {change}.{why}"
     else:
         yield f"Fair queueing lowers the TTFT P95 of {who} {change}."
 
@@ -119,7 +124,8 @@ def replica_line(found: Diagnosis) -> str:
     if len(rows) > 1 and all(row["replicas"] for row in rows):
         part = 1 - rows[0]["replicas"] / rows[1]["replicas"]
         saved = f" ({percent_whole(part)} fewer)" if part > 0 else ""
-    return f"Replicas for {targets}: {', '.join(counts)}{saved}."
+    line = f"Replicas for {targets}: {', '.join(counts)}{saved}."
+    return _marked(line) if unlike_replay(found) else line
 
 
 def said_target(target: dict[str, Any], *, programs: bool) -> str:
@@ -146,6 +152,11 @@ def basis_lines(found: Diagnosis) -> Iterator[str]:
     yield from _cluster_lines(found)
     if not found.log.measured and found.first is not None:
         yield "The log has no latencies, so waits are taken from the replays."
+    if found.log.cached:
+        yield (
+            f"The log's cached tokens ({printable(found.log.cached)}) are not replayed, so waits "
+            "and replicas may be too high. A column hash_ids replays the cache hits."
+        )
     if found.log.table.left_out:
         yield f"Left out: {found.log.table.left_out:,} {found.log.table.who_left_out}."
     if found.log.synthetic:
@@ -169,6 +180,11 @@ def _cluster_lines(found: Diagnosis) -> Iterator[str]:
         share = percent(played / total)
         when = window(*found.part_s, found.log.traffic.clock)
         yield f"Replayed: {played:,} of {total:,} requests ({share}), those from {when}."
+    if warm_up_s := summary.get("window_start_s"):
+        start_s = found.part_s[0]
+        times = (start_s + warm_up_s, start_s + summary["window_end_s"])
+        when = window(*times, found.log.traffic.clock)
+        yield f"The table's tok/s are of the replay from {when}, after the warm-up."
     if is_extrapolated(summary):
         outside = written(summary, "outside_fit_ratio")
         yield f"{outside} of the GPU time is outside the range of the profile's fit."
@@ -182,6 +198,8 @@ def missing_lines(found: Diagnosis) -> Iterator[str]:
 
 def title(found: Diagnosis) -> str:
     """Return the diagnosis in a few words."""
+    if len(found.log.traffic.client) < LEAST_REQUESTS:
+        return "Too few requests for a diagnosis"
     if not found.floods:
         return "Nobody floods, but the servers are overloaded" if overload_in(found) else NOBODY
     names = ", ".join(printable(name) for name in found.heavy)
@@ -197,9 +215,10 @@ def title(found: Diagnosis) -> str:
 def log_line(found: Diagnosis) -> str:
     """Return what the log is."""
     log = found.log
-    clients = len(log.traffic.clients)
+    count, clients = len(log.traffic.client), len(log.traffic.clients)
     return (
-        f"{printable(log.file)}: {len(log.traffic.client):,} requests of {clients:,} client"
+        f"{printable(log.file)}: {count:,} request{'s' if count != 1 else ''} of "
+        f"{clients:,} client"
         f"{'s' if clients != 1 else ''} in {log.traffic.span_s:,.0f} s ({log.format})"
     )
 

@@ -19,7 +19,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "client": (
         *("client", "tenant", "user", "clientid", "tenantid", "userid", "clientname", "username"),
         *("enduser", "customer", "customerid", "organization", "organizationid", "org", "orgid"),
-        *("team", "teamid", "account", "accountid", "apikeyid"),
+        *("team", "teamid", "account", "accountid", "apikeyid", "tenantname", "teamname"),
+        *("accountname", "customername", "organizationname", "orgname"),
     ),
     "input_tokens": (
         *("inputtokens", "prompttokens", "inputlength", "inputlen", "promptlen", "promptlength"),
@@ -30,6 +31,10 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         *("outputtokens", "completiontokens", "outputlength", "outputlen", "generatedtokens"),
         *("responsetokens", "completionlength", "numoutputtokens", "numcompletiontokens", "osl"),
         *("generationtokens", "responselength", "outputsequencelength"),
+    ),
+    "cached_tokens": (
+        *("cachedtokens", "cachedprompttokens", "cachedinputtokens", "numcachedtokens"),
+        *("cachereadtokens", "cachereadinputtokens", "cachehittokens", "promptcachehittokens"),
     ),
     "max_tokens": ("maxtokens", "maxnewtokens", "maxoutputtokens", "maxcompletiontokens"),
     "session": ("session", "sessionid", "conversation", "conversationid", "chatid", "programid"),

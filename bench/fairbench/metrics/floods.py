@@ -12,6 +12,7 @@ from fairbench.metrics.traffic import Traffic, best_stretch
 
 HEAVY = 3.0  # times the mean rate of the other clients, from which on a client floods
 LEAST_SHARE = 0.1  # of all demand in the window: less delays hardly anybody
+EDGE = 0.2  # of the mean rate of a flood, below which its client asks at its edges as usual
 LEAST_REQUESTS = 20  # in the window: fewer come together by chance
 PEAK = 2.5  # times the usual peak of another client: less is a burst that anybody has
 USUAL = 75  # percent of the other clients' peaks: the rest may flood, too
@@ -47,7 +48,7 @@ def floods(traffic: Traffic) -> list[Flood]:
     found: list[Flood] = []
     left = np.ones(len(traffic.client), dtype=np.bool_)
     while len(found) < MOST_FLOODS and (flood := _largest(traffic, left)):
-        found.append(flood)
+        found.append(_without_edges(traffic, left, flood))
         left &= ~requests_of(traffic, flood)
     return found
 
@@ -85,24 +86,47 @@ def _window(
         limit: Weighted tokens a second from which on a client floods.
         others: How many other clients there are.
     """
-    arrival_s = traffic.arrival_s[rows]
-    stretch = best_stretch(traffic.tokens[rows], limit * arrival_s)
-    start_s, end_s = float(arrival_s[stretch.first]), float(arrival_s[stretch.last])
-    requests = stretch.last - stretch.first + 1
-    if requests < LEAST_REQUESTS:
+    stretch = best_stretch(traffic.tokens[rows], limit * traffic.arrival_s[rows])
+    rows = rows[stretch.first : stretch.last + 1]
+    flood = _flood(traffic, left, rows, others)
+    if flood.requests < LEAST_REQUESTS:
         return []
+    if flood.multiple < HEAVY or flood.share < LEAST_SHARE:
+        return []
+    long_s = flood.end_s - flood.start_s
+    if float(traffic.tokens[rows].sum()) < PEAK * _usual_peak(traffic, left, client, long_s):
+        return []
+    return [(stretch.gain, flood)]
+
+
+def _flood(traffic: Traffic, left: Flags, rows: Ints, others: int) -> Flood:
+    """Return the flood of these requests of one client.
+
+    Args:
+        left: Which requests of all clients count.
+        rows: Requests of the flood, in order.
+        others: How many other clients there are.
+    """
+    start_s, end_s = traffic.arrival_s[rows[[0, -1]]].tolist()
     here = left & (traffic.arrival_s >= start_s) & (traffic.arrival_s <= end_s)
-    mine = float(traffic.tokens[rows[stretch.first : stretch.last + 1]].sum())
-    total = float(traffic.tokens[here].sum())
+    mine, total = float(traffic.tokens[rows].sum()), float(traffic.tokens[here].sum())
     mean = (total - mine) / others
     multiple = mine / mean if mean > 0 else float("inf")
-    if multiple < HEAVY or mine < LEAST_SHARE * total:
-        return []
-    if mine < PEAK * _usual_peak(traffic, left, client, end_s - start_s):
-        return []
     throughout = end_s - start_s >= WHOLE * traffic.span_s
-    flood = Flood(client, start_s, end_s, mine / total, multiple, requests, throughout)
-    return [(stretch.gain, flood)]
+    client = int(traffic.client[rows[0]])
+    return Flood(client, start_s, end_s, mine / total, multiple, len(rows), throughout)
+
+
+def _without_edges(traffic: Traffic, left: Flags, flood: Flood) -> Flood:
+    """Return the flood without ordinary requests of its client before and after it."""
+    rows = np.flatnonzero(left & requests_of(traffic, flood))
+    arrival_s, tokens = traffic.arrival_s[rows], traffic.tokens[rows]
+    if flood.end_s <= flood.start_s:
+        return flood
+    rate = EDGE * float(tokens.sum()) / (flood.end_s - flood.start_s)
+    stretch = best_stretch(tokens, rate * arrival_s)
+    others = len(np.unique(traffic.client[left])) - 1
+    return _flood(traffic, left, rows[stretch.first : stretch.last + 1], others)
 
 
 LONGER = 3.0  # times the usual wait, from which on a request was held up
@@ -125,6 +149,7 @@ class Harm(NamedTuple):
     """The time in which other clients' requests were delayed, and the victims, worst first.
 
     The medians are those of all victims' requests during the harm, and of what is usual for them.
+    ``parts`` is the harm of each flood where several floods did some, one after another.
     """
 
     start_s: float
@@ -132,6 +157,18 @@ class Harm(NamedTuple):
     victims: tuple[Victim, ...]
     median_s: float
     usual_s: float
+    parts: tuple[Harm, ...] = ()
+
+
+def windows(floods: Sequence[Flood]) -> list[tuple[float, float]]:
+    """Return the times of floods in order, as one where they overlap."""
+    found: list[tuple[float, float]] = []
+    for one in sorted(floods, key=lambda flood: flood.start_s):
+        if found and one.start_s <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], one.end_s)
+        else:
+            found.append((one.start_s, one.end_s))
+    return found
 
 
 def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
@@ -152,18 +189,40 @@ def harm_of(traffic: Traffic, floods: Sequence[Flood]) -> Harm | None:
     usual_s = _usual(traffic, good, start_s)
     limit_s = np.maximum(LONGER * usual_s, usual_s + LONGER_S)[traffic.client[after]]
     held_up = traffic.wait_s[after] > limit_s
-    stretch = best_stretch(np.where(held_up, 1.0, -1.0), np.zeros(len(after)))
-    if held_up[stretch.first : stretch.last + 1].sum() < FEW:
+    starts = [begin for begin, _ in windows(floods)]
+    group = np.searchsorted(starts, traffic.arrival_s[after], "right")
+    stretches = []
+    for number in np.unique(group).tolist():  # the quiet time between floods is none of harm
+        rows = np.flatnonzero(group == number)
+        stretch = best_stretch(np.where(held_up[rows], 1.0, -1.0), np.zeros(len(rows)))
+        rows = rows[stretch.first : stretch.last + 1]
+        if held_up[rows].sum() >= FEW:
+            stretches.append(rows)
+    if not stretches:
         return None
-    inside = slice(stretch.first, stretch.last + 1)
-    victims = _victims(traffic, after[inside], held_up[inside], usual_s)
-    rows = after[inside][np.isin(traffic.client[after[inside]], [one.client for one in victims])]
+    parts = [_harm(traffic, after[rows], held_up[rows], usual_s) for rows in stretches]
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.concatenate(stretches)
+    return _harm(traffic, after[rows], held_up[rows], usual_s)._replace(parts=tuple(parts))
+
+
+def _harm(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> Harm:
+    """Return the harm in these rows.
+
+    Args:
+        rows: Requests of other clients during the harm, in order.
+        held_up: Which of them were held up.
+        usual_s: Usual wait of each client.
+    """
+    victims = _victims(traffic, rows, held_up, usual_s)
+    hurt = rows[np.isin(traffic.client[rows], [one.client for one in victims])]
     return Harm(
-        float(traffic.arrival_s[after[stretch.first]]),
-        float(traffic.arrival_s[after[stretch.last]]),
+        float(traffic.arrival_s[rows[0]]),
+        float(traffic.arrival_s[rows[-1]]),
         tuple(victims),
-        float(np.median(traffic.wait_s[rows])),
-        float(np.median(usual_s[traffic.client[rows]])),
+        float(np.median(traffic.wait_s[hurt])),
+        float(np.median(usual_s[traffic.client[hurt]])),
     )
 
 

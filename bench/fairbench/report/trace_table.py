@@ -53,10 +53,14 @@ def _pairs(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     several = f"{facts['shared_ratio']:.1%} of the input is in blocks that several requests share"
     hits = f"an unlimited cache hits {facts['infinite_hit_rate']:.1%}"
     yield "prefixes", f"{several}; {hits}" if facts["shared_ratio"] else "nothing is shared"
+    if column := facts.get("cached"):
+        yield "cached", f"{printable(column)} is not replayed; a column hash_ids replays cache hits"
     names = {row["client"] for row in facts["clients"]}
     nameless = (
         f"; {ALL} stands for requests without a client" if ALL in names and len(names) > 1 else ""
     )
+    if why := facts.get("nameless"):
+        nameless = f", {ALL}: {why}"
     yield "clients", f"{len(names):,}{nameless}"
 
 

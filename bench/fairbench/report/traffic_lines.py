@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fairbench.errors import printable
@@ -12,7 +12,7 @@ from fairbench.metrics.overload import Overload
 from fairbench.metrics.traffic import Traffic
 from fairbench.report.numbers import number
 
-MANY = 100.0  # times the mean, above which nobody wants digits
+MANY = 1000.0  # times the mean, above which nobody wants digits
 NAMED = 3  # victims
 TTFT = "time to first token"
 
@@ -23,7 +23,7 @@ def flood_line(traffic: Traffic, flood: Flood) -> str:
     when = "throughout"
     if not flood.throughout:
         when = f"from {window(flood.start_s, flood.end_s, traffic.clock)}"
-    much = f"{flood.multiple:.0f} times" if flood.multiple < MANY else f"over {MANY:.0f} times"
+    much = f"{flood.multiple:.0f} times" if flood.multiple < MANY else f"over {MANY:,.0f} times"
     return (
         f"{name} floods {when}: {flood.share:.0%} of the load in that time, {much} the mean of "
         "the other clients."
@@ -76,19 +76,27 @@ def traffic_lines(found: Judged, basis: str, measured: str = TTFT) -> Iterator[s
     """
     yield from (flood_line(found.traffic, one) for one in found.floods)
     if found.harm is not None:
-        yield harm_line(found.traffic, found.harm, len(found.heavy), measured, basis)
+        for one in found.harm.parts or (found.harm,):
+            yield harm_line(found.traffic, one, len(found.heavy), measured, basis)
     elif found.floods and found.traffic.knows_waits:
         yield "No other client waited noticeably longer than usual."
 
 
 def overload_line(traffic: Traffic, found: Overload, basis: str) -> str:
     """Return that most clients wait, when and how long, as a sentence."""
+    why = "No single client causes it:" if len(traffic.clients) > 1 else "It is the only client:"
     who = f"{found.clients:,} of {len(traffic.clients):,} clients wait"
     return (
         f"{who} long from {window(found.start_s, found.end_s, traffic.clock)}: median {TTFT} "
-        f"{number(found.median_s)} s, P95 {number(found.p95_s)} s, {basis}. No single client "
-        "causes it: the servers are overloaded."
+        f"{number(found.median_s)} s, P95 {number(found.p95_s)} s, {basis}. {why} the servers "
+        "are overloaded."
     )
+
+
+def window_list(parts: Sequence[tuple[float, float]], clock: Clock | None = None) -> str:
+    """Return several times, such as ``150 to 200 s and 600 to 660 s``."""
+    texts = [window(*one, clock) for one in parts]
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if texts[1:] else texts)
 
 
 def window(start_s: float, end_s: float, clock: Clock | None = None) -> str:

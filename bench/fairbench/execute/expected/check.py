@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fairbench.config import ExperimentSpec
-from fairbench.execute.expected.load import Machine, busiest_minute, gpu_s, running_limit
+from fairbench.execute.expected.load import Machine, busiest_minute, gpu_s
 from fairbench.execute.expected.programs import Asked, Call, Group, calls_of_groups, groups_of
 from fairbench.hardware.catalogue import load_profile
 from fairbench.metrics.max_min import max_min
@@ -65,7 +65,7 @@ def machine_of(spec: ExperimentSpec) -> Machine:
     """Return a replica: its times, its KV pool, and its limit of running requests."""
     profile = load_profile(spec.gpu)
     engine = contract_of(spec.engine, spec.settings, profile)
-    return Machine(profile, engine.pool_tokens, running_limit(spec.settings))
+    return Machine(profile, engine.pool_tokens, engine.most_running)
 
 
 def _row(group: Group, sample: list[Asked], machine: Machine, dp: int) -> dict[str, Any]:

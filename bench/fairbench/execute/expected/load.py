@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from fairbench.workloads.plan import expected_programs
 
 BATCHED_TOKENS = 2048  # of short prompts that are computed together
 MOST_TOGETHER = 8
-USUAL_LIMIT = 64  # requests that run at a time, where nothing says
 PEAK_S, PEAK_PARTS = 60.0, 10  # a minute, or a tenth of a run that is shorter than ten
 
 
@@ -24,14 +23,6 @@ class Machine(NamedTuple):
     profile: TimingProfile
     pool_tokens: int
     limit: int
-
-
-def running_limit(settings: Mapping[str, Any]) -> int:
-    """Return the highest number of concurrent requests that the engine's settings allow."""
-    for key in ("engine.max_running_requests", "vllm.max_num_seqs"):
-        if isinstance(limit := settings.get(key), int):
-            return limit
-    return USUAL_LIMIT
 
 
 def gpu_s(calls: Sequence[Call], machine: Machine, *, cached: bool) -> float:

@@ -16,7 +16,7 @@ from fairbench.report.pages.chart import colour
 from fairbench.report.pages.chart_areas import Area, HeatRow, area_chart, heat_chart
 from fairbench.report.pages.page import Figure, Headline
 from fairbench.report.palette import SERIES
-from fairbench.report.traffic_lines import TTFT, Judged, window
+from fairbench.report.traffic_lines import TTFT, Judged, window, window_list
 
 BINS = 60
 ROWS = 10  # clients with waits of their own
@@ -192,17 +192,19 @@ def _bins(edges: Floats) -> str:
 
 
 def flood_headlines(found: Judged) -> Iterator[Headline]:
-    """Yield a card for the largest flood and one for its harm; none without a flood."""
-    for one in found.floods[:1]:
-        clock = found.traffic.clock
+    """Yield a card for the floods and one for their harm; none without a flood."""
+    if not found.floods:
+        return
+    clock = found.traffic.clock
+    notes = []
+    for one in found.floods:
         when = "throughout" if one.throughout else window(one.start_s, one.end_s, clock)
-        name = printable(found.traffic.clients[one.client])
-        yield Headline("who floods", name, f"{when}, {one.share:.0%} of the load then")
-        if found.harm is not None:
-            harm = found.harm
-            clients = f"{len(harm.victims):,} client{'s' if len(harm.victims) > 1 else ''}"
-            wait = f"median wait {number(harm.median_s)} s"
-            when = window(harm.start_s, harm.end_s, clock)
-            yield Headline("who is hurt", clients, f"{when}, {wait}")
-        elif found.traffic.knows_waits:
-            yield Headline("who is hurt", "nobody", "no wait is noticeably longer than usual")
+        notes.append(f"{when}, {one.share:.0%} of the load then")
+    yield Headline("who floods", ", ".join(map(printable, found.heavy)), "; ".join(notes))
+    if (harm := found.harm) is not None:
+        clients = f"{len(harm.victims):,} client{'s' if len(harm.victims) > 1 else ''}"
+        when = window_list([(one.start_s, one.end_s) for one in harm.parts or (harm,)], clock)
+        note = f"{when}, median wait {number(harm.median_s)} s"
+        yield Headline("who is hurt", clients, note)
+    elif found.traffic.knows_waits:
+        yield Headline("who is hurt", "nobody", "no wait is noticeably longer than usual")

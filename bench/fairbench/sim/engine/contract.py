@@ -121,6 +121,11 @@ class EngineContract(Protocol):
         ...
 
     @property
+    def most_running(self) -> int:
+        """The largest number of requests that a worker runs at a time."""
+        ...
+
+    @property
     def chunk_tokens(self) -> int:
         """The largest number of prompt tokens of a request in one iteration."""
         ...

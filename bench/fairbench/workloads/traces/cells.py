@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from fairbench.errors import DataError, printable, shortened, unknown_name
@@ -19,14 +20,34 @@ OWN = "="
 
 def no_column(field: str, taken: Iterable[str], record: Record, where: str) -> DataError:
     """Return the error for a field without a recognized column; ``taken`` are columns in use."""
-    has = ", ".join(printable(str(one)) for one in list(record)[:12])
-    values = (str(name) for name, value in record.items() if not isinstance(value, list | dict))
-    near = nearest(field, set(values).difference(taken))
-    hint = f" Did you mean {field}={printable(near)}?" if near else ""
+    near = _nearest(field, taken, record)
+    hint = f" Did you mean {field}={near}?" if near else ""
     return DataError(
-        f"{where}: no column for {field} (has {shortened(has)}): name it with "
+        f"{where}: no column for {field} (has {_has(record)}): name it with "
         f"--map {field}=COLUMN.{hint}"
     )
+
+
+def no_client(taken: Iterable[str], record: Record) -> str:
+    """Return the remark on a file without a recognized column of clients.
+
+    Args:
+        taken: Columns in use.
+        record: Record of the file.
+    """
+    near = _nearest("client", taken, record) or "COLUMN"
+    return f"no column for client (has {_has(record)}): name it with --clients-from {near}"
+
+
+def _has(record: Record) -> str:
+    names = (printable(str(one)) for one in record if not str(one).startswith(OWN))
+    return shortened(", ".join(islice(names, 12)))
+
+
+def _nearest(field: str, taken: Iterable[str], record: Record) -> str:
+    """Return the free column that probably holds a field, or ""."""
+    values = (str(name) for name, value in record.items() if not isinstance(value, list | dict))
+    return printable(nearest(field, set(values).difference(taken)) or "")
 
 
 def no_such_column(name: str, record: Record, where: str) -> DataError:

@@ -9,13 +9,14 @@ from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.clock import zone_of
 from fairbench.files.column_names import Column, recognised, split_unit
 from fairbench.files.json_text import Place
-from fairbench.files.times import Nanoseconds, is_calendar, unit_of
+from fairbench.files.times import Nanoseconds, is_calendar, number_of, unit_of
 from fairbench.workloads.traces.cells import (
     block_ids,
     cell_of,
     check_fit,
     given,
     name_of,
+    no_client,
     no_column,
     no_such_column,
     prompt_text,
@@ -28,6 +29,7 @@ from fairbench.workloads.traces.format import Asked, PlacedRow, Record
 from fairbench.workloads.traces.rows import ALL, FIELDS, MAX_INPUT, MAX_OUTPUT, NEEDED, Row
 from fairbench.workloads.traces.texts import BLOCK_TOKENS, blocks_of, tokens_of
 
+CACHED = "cached_tokens"  # a field that is not replayed
 CALENDAR_NS = 10**17  # after 1970: March 1973; no trace is so long
 
 
@@ -98,6 +100,8 @@ class Columns:
         if blocks:
             check_fit(len(blocks), size, read, where)
         estimated = 0
+        if not text and not blocks and (number_of(cells.get(CACHED)) or 0) > 0:
+            self._notes["cached"] = columns[CACHED].name
         if text and not blocks:
             blocks, size, estimated = blocks_of(text), BLOCK_TOKENS, tokens_of(text)
         return Row(
@@ -137,7 +141,7 @@ class Columns:
         if keys not in self._known:
             if len(self._known) > 100:
                 self._known.clear()
-            found = recognised(keys, FIELDS)
+            found = recognised(keys, (*FIELDS, CACHED))
             usual = {field: one for field, one in self._usual.items() if one.name in record}
             columns = found | usual | self._names
             self._known[keys] = {
@@ -154,6 +158,11 @@ class Columns:
             if field not in columns and instead.get(field) not in columns:
                 taken = [column.name for column in columns.values()]
                 raise no_column(field, taken, record, where)
+        if "client" in columns:
+            self._notes["nameless"] = ""
+        elif "nameless" not in self._notes:
+            taken = [column.name for column in columns.values()]
+            self._notes["nameless"] = no_client(taken, record)
         for field, column in self._names.items():
             if field in NEEDED and cell_of(record, column.name) is None:
                 raise no_such_column(column.name, record, where)
@@ -162,7 +171,7 @@ class Columns:
         known = column.unit or self._unit or isinstance(value, Nanoseconds)
         if not known and not is_calendar(value):
             self._guessed = self._unit = unit_of(value)
-        if not self._notes:
+        if "unit" not in self._notes:
             self._notes["unit"] = self._said(value, column)
         at_ns = time_ns(value, self._unit_of(column), column, where)
         dated = abs(at_ns) >= CALENDAR_NS

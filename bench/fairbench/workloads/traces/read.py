@@ -110,6 +110,7 @@ class ReadTrace:
     """A trace with facts about its file.
 
     ``unit`` is the unit of its times, if any; ``clock`` has their dates, if they are dates.
+    ``nameless`` and ``cached`` are as in ``Asked.notes``, "" for none.
     """
 
     trace: Trace
@@ -117,6 +118,8 @@ class ReadTrace:
     sha256: str
     unit: str = ""
     clock: Clock | None = None
+    nameless: str = ""
+    cached: str = ""
 
 
 def read_trace(params: TraceParams) -> ReadTrace:
@@ -191,8 +194,13 @@ def _read(
     if clients:
         table = assigned(table, clients)
     sha256 = digest(path, f"{path}")
-    clock = clock_of(builder.began_s, asked.notes.get("zone", UTC_ZONE), table.span_s)
-    return ReadTrace(RecordedTrace(table), chosen.name, sha256, asked.notes.get("unit", ""), clock)
+    notes = asked.notes
+    clock = clock_of(builder.began_s, notes.get("zone", UTC_ZONE), table.span_s)
+    nameless = "" if clients else notes.get("nameless", "")
+    return ReadTrace(
+        *(RecordedTrace(table), chosen.name, sha256, notes.get("unit", "")),
+        *(clock, nameless, notes.get("cached", "")),
+    )
 
 
 def joined_columns(names: Mapping[str, str]) -> str:

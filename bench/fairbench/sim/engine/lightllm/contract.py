@@ -19,6 +19,7 @@ class LightLLMContract:
         params = make_params("lightllm", LightLLMParams, settings)
         self.limits = lightllm_limits(params, profile)
         self.pool_tokens = self.limits.pool_tokens
+        self.most_running = self.limits.max_running_requests
         self.chunk_tokens = self.limits.minibatch_tokens
         given = params.max_total_tokens
         self.mem_fraction_static = None if given else profile.pool.mem_fraction_static

@@ -23,6 +23,7 @@ class SGLangContract:
         params = make_params("engine", EngineParams, settings)
         self.limits = engine_limits(params, profile)
         self.pool_tokens = self.limits.pool_tokens
+        self.most_running = self.limits.max_running_requests
         self.chunk_tokens = self.limits.chunked_prefill_size
         given = params.max_total_tokens
         self.mem_fraction_static = None if given else mem_fraction(params, profile)

@@ -21,6 +21,7 @@ class VLLMContract:
         params = make_params("vllm", VLLMParams, settings)
         self.limits = vllm_limits(params, profile)
         self.pool_tokens = self.limits.blocks * self.limits.block_size
+        self.most_running = self.limits.max_num_seqs
         self.chunk_tokens = self.limits.max_num_batched_tokens
         given = params.num_gpu_blocks_override
         self.mem_fraction_static = None if given else profile.pool.mem_fraction_static
