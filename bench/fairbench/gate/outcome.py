@@ -81,7 +81,7 @@ def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -
 
     Args:
         pairs: Points, each with its runs in the baseline and now.
-        texts: Clauses as texts, such as ``jain_index:-0.02``.
+        texts: Clauses as texts, such as ``min_share_60s:-5%``.
         alpha: Significance level of the tests over repeated runs.
     """
     if not texts and not all(pair.simulated for pair in pairs):
