@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -244,3 +245,16 @@ def test_a_failed_request_of_an_idle_server_is_blamed_on_nobody(tmp_path):
 def test_the_latency_of_a_session_says_what_it_includes(tmp_path):
     text = " ".join(invoke("score", idle_log(tmp_path, session="s")).stdout.split())
     assert "for a program, with the time between its requests (n = " in text
+
+
+def test_a_page_calls_the_wait_of_a_failed_request_failed(tmp_path):
+    """Of the two requests of a client, one failed: the P95 is the wait of that one."""
+    rows = ["time_s,client,prompt_tokens,completion_tokens,status_code,ttft_s,latency_s"]
+    rows += ["0,a,10,2,200,0.5,1", "1,b,10,2,200,0.25,1", "2,a,10,0,500,,", "3,b,10,2,200,0.25,1"]
+    (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
+    page = tmp_path / "page.html"
+    done = invoke("score", tmp_path / "log.csv", "--report", page)
+    assert done.exit_code == 0, done.output
+    text = page.read_text()
+    assert re.search(r'<td data-label="P95, s"><span>failed<', text)
+    assert not re.search(r">\s*inf\b", text)
