@@ -39,13 +39,14 @@ def test_the_jobs_of_the_readme_run_as_printed(tmp_path):
     run_blocks(jobs, tmp_path)
 
 
-def test_the_workflow_of_a_gate_has_the_tutorials_scheduler_and_baseline():
+def test_both_workflows_of_a_gate_have_the_tutorials_scheduler_and_baseline():
     page = (ROOT / "docs" / "start" / "ci.md").read_text(encoding="utf-8")
-    workflow = (ROOT / "examples" / "fairbench-gate.yml").read_text(encoding="utf-8")
     scheduler = re.search(r"^export FAIRBENCH_SCHEDULERS=(\S+)", page, re.MULTILINE)
     folder = re.search(r"^fairbench baseline check (\S+)$", page, re.MULTILINE)
-    assert f"FAIRBENCH_SCHEDULERS: {scheduler[1]}\n" in workflow
-    assert f"fairbench baseline check {folder[1]} " in workflow
+    for name in ("fairbench-gate.yml", "workflows/pull-request.yml"):
+        workflow = (ROOT / "examples" / name).read_text(encoding="utf-8")
+        assert f"FAIRBENCH_SCHEDULERS: {scheduler[1]}\n" in workflow
+        assert f"fairbench baseline check {folder[1]} " in workflow
 
 
 def run_blocks(text, folder):

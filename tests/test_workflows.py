@@ -118,6 +118,16 @@ def test_gates_judge_what_the_docs_recommend():
     assert [clauses for _, clauses in gates] == [wanted] * 3
     guide = (ROOT / "docs" / "guide" / "gate.md").read_text(encoding="utf-8")
     assert all(f"`{clause}`" in guide for clause in wanted)
+    for page in ("README.md", "docs/reference/index.md", "docs/guide/gate.md"):
+        line = next(
+            one
+            for one in (ROOT / page).read_text().splitlines()
+            if one.startswith("fairbench check")
+        )
+        assert re.findall(r"--fail-if '(\S+)'", line) == wanted
+    for command in (load("check"), load("baseline").commands["check"]):
+        (option,) = (one for one in command.params if one.name == "fail_if")
+        assert all(clause in option.help for clause in wanted)
 
 
 def test_the_examples_do_what_their_names_say():

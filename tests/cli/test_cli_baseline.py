@@ -66,6 +66,21 @@ def test_update_stores_what_check_then_finds_unchanged(updated):
     assert contents(folder) == stored
 
 
+@pytest.mark.parametrize(
+    ("clause", "message"),
+    [
+        ("victim_p95_s:-10%", "must be written victim_p95_s:+10%"),
+        ("victim_p95:+10%", "unknown metric 'victim_p95'"),
+        ("duration:+1", "has no worse direction"),
+    ],
+)
+def test_a_wrong_clause_is_refused_before_anything_runs(folder, monkeypatch, clause, message):
+    monkeypatch.setattr("fairbench.execute.repeats.simulate_all", lambda *_: 1 / 0)
+    result = invoke("check", folder, "--fail-if", clause)
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.stderr.split())
+
+
 def test_a_changed_number_is_red_until_it_is_made_the_baseline(folder, in_this_process):
     stored = contents(folder)
     completed = json.loads(stored["mine/summary.json"])["completed"]

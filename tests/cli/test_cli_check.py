@@ -104,8 +104,8 @@ def test_github_gets_annotations_and_the_summary_of_the_job(tiny, tmp_path):
     lines = summary.read_text().split("\n")
     assert lines[0] == "# before"
     assert (
-        "| ❌ fail | chat none dp 1, vtc, seed 0 | 0 of 1 passed | refused:+2: FAIL, 0, now 3, +3 |"
-        in (lines)
+        "| ❌ fail | chat none dp 1, vtc, seed 0 | 0 of 1 passed | refused:+2: FAIL, 0 to 3, +3, "
+        "at most 2 is allowed |" in (lines)
     )
 
 

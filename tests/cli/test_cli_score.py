@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from fairbench.core import ServiceWeights
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Window
 from fairbench.metrics.service import View, window_service
+from fairbench.report.explained import explained_text
 from fairbench.results.run_tables import read_tables
 from fairbench.results.store import read_run
 from fairbench_studies.kit.trace import throughput_tok_s
@@ -211,3 +213,48 @@ def test_the_real_records_of_vtc_artifact_come_out_as_its_own_columns_say(line):
 def _is(name, path):
     scheduler, _, scenario = name.rpartition("/")
     return path.endswith(f"{scheduler}/all_results_{scenario}.jsonl")
+
+
+def idle_log(folder, *, session=""):
+    """180 calls of three clients, 1.5 s apart, that take 1 s: only one, of c1, fails."""
+    rows = ["time_s,client,prompt_tokens,completion_tokens,status_code,ttft_s,latency_s,session"]
+    for number in range(180):
+        status, out = (500, 0) if number == 82 else (200, 100)
+        times = ",," if status == 500 else "0.1,1.0,"
+        name = f"{session}{number // 30}" if session else f"s{number}"
+        rows.append(f"{1.5 * number},c{number % 3},1000,{out},{status},{times}{name}")
+    file = folder / "idle.csv"
+    file.write_text("\n".join(rows) + "\n")
+    return file
+
+
+def test_a_failed_request_of_an_idle_server_is_blamed_on_nobody(tmp_path):
+    file = idle_log(tmp_path)
+    text = " ".join(invoke("score", file).stdout.split())
+    assert "c1, from " in text
+    assert "its requests failed, and no client held it back" in text
+    assert ", because requests failed" in text
+    assert "most above its own share" not in text
+    assert "179 completed, 0 unfinished, 0 refused, 1 failed" in text
+    assert "it falls among the 1 failed of 60, which count as infinite" in text
+    assert "1 refused" not in text
+    assert "with the time between its requests" not in text  # each program is one request
+    assert "no other client held them back" in " ".join(explained_text(scored(file), 80).split())
+
+
+def test_the_latency_of_a_session_says_what_it_includes(tmp_path):
+    text = " ".join(invoke("score", idle_log(tmp_path, session="s")).stdout.split())
+    assert "for a program, with the time between its requests (n = " in text
+
+
+def test_a_page_calls_the_wait_of_a_failed_request_failed(tmp_path):
+    """Of the two requests of a client, one failed: the P95 is the wait of that one."""
+    rows = ["time_s,client,prompt_tokens,completion_tokens,status_code,ttft_s,latency_s"]
+    rows += ["0,a,10,2,200,0.5,1", "1,b,10,2,200,0.25,1", "2,a,10,0,500,,", "3,b,10,2,200,0.25,1"]
+    (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
+    page = tmp_path / "page.html"
+    done = invoke("score", tmp_path / "log.csv", "--report", page)
+    assert done.exit_code == 0, done.output
+    text = page.read_text()
+    assert re.search(r'<td data-label="P95, s"><span>failed<', text)
+    assert not re.search(r">\s*inf\b", text)

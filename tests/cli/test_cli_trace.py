@@ -109,3 +109,24 @@ def test_requests_without_a_client_among_others_are_told(tmp_path, users, told):
     path.write_text("\n".join(["t,user,isl,osl", *rows]), encoding="utf-8")
     shown = CliRunner().invoke(app, ["trace", "inspect", str(path)]).stdout
     assert ("all stands for requests without a client" in shown) is told
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "--scheduler", "vtc"),
+        ("compare", "fcfs", "vtc", "--num-runs", "2"),
+        ("plan", "--scheduler", "vtc", "--slo", "victim_p95_s<9s", "--num-runs", "1"),
+    ],
+)
+def test_a_trace_without_heavy_clients_says_that_nobody_is_named(tmp_path, command):
+    """The flooder counts as a well-behaved client, so the latency of those includes its own."""
+    file = tmp_path / "log.csv"
+    lines = [f"{number},{'ab'[number % 2]},10,2" for number in range(8)]
+    file.write_text("\n".join(["time_s,client,isl,osl", *lines]))
+    common = [*command, "--trace", str(file), "--disable-tqdm", "--result-dir", str(tmp_path)]
+    for flags, said in (([], True), (["--misbehaving", "a"], False)):
+        done = CliRunner().invoke(app, [*common, *flags])
+        assert done.exit_code == 0, done.output
+        text = " ".join(done.stdout.split())
+        assert ("every client counts as well-behaved, because --misbehaving" in text) is said

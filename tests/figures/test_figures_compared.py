@@ -4,9 +4,10 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.errors import UsageError
 from fairbench.figures.compared.parameter import swept
 from fairbench.figures.compared.plot import drawn, latex_table, read_own
-from fairbench.figures.style import caption, panels
+from fairbench.figures.style import caption, panels, save
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +70,19 @@ def test_a_table_marks_what_demand_limits_and_needs_no_drawing(runs, tmp_path, m
     assert done.exit_code == 2
     assert table.read_text() == latex_table(cells)
     assert 'pip install "fairbench-llm[plot]"' in done.stderr
+
+
+def test_a_table_in_a_folder_that_is_missing_is_refused(runs, tmp_path):
+    table = tmp_path / "missing" / "table.tex"
+    done = CliRunner().invoke(app, ["plot", str(runs), "--table", str(table)])
+    assert done.exit_code == 2
+    assert "cannot be written: No such file or directory" in " ".join(done.stderr.split())
+    assert not table.parent.exists()
+
+
+def test_a_picture_without_room_is_refused_in_one_line(tmp_path):
+    matplotlib = pytest.importorskip("matplotlib.figure")
+    figure = matplotlib.Figure(figsize=(1, 0.2), layout="constrained")
+    figure.subplots(8, 8)
+    with pytest.raises(UsageError, match=r"a\.svg: too many configurations or too long names"):
+        save(figure, [tmp_path / "a.svg"])

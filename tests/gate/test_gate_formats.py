@@ -54,12 +54,32 @@ def test_what_no_clause_names_is_shown_as_well(outcome):
         (0.8203796209935621, 0.6847422710424637, ("0.82", "0.685")),
         (0.8203796209935621, 0.8203700000000000, ("0.82038", "0.82037")),
         (0.1234567890123, 0.1234567890124, ("0.1234567890123", "0.1234567890124")),
-        (52345.678, 52345.0, ("52346", "52345")),
-        (7, 6703376, ("7", "6703376")),
+        (52345.678, 52345.0, ("52,346", "52,345")),
+        (7, 6703376, ("7", "6,703,376")),
+        (29.95919799918046, 29.95919799918046, ("30", "30")),
     ],
 )
 def test_numbers_have_as_many_digits_as_tell_them_apart(before, after, texts):
     assert short_texts(Value(before), Value(after)) == texts
+
+
+def test_changes_say_how_much_and_whether_they_are_worse():
+    """30 s to 324.3 s is 981% more, 100 to 1,446 is 1,346% more; no duration is worse."""
+    one = {"victim_p99_s": 30.0, "jain_index": 0.5, "mean_ttft_ms": 100.0, "duration": 9.0}
+    other = {"victim_p99_s": 324.3, "jain_index": 0.75, "mean_ttft_ms": 1446.0, "duration": 8.0}
+    pairs = [PairedPoint("p", True, (summary(**one),), (summary(**other),))]
+    found = judge(pairs, ["victim_p99_s:+10%"], alpha=0.05)
+    (row,) = found.rows
+    assert row.wording() == "FAIL, 30 s to 324 s, +981%, at most 33 s is allowed"
+    changed = {
+        one.metric: (*one.texts, one.difference, one.direction) for one in found.changes["p"]
+    }
+    assert changed == {
+        "duration": ("9", "8", "-11.1%", ""),
+        "jain_index": ("0.5", "0.75", "+50%", "better"),
+        "mean_ttft_ms": ("100", "1,446", "+1,346%", "worse"),
+    }
+    assert "3 values changed, 1 worse: p" in outcome_markdown(found)
 
 
 def test_without_clauses_any_difference_fails():
@@ -109,7 +129,8 @@ def test_the_table_fits_and_says_everything(outcome):
     lines = [" ".join(line.split()) for line in text.split("\n")]
     assert lines[0].startswith("simulated on ")
     assert "jain_index:-0.02 0.9 0.85 -5.56% FAIL" in lines
-    assert "victim_p99_s:+10% 1 > 1.05 +5% cannot tell" in lines
+    assert "victim_p99_s:+10% 1 s > 1.05 s +5% cannot tell" in lines
+    assert "at least 0.88 is allowed" in lines
     assert "refused:+0 0 0 +0 pass" in lines
     assert "duration 8.12 8.25 +1.54%" in lines
     assert "\x1b" not in text
@@ -140,11 +161,11 @@ def test_markdown_has_whole_tables_whatever_the_names(outcome):
     assert lines[0].startswith("**1 point, 3 checks: ")
     rows = [line for line in lines if line.startswith("| ")]
     cells = [len(re.split(r"(?<!\\)\|", row)) for row in rows]
-    assert cells == [6] * 3 + [8] * 5 + [6] * 3
+    assert cells == [6] * 3 + [8] * 5 + [7] * 3
     assert "a &lt;b\\> \\| c: d, e" in rows[2]
     assert "| ❌ fail |" in rows[2]
     assert "<summary>3 checks: a &lt;b&gt; | c: d, e</summary>" in lines
-    assert "<summary>1 value changed: a &lt;b&gt; | c: d, e</summary>" in lines
+    assert "<summary>1 value changed, 0 worse: a &lt;b&gt; | c: d, e</summary>" in lines
 
 
 def test_markdown_has_three_digits_unless_they_hide_a_difference():
@@ -152,7 +173,7 @@ def test_markdown_has_three_digits_unless_they_hide_a_difference():
     after = summary(duration=45.89912365374175, jain_index=0.6847422710424637)
     pairs = [PairedPoint("p", True, (before,), (after,))]
     text = outcome_markdown(judge(pairs, ["jain_index:-0.02"], alpha=0.05))
-    assert "jain\\_index:-0.02: FAIL, 0.82, now 0.685, " in text
+    assert "jain\\_index:-0.02: FAIL, 0.82 to 0.685, " in text
     text = outcome_markdown(judge(pairs, [], alpha=0.05))
     assert "| jain\\_index | 0.82 | 0.685 |" in text
     assert "| duration |" not in text  # processors add up in different orders
@@ -183,7 +204,9 @@ def test_junit_counts_what_it_lists(outcome, strict):
         attribute = "failures" if what == "failure" else "skipped"
         assert suite.get(attribute) == str(len(suite.findall(f"testcase/{what}")))
     assert suite.get("failures") == ("2" if strict else "1")
-    assert cases[0].find("failure").get("message") == "FAIL, 0.9, now 0.85, -5.56%"
+    assert cases[0].find("failure").get("message") == (
+        "FAIL, 0.9 to 0.85, -5.56%, at least 0.88 is allowed"
+    )
 
 
 def test_junit_stays_xml_whatever_the_names():
@@ -196,8 +219,9 @@ def test_junit_stays_xml_whatever_the_names():
 def test_github_gets_an_annotation_for_each_check_that_did_not_pass(outcome):
     lines = as_commands(outcome, cannot_tell_fails=False).splitlines()
     assert lines == [
-        "::error title=jain_index%3A-0.02::a <b> | c: d, e: FAIL, 0.9, now 0.85, -5.56%25",
-        "::warning title=victim_p99_s%3A+10%25::a <b> | c: d, e: cannot tell, 1, now > 1.05, "
+        "::error title=jain_index%3A-0.02::a <b> | c: d, e: FAIL, 0.9 to 0.85, -5.56%25, "
+        "at least 0.88 is allowed",
+        "::warning title=victim_p99_s%3A+10%25::a <b> | c: d, e: cannot tell, 1 s to > 1.05 s, "
         "+5%25, only a bound is known",
         "::notice title=fairbench::1 point, 3 checks: 1 pass, 1 FAIL, 1 cannot tell",
     ]

@@ -159,7 +159,7 @@ def test_simulated_seeds_are_judged_together_and_their_changes_listed_apart(tmp_
             Verdict.PASS,
             "-5% [-5%, -5%] from the limit, paired over 3 seeds",
         ),
-        "chat none dp 1, lpm, seed 0": (Verdict.FAIL, ""),
+        "chat none dp 1, lpm, seed 0": (Verdict.FAIL, "at most 5.5 s is allowed"),
     }
     assert outcome.points == 4
     without = judge(pairs, [], alpha=0.05)

@@ -132,6 +132,13 @@ def test_rounding_does_not_hide_that_a_difference_is_exact(tmp_path):
     assert "157 61.4 -95.6 exact" in " ".join(contrast_text([found]).split())
 
 
+@pytest.mark.parametrize(("after", "decision"), [(10.004, "same"), (10.006, "worse")])
+def test_a_difference_that_prints_as_nothing_is_no_difference(tmp_path, after, decision):
+    """0.04% is the same, 0.06% is worse, although no chance is in either."""
+    found = contrast(*sides(tmp_path, vtc={P99: (10.0,) * 3}, lpm={P99: (after,) * 3}), [P99])
+    assert rows(found)[P99].decision == decision
+
+
 def test_bounds_are_written_as_such(tmp_path):
     vtc = {P99: (8.0, 9.0, 8.5), "censored": ([], [], [])}
     lpm = {P99: (900.0, 901.0, 902.5), "censored": ([P99], [P99], [P99])}

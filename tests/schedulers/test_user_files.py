@@ -10,9 +10,11 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed, UsageError
+from fairbench.execute.comparison_plan import plan_comparison
 from fairbench.report.pages.run_page import own_files, versions
 from fairbench.results.store import read_run
 from fairbench.schedulers import registry
+from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.schedulers.registry import VARIABLE
 from fairbench.sim.run import simulate
 from slow_params import slow
@@ -72,6 +74,13 @@ def test_a_file_adds_its_schedulers_and_routers(name_files, tmp_path):
         (ROUTER.replace("def route", "def rout"), "class First needs a method route"),
         (ROUTER.replace("class Params", "class Param"), "class First needs a dataclass Params"),
         (ROUTER.replace("first", "vtc"), "two schedulers have the name 'vtc', one of them"),
+        ("x = 1", "has no class of a LocalScheduler or Router"),
+        (
+            ROUTER + "    def on_finished(self): pass",
+            "unknown hook 'on_finished'.*mean 'on_finish'",
+        ),
+        (ROUTER + "    def on_nothing(self): pass", "class First: unknown hook 'on_nothing'"),
+        (ROUTER + "    hold = True", "unknown hook 'hold'.*mean 'holds'"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_one_clear_line(name_files, tmp_path, text, message):
@@ -125,3 +134,84 @@ def test_an_unknown_scheduler_leads_to_the_variable(name_files):
     name_files(EXAMPLE)
     with pytest.raises(UsageError, match=f"is your own: {VARIABLE} has fewest_running.py.$"):
         registry.local_class("mine")
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "fix"),
+    [
+        ("split_pair", "fewest-running", "local scheduler; write round-robin\\+fewest-running, or"),
+        ("split_pair", "first", r"router; write first\+fcfs, or --router first$"),
+        ("router_class", "fewest-running", "local scheduler; write .*--local fewest-running$"),
+        ("local_class", "preble", "pair of a router and a local scheduler; write .*preble$"),
+    ],
+)
+def test_a_name_of_another_kind_says_how_to_write_it(name_files, tmp_path, what, name, fix):
+    (tmp_path / "mine.py").write_text(ROUTER)
+    name_files(EXAMPLE, tmp_path / "mine.py")
+    with pytest.raises(UsageError, match=f"unknown .* '{name}': {name} is a {fix}"):
+        getattr(registry, what)(name)
+    if what == "split_pair":
+        with pytest.raises(UsageError, match=f"'{name}': {name} is a {fix}"):
+            plan_comparison(["vtc", name], {}, {}, 1)
+
+
+def test_no_bundled_scheduler_has_an_unknown_hook():
+    for names, kind, load in (
+        (registry.LOCALS, LocalScheduler, registry.local_class),
+        (registry.ROUTERS, Router, registry.router_class),
+    ):
+        assert not [name for name in names if registry._unknown_hook(load(name), kind)]
+
+
+LOCAL = """
+from dataclasses import dataclass
+from fairbench.schedulers.base import LocalScheduler
+
+class Mine(LocalScheduler):
+    name = "mine"
+
+    @dataclass(frozen=True)
+    class Params:
+        pass
+
+    def __init__(self, params):
+        pass
+
+    def select(self, view, now_s):
+        for request in list(view.queue_order()):
+            BODY
+"""
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("yield None", "Mine.select yielded None: must be a waiting request or a Preempt"),
+        ("yield request.client", "Mine.select yielded 'client-.': must be a waiting request"),
+        ("return request", "select returned Request"),
+        (
+            "if request.client == 'client-0': yield request",
+            "local scheduler mine: stopped offering requests; 7 still wait after .* although",
+        ),
+        ("yield self.nope", "mine.py, line 17, in select: AttributeError: 'Mine' object has no"),
+    ],
+)
+def test_a_scheduler_that_fails_is_named(name_files, tmp_path, engine, body, message):
+    (tmp_path / "mine.py").write_text(LOCAL.replace("BODY", body))
+    name_files(tmp_path / "mine.py")
+    flags = {"router": "round-robin", "local": "mine", "workload": "chat", "num_programs": 1}
+    with pytest.raises(RunFailed, match=message) as found:
+        simulate(resolve({**flags, "scenario": "s1", "engine": engine}))
+    if "AttributeError" in message:
+        (note,) = found.value.__notes__
+        assert note.splitlines()[0] == f'  File "{tmp_path / "mine.py"}", line 17, in select'
+        assert "yield self.nope" in note
+        assert "fairbench/sim" not in note
+
+
+def test_an_error_of_fairbench_itself_keeps_its_traceback(name_files, tmp_path, monkeypatch):
+    name_files(EXAMPLE)
+    monkeypatch.setattr("fairbench.sim.run.Simulation", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        simulate(resolve({"workload": "chat", "num_programs": 1}))

@@ -12,6 +12,7 @@ from fairbench.capacity.slo import Slo
 from fairbench.hardware.catalogue import resolve_profile
 from fairbench.metrics.metric import NOT_CONTENDED
 from fairbench.results.comparison import PERCENTS
+from fairbench.results.header import NOBODY_NAMED, is_nobody_named
 from fairbench.results.intervals import t_interval
 from fairbench.results.store import Summary
 from fairbench.results.values import Value, value_of
@@ -130,6 +131,7 @@ def answer_json(
         "certain": question.certain,
         "every": question.every,
         **{key: summary[key] for key in SHARED if key in summary},
+        **({"behaviour": NOBODY_NAMED} if is_nobody_named(summary) else {}),
         "targets": [
             {"slo": one.text, "metric": one.metric, "limit": one.limit, "below": one.below}
             for one in clusters.targets

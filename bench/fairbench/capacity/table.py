@@ -51,7 +51,8 @@ def head_lines(answer: Row) -> list[str]:
     seeds = f"{count} seeds: {METHOD}" if count > 1 else f"seed {first}"
     profiles = list(dict.fromkeys(row["timing_profile"] for row in answer["choices"]))
     where = basis(answer) if len(profiles) == 1 else f"simulated on {', '.join(profiles)}"
-    return [f"{where}, {seeds}", load_line(answer), *trace_lines(answer)]
+    behaviour = [answer["behaviour"]] if "behaviour" in answer else []
+    return [f"{where}, {seeds}", load_line(answer), *trace_lines(answer), *behaviour]
 
 
 def load_line(answer: Row) -> str:

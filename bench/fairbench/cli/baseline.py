@@ -42,8 +42,9 @@ def check(
         list[str] | None,
         Option(
             metavar="METRIC:LOSS",
-            help="Limit on how much worse a metric may get, as in `fairbench check`; may be "
-            "repeated. [default: no difference is allowed]",
+            help="Limit on how much worse a metric may get, such as min_share_60s:-5%, "
+            "victim_p95_s:+10% and service_rate_tok_s:-3%; may be repeated. "
+            "[default: no difference is allowed]",
         ),
     ] = None,
     output: FormatOption = Format.TABLE,
@@ -51,10 +52,13 @@ def check(
 ) -> None:
     """Rerun all experiments; exit 1 if a result differs from the stored one."""
     from fairbench.cli.check import fail_unless_passed, judged, print_outcome
-    from fairbench.gate.baseline import check_stored, read_specs
+    from fairbench.gate.baseline import check_stored, metrics_stored, read_specs
+    from fairbench.gate.clause import parse_clause
 
     specs = read_specs(folder)
     check_stored(folder, specs)
+    for text in fail_if or []:  # before anything runs
+        parse_clause(text, metrics_stored(folder, specs))
     with _rerun(specs, show=not disable_tqdm) as (_, path):
         outcome = judged(folder, path, fail_if or [])
     print_outcome(outcome, output)

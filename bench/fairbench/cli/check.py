@@ -59,9 +59,9 @@ def check(
         list[str] | None,
         Option(
             metavar="METRIC:LOSS",
-            help="Limit on how much worse a metric may get, such as jain_index:-0.02 or "
-            "victim_p99_s:+10%; may be repeated. Without a limit, simulated runs must "
-            "not differ at all.",
+            help="Limit on how much worse a metric may get, such as min_share_60s:-5%, "
+            "victim_p95_s:+10% and service_rate_tok_s:-3%; may be repeated. Without a limit, "
+            "simulated runs must not differ at all.",
         ),
     ] = None,
     allow: Annotated[
@@ -108,7 +108,7 @@ def judged(
     Args:
         baseline: Directory of the baseline's runs.
         current: Directory of the new runs.
-        clauses: Limits as texts, such as ``jain_index:-0.02``.
+        clauses: Limits as texts, such as ``min_share_60s:-5%``.
         alpha: Significance level of the tests over repeated runs.
         allowed: Keys of experiments that may differ.
     """

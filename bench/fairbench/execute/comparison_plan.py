@@ -22,7 +22,7 @@ from fairbench.results.comparison import runs_below
 from fairbench.results.contrast import Side, experiment_key, sides_of
 from fairbench.results.grid import labels
 from fairbench.results.store import EXPERIMENT
-from fairbench.schedulers.registry import PAIRS
+from fairbench.schedulers.registry import PAIRS, other_kind
 from fairbench.workloads.shape import MAX_NAME
 
 NUM_RUNS = 5  # seeds of what is run, unless it is said or stored how many
@@ -164,6 +164,8 @@ def _spec(
     if argument.endswith(".toml"):
         return experiment(flags, settings, Path(argument))
     if argument not in PAIRS and "+" not in argument:
+        if kind := other_kind(argument):
+            raise UsageError(f"{argument!r}: {kind}")
         near = get_close_matches(argument, PAIRS, n=1, cutoff=0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UsageError(

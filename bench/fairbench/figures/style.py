@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -159,7 +160,18 @@ def _plain_numbers(axis: Axis) -> None:
 
 
 def save(figure: Figure, paths: Sequence[Path]) -> None:
-    """Write a figure to each of ``paths``, in the format of its suffix, without a date."""
+    """Write a figure to each of ``paths``, in the format of its suffix, without a date.
+
+    Raises UsageError if the labels leave no room for the axes.
+    """
     undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     for path in paths:
-        figure.savefig(path, dpi=DPI, metadata=undated.get(path.suffix, {}))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "constrained_layout not applied")
+            try:
+                figure.savefig(path, dpi=DPI, metadata=undated.get(path.suffix, {}))
+            except UserWarning:
+                raise UsageError(
+                    f"{path}: too many configurations or too long names for a picture; plot the "
+                    "directory of a single sweep or comparison"
+                ) from None

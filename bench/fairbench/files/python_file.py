@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from fairbench.errors import UsageError
+from fairbench.errors import FairbenchError, RunFailed, UsageError
+
+_LOADED: set[str] = set()  # paths of the files that ``module_of`` has loaded
 
 
 def files_named(variable: str) -> list[Path]:
@@ -30,9 +35,34 @@ def module_of(path: Path, named_by: str) -> ModuleType:
     if spec is None or spec.loader is None or not path.is_file():
         raise UsageError(f"{named_by}: {str(path)!r} is not a Python file")
     module = sys.modules[name] = module_from_spec(spec)
+    _LOADED.add(str(path))
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever the user's code raises
         del sys.modules[name]
         raise UsageError(f"{named_by}: {path}: {type(error).__name__}: {error}") from error
     return module
+
+
+@contextmanager
+def blames_own_files() -> Iterator[None]:
+    """Turn an exception that a user's file raises into a RunFailed, which names file and line.
+
+    The traceback from the user's file on is a note of the error.
+    """
+    try:
+        yield
+    except (FairbenchError, MemoryError):
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [index for index, frame in enumerate(frames) if frame.filename in _LOADED]
+        if not own:
+            raise
+        frame = frames[own[-1]]
+        failed = RunFailed(
+            f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}: "
+            f"{type(error).__name__}: {error}"
+        )
+        failed.add_note("".join(traceback.format_list(frames[own[0] :])).rstrip("\n"))
+        raise failed from error

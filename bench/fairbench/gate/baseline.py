@@ -22,6 +22,7 @@ from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.results.comparison import experiment_of
 from fairbench.results.grid import differences
 from fairbench.results.store import EXPERIMENT, MANIFEST, SUMMARY, StoredRun, read_json, write_json
+from fairbench.results.values import values_of
 
 # Keys that identify a run but do not affect its results: a rerun elsewhere must not change them.
 NOT_KEPT = ("git", "host", "started", "wall_s", "cpu_s")
@@ -65,6 +66,11 @@ def check_stored(folder: Path, specs: Mapping[str, ExperimentSpec]) -> None:
         if found:
             advice = f"to store the results: fairbench baseline update {folder}"
             raise DataError(f"{file}: {found[0]}; {advice}")
+
+
+def metrics_stored(folder: Path, specs: Mapping[str, ExperimentSpec]) -> set[str]:
+    """Return the keys of all metrics in a baseline's summaries."""
+    return {key for name in specs for key in values_of(read_json(folder / name / SUMMARY))}
 
 
 def _identity_of(stored: Path) -> str | None:

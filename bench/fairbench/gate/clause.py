@@ -1,4 +1,4 @@
-"""A clause: how much worse a metric may get (``jain_index:-0.02``, ``victim_p99_s:+10%``)."""
+"""A clause: how much worse a metric may get (``min_share_60s:-5%``, ``victim_p95_s:+10%``)."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def parse_clause(text: str, known: Collection[str]) -> Clause:
     if match is None:
         raise UsageError(
             f"--fail-if {text!r}: write METRIC:-LOSS or METRIC:+LOSS, "
-            "such as jain_index:-0.02 or victim_p99_s:+10%"
+            "such as min_share_60s:-5% or victim_p95_s:+10%"
         )
     sign, amount, unit = match["sign"], match["amount"], match["unit"]
     metric = key_of(match["metric"])

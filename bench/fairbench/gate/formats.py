@@ -54,9 +54,9 @@ def changes_table(found: Sequence[Change]) -> RenderableType:
     If cluster-wide metrics changed, changes of single clients are only counted.
     """
     shown = of_the_cluster(found)
-    table = plain_table("", *HEADINGS, gap=1)
+    table = plain_table("", *HEADINGS, "", gap=1)
     for change in shown:
-        texts = (change.metric, *change.texts, change.difference)
+        texts = (change.metric, *change.texts, change.difference, change.direction)
         table.add_row(*map(Text, texts))
     if rest := len(found) - len(shown):
         return Group(table, Text(f"and {counted(rest, 'value')} of single clients"))
@@ -67,7 +67,7 @@ MARKS = {Verdict.PASS: "✅ pass", Verdict.FAIL: "❌ fail", Verdict.CANNOT_TELL
 WORST_FIRST = (Verdict.FAIL, Verdict.CANNOT_TELL, Verdict.PASS)
 MOST_CHARACTERS = 60_000  # of the whole text: GitHub cuts a comment off above 65,536
 CHECKS = ("", "check", "baseline", "current", "change", "why")
-CHANGES = ("metric", "baseline", "current", "change")
+CHANGES = ("metric", "baseline", "current", "change", "")
 
 
 def outcome_markdown(outcome: Outcome) -> str:
@@ -123,9 +123,10 @@ def _details(outcome: Outcome, points: Iterable[Sequence[Row]]) -> Iterator[str]
         yield _folded(f"{counted(len(group), 'check')}: {group[0].point}", CHECKS, cells)
     for point, found in outcome.changes.items():
         shown = of_the_cluster(found)
-        changes = ((one.metric, *one.texts, one.difference) for one in shown)
+        changes = ((one.metric, *one.texts, one.difference, one.direction) for one in shown)
         rest = f", {len(found) - len(shown)} of single clients" if len(shown) < len(found) else ""
-        title = f"{counted(len(found), 'value')} changed{rest}: {point}"
+        worse = sum(one.direction == "worse" for one in shown)
+        title = f"{counted(len(found), 'value')} changed{rest}, {worse} worse: {point}"
         yield _folded(title, CHANGES, changes)
 
 

@@ -12,6 +12,7 @@ from fairbench.gate.changes import Change, changes, relative_difference, short_t
 from fairbench.gate.clause import Clause, parse_clause
 from fairbench.gate.judge import Verdict, judge_exact, judge_paired, judge_repeated
 from fairbench.gate.points import PairedPoint, over_seeds
+from fairbench.metrics.catalogue import metric_of
 from fairbench.results.header import basis
 from fairbench.results.paired import mean_value
 from fairbench.results.store import Summary
@@ -38,7 +39,7 @@ class Row:
 
     def wording(self) -> str:
         """Describe on one line what happened, and why if defaults changed."""
-        numbers = f"{self.before}, now {self.after}" if self.before else ""
+        numbers = f"{self.before} to {self.after}" if self.before else ""
         parts = (str(self.verdict), numbers, self.change, self.reason, *self.causes)
         return ", ".join(part for part in parts if part)
 
@@ -80,7 +81,7 @@ def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -
 
     Args:
         pairs: Points, each with its runs in the baseline and now.
-        texts: Clauses as texts, such as ``jain_index:-0.02``.
+        texts: Clauses as texts, such as ``min_share_60s:-5%``.
         alpha: Significance level of the tests over repeated runs.
     """
     if not texts and not all(pair.simulated for pair in pairs):
@@ -109,9 +110,14 @@ def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -
 def _row(clause: Clause, pair: PairedPoint, alpha: float) -> Row:
     before = [values_of(summary).get(clause.metric, ABSENT) for summary in pair.before]
     after = [values_of(summary).get(clause.metric, ABSENT) for summary in pair.after]
+    unit = _unit(clause.metric)
     if pair.simulated:
         verdict, reason = judge_exact(clause, before[0], after[0])
-        texts = short_texts(before[0], after[0])
+        if verdict is Verdict.FAIL and not reason:
+            reason = f"{'at least' if clause.more_is_better else 'at most'} "
+            reason += f"{_limit_text(clause, before[0])}{unit} is allowed"
+        one, other = short_texts(before[0], after[0])
+        texts = one + unit, other + unit
     else:
         seeds = _seeds(pair.before), _seeds(pair.after)
         if len(set(seeds[0]) & set(seeds[1])) > 1:
@@ -119,7 +125,7 @@ def _row(clause: Clause, pair: PairedPoint, alpha: float) -> Row:
             verdict, reason = judge_paired(clause, *paired, alpha)
         else:
             verdict, reason = judge_repeated(clause, before, after, alpha)
-        texts = _mean_text(before), _mean_text(after)
+        texts = _mean_text(before, unit), _mean_text(after, unit)
     change = _difference(before, after)
     return Row(pair.name, clause.text, verdict, *texts, change, reason, pair.causes)
 
@@ -143,10 +149,21 @@ def _mean(values: Sequence[Value]) -> Fraction | None:
     return mean(numbers) if len(numbers) == len(values) else None
 
 
-def _mean_text(values: Sequence[Value]) -> str:
+def _unit(metric: str) -> str:
+    """Return a metric's unit after a blank, "" if it has none."""
+    known = metric_of(metric)
+    return f" {known.unit}" if known and known.unit else ""
+
+
+def _limit_text(clause: Clause, before: Value) -> str:
+    limit = Value(float(clause.limit(before.exact)))
+    return short_texts(limit, limit)[0]
+
+
+def _mean_text(values: Sequence[Value], unit: str) -> str:
     average = _mean(values)
     bound = next((value.bound for value in values if value.bound), "")
-    shown = "undefined" if average is None else f"{bound} {float(average):.6g}".strip()
+    shown = "undefined" if average is None else f"{bound} {float(average):.6g}{unit}".strip()
     return f"{shown} (n = {len(values)})"
 
 

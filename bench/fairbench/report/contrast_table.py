@@ -17,7 +17,7 @@ from fairbench.metrics.shown_percentiles import common_percentiles, shown_tail
 from fairbench.report.numbers import UNDEFINED, bounded, number
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 from fairbench.results.contrast import Contrast, MetricContrast, Side, seed_text
-from fairbench.results.header import basis
+from fairbench.results.header import NOBODY_NAMED, basis, is_nobody_named
 from fairbench.results.paired import MOST_SEEDS, POWER, Decision, Difference
 
 STYLES: dict[str, str] = {
@@ -30,7 +30,8 @@ REFERENCE = "jain_index_maxmin"  # of Jain's index, which no scheduler should ex
 LEGEND = (
     "Differences are paired by seed, with 95% confidence intervals (Student's t); times "
     "are compared by their ratio (x). About 1 in 20 equal metrics is called better or "
-    'worse by chance. "more seeds" estimates how many more seeds would decide with a '
+    "worse by chance. Changes of less than 0.05% are called the same. "
+    '"more seeds" estimates how many more seeds would decide with a '
     f"probability of {POWER:.0%}. Jain's index and computed service are only called more or "
     "less: Jain's index is best near that of a max-min allocation, and a scheduler with more "
     "cache hits computes less."
@@ -107,6 +108,8 @@ def _remarks(one: Contrast) -> Iterator[str]:
         yield (
             "  all seeds gave the same results: differences are exact, but hold for this load only"
         )
+    if any(is_nobody_named(side.first.summary) for side in sides):
+        yield f"  {NOBODY_NAMED}"
     if one.left_out:
         yield (f"  left out, because only one side has them: {seed_text(one.left_out)}")
 

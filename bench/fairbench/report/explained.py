@@ -17,7 +17,7 @@ from fairbench.metrics.shown_percentiles import (
 )
 from fairbench.report.client_table import is_weighted
 from fairbench.report.numbers import latency, more_than, number, percent, whole, written
-from fairbench.report.optional_lines import ALL_SERVED
+from fairbench.report.optional_lines import ALL_SERVED, is_of_failures
 from fairbench.results.store import Summary
 
 EQUAL = 0.01  # difference of Jain's index up to which two allocations count as equally even
@@ -141,7 +141,9 @@ def _windows(summary: Summary) -> Iterator[str]:
             f"{percent(row['share'])} of its max-min fair share of this time, the lowest share of "
             "any client that was held back in a window of this length."
         )
-        if row["heavy_client"] not in (None, "", row["client"]):
+        if is_of_failures(summary):
+            yield "Requests that failed count as not served; no other client held them back."
+        elif row["heavy_client"] not in (None, "", row["client"]):
             yield f"{row['heavy_client']} received most above its own share then."
 
 

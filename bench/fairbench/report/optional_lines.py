@@ -86,7 +86,7 @@ def window_lines(summary: Summary) -> Iterator[tuple[str, str]]:
             length,
             f"{percent(row['share'])} of its max-min fair share: {row['client']}, from "
             f"{window(row['start_s'], row['end_s'], clock)}"
-            f"{_cause(row) if row['share'] < 1 else ''}",
+            f"{_cause(row, summary)}",
         )
     if is_hidden_burst(summary):
         yield (
@@ -103,7 +103,18 @@ def is_hidden_burst(summary: Summary) -> bool:
     )
 
 
-def _cause(row: dict[str, object]) -> str:
+IDLE = 0.99  # of the time with empty queues: then no other client held a request back
+
+
+def is_of_failures(summary: Summary) -> bool:
+    """Return whether shares fell because requests failed, since hardly any request ever waited."""
+    lost = summary.get("failed", 0) + summary.get("refused", 0)
+    return bool(lost) and (summary.get("queue_empty_share") or 0) >= IDLE
+
+
+def _cause(row: dict[str, object], summary: Summary) -> str:
+    if is_of_failures(summary):
+        return "; its requests failed, and no client held it back"
     heavy = row["heavy_client"]
     return f"; {heavy} had the most above its own share" if heavy else ""
 

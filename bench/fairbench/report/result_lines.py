@@ -21,7 +21,13 @@ from fairbench.metrics.stretches import WARN_ABOVE
 from fairbench.report.client_table import FEW, is_crowd, is_weighted
 from fairbench.report.crowd import many_keys
 from fairbench.report.numbers import latency, more_than, number, whole, with_unit, written
-from fairbench.report.optional_lines import goodput_lines, memory_lines, tenant_lines, window_lines
+from fairbench.report.optional_lines import (
+    goodput_lines,
+    is_of_failures,
+    memory_lines,
+    tenant_lines,
+    window_lines,
+)
 from fairbench.results.store import Summary
 
 NO_ORDER = "the scheduler has nothing to order, so limit the number of running requests"
@@ -101,7 +107,9 @@ def _worst(summary: Summary) -> str:
     if summary["min_entitlement_ratio"] is None and reason == NOT_CONTENDED:
         return NOT_CONTENDED
     least = written(summary, "min_entitlement_ratio")
-    return f"minimum fair share of own total {least}"
+    is_less = (summary["min_entitlement_ratio"] or 1) < 1
+    of_failures = ", because requests failed" if is_less and is_of_failures(summary) else ""
+    return f"minimum fair share of own total {least}{of_failures}"
 
 
 def _throughput(summary: Summary) -> str:
@@ -177,7 +185,13 @@ def latency_kind(summary: Summary) -> str:
     text = kind.get(summary.get("latency", ""), "")
     if summary.get("latency") == "program" and summary.get("think_time") is not None:
         text += ", think time included" if summary["think_time"] else ", without think time"
+    elif summary.get("latency") == "program" and "layout" in summary and _has_sessions(summary):
+        text += ", with the time between its requests"
     return text
+
+
+def _has_sessions(summary: Summary) -> bool:
+    return bool(summary["num_requests"] > summary["num_programs"])
 
 
 def _sides(summary: Summary) -> str:

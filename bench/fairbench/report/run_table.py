@@ -12,7 +12,13 @@ from fairbench.report.client_table import client_tables, is_crowd
 from fairbench.report.crowd import crowd_lines, ratio_lines, worst_clients
 from fairbench.report.result_lines import notes_of, results_of
 from fairbench.report.table import MAX_WIDTH, pairs_table, printed
-from fairbench.results.header import cluster_line, details_line, trace_lines
+from fairbench.results.header import (
+    NOBODY_NAMED,
+    cluster_line,
+    details_line,
+    is_nobody_named,
+    trace_lines,
+)
 from fairbench.results.store import Summary
 
 
@@ -56,6 +62,7 @@ def render(
         Text(cluster_line(summary), style="bold"),
         Text(details_line(summary)),
         *(Text(line) for line in trace_lines(summary)),
+        *([Text(NOBODY_NAMED)] if is_nobody_named(summary) else []),
     ]
     if not complete:
         why = summary.get("notes", {}).get("complete", "the run was interrupted")

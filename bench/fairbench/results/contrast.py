@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, inf
 from typing import Any
 
@@ -15,6 +15,8 @@ from fairbench.results.grid import differences, key_of, labels, place_of
 from fairbench.results.intervals import LEVEL
 from fairbench.results.paired import Decision, Difference, difference, log_ratio, mean_value
 from fairbench.results.values import Value, more_is_better, value_of, values_of
+
+LEAST_CHANGE = 0.0005  # of the baseline: less prints as 0.0% and is neither better nor worse
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ def _metric(baseline: Side, other: Side, seeds: Sequence[int], metric: str) -> M
     ratios = log_ratio(first, second) if entry and entry.unit == "s" else None
     deciding = ratios or found
     decision = deciding.decision(entry.better if entry else Better.NEITHER)
-    return MetricContrast(
+    row = MetricContrast(
         metric,
         mean_value([one for one, _ in pairs]),
         mean_value([one for _, one in pairs]),
@@ -176,6 +178,9 @@ def _metric(baseline: Side, other: Side, seeds: Sequence[int], metric: str) -> M
         deciding.more_seeds() if decision is Decision.CANNOT_TELL else None,
         ratios,
     )
+    is_small = row.ratio is not None and abs(row.ratio - 1) < LEAST_CHANGE
+    judged = decision in (Decision.BETTER, Decision.WORSE)
+    return replace(row, decision=Decision.SAME) if judged and is_small else row
 
 
 def known_metrics(sides: Iterable[Side]) -> list[str]:

@@ -135,6 +135,19 @@ def basis(summary: Mapping[str, Any]) -> str:
     return f"simulated on {summary['timing_profile']}{error}{engine}"
 
 
+NOBODY_NAMED = (
+    "every client counts as well-behaved, because --misbehaving names none; "
+    "`fairbench diagnose` finds heavy clients"
+)
+
+
+def is_nobody_named(summary: Mapping[str, Any]) -> bool:
+    """Return whether recorded traffic of several clients was played and none is a heavy one."""
+    clients = summary.get("clients", ())
+    heavy = any(one["misbehaving"] for one in clients)
+    return bool(summary.get("trace")) and len(clients) > 1 and not heavy
+
+
 def trace_lines(summary: Mapping[str, Any]) -> list[str]:
     """Return the recorded traffic that was played, and which parts are synthetic."""
     lines = [f"trace {summary['trace']}"] if summary.get("trace") else []

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from fairbench.core import Request
+from fairbench.errors import RunFailed, shortened
 
 
 class Preempt(NamedTuple):
@@ -61,9 +62,11 @@ def drive(
         selection: Candidates and preemptions that the scheduler yields.
         try_admit: Function that tries a candidate and returns the outcome.
         preempt: Function that carries out a preemption and returns whether it was done.
+
+    Raises RunFailed if the selection is no generator, or yields anything else.
     """
+    candidate = start(selection)
     try:
-        candidate = next(selection, None)
         while candidate is not None:
             if isinstance(candidate, Preempt):
                 candidate = resume(selection, preempt(candidate))
@@ -75,13 +78,38 @@ def drive(
                 candidate = selection.send(verdict is ADMITTED)
             except StopIteration:
                 return
+            if not isinstance(candidate, Request):
+                candidate = _checked(selection, candidate)
     finally:
         selection.close()
+
+
+def start(selection: Selection) -> Request | Preempt | None:
+    """Return the first candidate, or None. Raises RunFailed if ``select`` is no generator."""
+    if not hasattr(selection, "send"):
+        raise RunFailed(
+            f"select returned {shortened(repr(selection))}: must be a generator, which yields "
+            "waiting requests"
+        )
+    try:
+        return _checked(selection, next(selection))
+    except StopIteration:
+        return None
 
 
 def resume(selection: Selection, answer: bool) -> Request | Preempt | None:
     """Tell the scheduler the outcome of its candidate; return the next candidate, or None."""
     try:
-        return selection.send(answer)
+        return _checked(selection, selection.send(answer))
     except StopIteration:
         return None
+
+
+def _checked(selection: Selection, candidate: Request | Preempt) -> Request | Preempt:
+    """Return the candidate. Raises RunFailed for any other value, such as None."""
+    if not isinstance(candidate, Request | Preempt):
+        raise RunFailed(
+            f"{getattr(selection, '__qualname__', 'select')} yielded "
+            f"{shortened(repr(candidate))}: must be a waiting request or a Preempt"
+        )
+    return candidate

@@ -9,8 +9,9 @@ those of a sweep, emulated workers and SGLang servers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
 from inspect import isabstract
@@ -91,6 +92,7 @@ PAIRS = {
 VARIABLE = "FAIRBENCH_SCHEDULERS"
 LOCAL_GROUP = "fairbench.local_schedulers"
 ROUTER_GROUP = "fairbench.routers"
+ALIKE = 0.85  # of 1: a name that is so similar to a hook's is a misspelt hook
 
 
 def locals_by_name() -> Mapping[str, str]:
@@ -109,6 +111,8 @@ def _with_plugins(group: str) -> Mapping[str, str]:
     found = dict(known)
     own = [(point.name, point.value) for point in entry_points(group=group)]
     for path in user_files():
+        if not any(schedulers_in(path, kind) for kind in (LocalScheduler, Router)):
+            raise UsageError(f"{VARIABLE}: {path} has no class of a LocalScheduler or Router")
         own += schedulers_in(path, base).items()
     for name, value in own:
         # Routers and local schedulers share a namespace: `--set NAME.PARAM` does not say the kind.
@@ -126,7 +130,7 @@ def split_pair(scheduler: str) -> tuple[str, str]:
         return PAIRS[scheduler]
     router, plus, local = scheduler.partition("+")
     if not plus:
-        raise unknown_name("scheduler", scheduler, PAIRS)
+        raise unknown_scheduler("scheduler", scheduler, PAIRS)
     return router, local
 
 
@@ -150,14 +154,28 @@ def router_class(name: str) -> type[Router]:
     return found
 
 
-def unknown_scheduler(what: str, name: str, known: Mapping[str, str]) -> UsageError:
-    """Return the error for an unknown scheduler: with advice for a scheduler in a user's file.
+def other_kind(name: str) -> str:
+    """Return what kind of scheduler a name is and how to write it; "" for an unknown name."""
+    for kind, others, fix in (
+        ("pair of a router and a local scheduler", PAIRS, f"--scheduler {name}"),
+        ("local scheduler", locals_by_name(), f"round-robin+{name}, or --local {name}"),
+        ("router", routers_by_name(), f"{name}+fcfs, or --router {name}"),
+    ):
+        if name in others:
+            return f"{name} is a {kind}; write {fix}"
+    return ""
+
+
+def unknown_scheduler(what: str, name: str, known: Iterable[str]) -> UsageError:
+    """Return the error for an unknown scheduler, with advice for another kind or a user's file.
 
     Args:
         what: Kind of the scheduler, as people call it.
         name: Unknown name.
         known: Known schedulers of this kind.
     """
+    if kind := other_kind(name):
+        return UsageError(f"unknown {what} {name!r}: {kind}")
     own = [path.name for path in user_files()]
     read = f"{VARIABLE} has {', '.join(own)}" if own else f"name its file in {VARIABLE}"
     return UsageError(f"{unknown_name(what, name, known)} If the scheduler is your own: {read}.")
@@ -216,7 +234,7 @@ def schedulers_in(path: Path, base: type[LocalScheduler] | type[Router]) -> dict
     """Return a file's subclasses of ``base``: name -> ``module:class``, ready to import.
 
     A class without a name that lacks a method is skipped, as a base for other classes. Raises
-    UsageError if the file cannot be run or a class is incomplete.
+    UsageError if the file cannot be run, or if a class is incomplete or misspells a hook.
     """
     module = module_of(path, VARIABLE)
     found = {}
@@ -228,6 +246,8 @@ def schedulers_in(path: Path, base: type[LocalScheduler] | type[Router]) -> dict
             continue
         if lacks := _lacks(value):
             raise UsageError(f"{path}: class {attribute} needs {lacks}")
+        if unknown := _unknown_hook(value, base):
+            raise UsageError(f"{path}: class {attribute}: {unknown}")
         found[value.name] = f"{module.__name__}:{attribute}"
     return found
 
@@ -241,4 +261,22 @@ def _lacks(scheduler: type[LocalScheduler] | type[Router]) -> str:
         return f"a method {min(scheduler.__abstractmethods__)}"
     if not is_dataclass(getattr(scheduler, "Params", None)):
         return "a dataclass Params, empty if it has no parameters"
+    return ""
+
+
+def _unknown_hook(
+    scheduler: type[LocalScheduler] | type[Router], base: type[LocalScheduler] | type[Router]
+) -> str:
+    """Return the error for a name that nobody calls but looks like a hook of ``base``; "" if none.
+
+    Names with a leading underscore are the user's own.
+    """
+    hooks = {name for name in dir(base) if not name.startswith("_")} | set(base.__annotations__)
+    known = {name for one in scheduler.__mro__[1:] for name in vars(one)} | hooks
+    for name in vars(scheduler):
+        if name.startswith("_") or name in known:
+            continue
+        near = get_close_matches(name, hooks - vars(scheduler).keys(), n=1, cutoff=ALIKE)
+        if near or name.startswith("on_"):
+            return f"{unknown_name('hook', name, hooks)} Begin a name of your own with _."
     return ""

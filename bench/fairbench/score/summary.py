@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from math import inf, nextafter
 from typing import Any, Literal, NamedTuple
@@ -19,6 +20,7 @@ from fairbench.report.pages.log_page import log_page
 from fairbench.report.pages.page import Definitions, Page, Paragraph, Section
 from fairbench.report.result_lines import notes_of, results_of
 from fairbench.report.traffic_lines import TTFT, judged
+from fairbench.results.header import NOBODY_NAMED
 from fairbench.results.run_facts import metrics_of
 from fairbench.schedulers.setup import checked_weights
 from fairbench.score.records import Scored
@@ -28,12 +30,6 @@ from fairbench.tenants import with_tenants
 NO_BOUND = "the scheduler of these records is not known"
 NO_ADMISSION = "the records do not say when requests were admitted"
 NO_CACHED = "the records do not say how many tokens were cached"
-
-
-NOBODY_NAMED = (
-    "every client counts as well-behaved, because --misbehaving names none; "
-    "`fairbench diagnose` finds heavy clients"
-)
 
 
 def scored_summary(
@@ -95,6 +91,10 @@ def scored_summary(
             summary["notes"].pop(key, None)
     summary["failed"] = scored.failed
     summary["refused"] -= scored.failed
+    if scored.failed:  # the tables count them as refused
+        lost = "failed or refused" if summary["refused"] else "failed"
+        for key, why in summary["notes"].items():
+            summary["notes"][key] = re.sub(r"(?<=the )(\d+) refused of", rf"\1 {lost} of", why)
     summary["notes"]["window_end_s"] = window.reason
     if not misbehaving and len(scored.clients) > 1:
         summary["notes"]["behaviour"] = NOBODY_NAMED

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, Prompt, Request
+from fairbench.errors import RunFailed
 from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.registry import admission_params
@@ -23,6 +24,7 @@ from fairbench.streams import stream
 if TYPE_CHECKING:
     from fairbench.schedulers.gateway.queue import HoldsRequests
     from fairbench.schedulers.peers.params import Terms
+    from fairbench.sim.cluster import Cluster
     from fairbench.sim.ingress import Ingress
     from fairbench.sim.routers.ingresses import RouterIngresses
 
@@ -176,3 +178,26 @@ def eviction_reports(
         clock.at(clock.now_ps + delay_ps, ARRIVE, worker, deliver)
 
     return evicted
+
+
+def refuse_stall(cluster: Cluster, gateway: str | None) -> None:
+    """Raise RunFailed if nothing can happen any more although requests wait.
+
+    Args:
+        cluster: Cluster at the end of its simulation.
+        gateway: Name of the queue before the cluster, if there is one.
+    """
+    if cluster.clock.events or not cluster.running:
+        return
+    waiting = {
+        f"local scheduler {worker.scheduler.name}": worker.queued_count
+        for worker in cluster.workers
+        if worker.queued_count
+    }
+    if cluster.ingress is not None and (held := len(list(cluster.ingress.held()))):
+        waiting[f"gateway {gateway}" if gateway else f"router {cluster.router.name}"] = held
+    for name, count in waiting.items():
+        raise RunFailed(
+            f"{name}: stopped offering requests; {count:,} still wait{'s' if count == 1 else ''} "
+            f"after {cluster.now_s:,.0f} s, although nothing runs or arrives any more"
+        )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
+from fairbench.files.python_file import blames_own_files
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts, TimingParams, TimingProfile, perturbed, slowed
 from fairbench.metrics.records import Facts
@@ -35,7 +36,7 @@ from fairbench.sim.cluster import Cluster
 from fairbench.sim.collector import no_collector
 from fairbench.sim.deadlines import Deadlines
 from fairbench.sim.engine.contract import Replica, WorkerOf, WorkerParts, contract_of
-from fairbench.sim.front import SimFleet, ingress_of, reports_of, router_of
+from fairbench.sim.front import SimFleet, ingress_of, refuse_stall, reports_of, router_of
 from fairbench.sim.memory import hit_rates_alone, managed_memory
 from fairbench.sim.records.memory_log import MemoryLog
 from fairbench.sim.records.service_log import ServiceLog
@@ -89,7 +90,7 @@ def simulate(
     holds what had finished, with ``complete`` False.
 
     Raises UsageError if no request of the workload can ever fit the KV pool, or if the spec asks
-    for real servers; RunFailed if the folder cannot be written.
+    for real servers; RunFailed if the folder cannot be written or a scheduler of the user fails.
     """
     if spec.backend is not None:
         raise UsageError(
@@ -97,7 +98,7 @@ def simulate(
         )
     plans = spec.client_plans()
     source = spec.source()
-    with no_collector():
+    with no_collector(), blames_own_files():
         simulation = Simulation(spec, plans, source)
         with spooled(simulation.logs.by_name(), folder) if folder else nullcontext():
             complete = simulation.run(on_progress, interrupted)
@@ -203,6 +204,7 @@ class Simulation:
             if on_progress is not None and self.clock.now_ps >= report_at_ps:
                 report_at_ps = self.clock.now_ps + PROGRESS_EVERY_PS
                 on_progress(self.progress())
+        refuse_stall(self.cluster, self.spec.gateway)
         return True
 
     def _hard_limit_ps(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 import numpy as np
 
@@ -77,7 +78,7 @@ def _headlines(found: Judged, measured: str) -> Iterator[Headline]:
         known = traffic.wait_s[~np.isnan(traffic.wait_s)]
         p95 = _rank(known, 95)
         yield Headline(
-            f"{measured}, P95", f"{seconds(p95)} s", f"median {seconds(_rank(known, 50))} s"
+            f"{measured}, P95", _wait(p95, " s"), f"median {_wait(_rank(known, 50), ' s')}"
         )
 
 
@@ -102,7 +103,7 @@ def _clients(traffic: Traffic, measured: str) -> Iterator[Grid | Paragraph]:
     for code in order[:MOST_ROWS]:
         own = traffic.client == code
         waits = traffic.wait_s[own & ~np.isnan(traffic.wait_s)]
-        ranks = [Cell(seconds(_rank(waits, rank))) for rank in (50, 95)] if measured else []
+        ranks = [Cell(_wait(_rank(waits, rank))) for rank in (50, 95)] if measured else []
         name, count = printable(traffic.clients[code]), f"{int(own.sum()):,}"
         share = percent(tokens[code] / tokens.sum())
         rows.append([Cell(name), Cell(count), Cell(share), *ranks])
@@ -113,6 +114,11 @@ def _clients(traffic: Traffic, measured: str) -> Iterator[Grid | Paragraph]:
         yield Paragraph(
             f"And {len(order) - MOST_ROWS:,} more clients with {percent(rest)} of the load."
         )
+
+
+def _wait(wait_s: float | None, unit: str = "") -> str:
+    """Return a wait as text; an infinite wait is of a failed request."""
+    return "failed" if wait_s == inf else f"{seconds(wait_s)}{unit}"
 
 
 def _rank(waits: Floats, rank: int) -> float | None:

@@ -21,7 +21,7 @@ from fairbench.live.plugins.sglang.live_view import ArmedQueue, LiveView, Req
 from fairbench.live.plugins.sglang.preemption import Preemption
 from fairbench.live.plugins.sglang.tracked import Tracked, context_of, request_of
 from fairbench.live.step_times import Decode, Prompt, StepTimes
-from fairbench.schedulers.drive import Preempt, Selection, resume
+from fairbench.schedulers.drive import Preempt, Selection, resume, start
 from fairbench.schedulers.load_cap import step_units
 from fairbench.schedulers.setup import Setup
 
@@ -136,7 +136,7 @@ class Home:
         self.cap.learn(step_units(self.costs))
         selection = self._selection = self.scheduler.select(self.view, now_s)
         try:
-            self._candidate = self._request_of(next(selection, None))
+            self._candidate = self._request_of(start(selection))
             while self._candidate is not None:
                 self._answer = False
                 yield self.view.req_of(self._candidate)

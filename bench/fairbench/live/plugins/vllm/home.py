@@ -20,7 +20,7 @@ from fairbench.live.plugins.vllm.kept_blocks import BlockQueue, KeptBlocks
 from fairbench.live.plugins.vllm.live_queue import LiveBatch, LiveQueue, Tracked
 from fairbench.live.request_tag import untagged
 from fairbench.live.step_times import Decode, Prompt, StepTimes
-from fairbench.schedulers.drive import Preempt, Selection, resume
+from fairbench.schedulers.drive import Preempt, Selection, resume, start
 from fairbench.schedulers.load_cap import step_units
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.token_pages import segments_of
@@ -214,7 +214,7 @@ class Home:
                 return None
             self.cap.learn(step_units(self.costs))
             self._selection = self.scheduler.select(self.view, self.now_s)
-            found = next(self._selection, None)
+            found = start(self._selection)
         else:
             found = resume(self._selection, True)
         while found is not None:
