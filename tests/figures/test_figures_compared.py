@@ -64,6 +64,7 @@ def test_a_table_marks_what_demand_limits_and_needs_no_drawing(runs, tmp_path, m
     assert any(cell.demand_limited for cell in cells)
     assert r" $\sim$} \\" in latex_table(cells)
     assert "% sim: limited by demand" in latex_table(cells)
+    assert latex_table(cells).splitlines()[1] == r"% Needs \usepackage{booktabs}."
     monkeypatch.setattr("fairbench.figures.style.find_spec", lambda _: None)
     table = tmp_path / "t.tex"
     done = CliRunner().invoke(app, ["plot", str(runs), "--table", str(table)])

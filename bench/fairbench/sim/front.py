@@ -180,24 +180,17 @@ def eviction_reports(
     return evicted
 
 
-def refuse_stall(cluster: Cluster, gateway: str | None) -> None:
-    """Raise RunFailed if nothing can happen any more although requests wait.
+def refuse_stall(cluster: Cluster) -> None:
+    """Raise RunFailed if a local scheduler leaves requests waiting although nothing else happens.
 
-    Args:
-        cluster: Cluster at the end of its simulation.
-        gateway: Name of the queue before the cluster, if there is one.
+    Routers and gateways may hold requests for good.
     """
     if cluster.clock.events or not cluster.running:
         return
-    waiting = {
-        f"local scheduler {worker.scheduler.name}": worker.queued_count
-        for worker in cluster.workers
-        if worker.queued_count
-    }
-    if cluster.ingress is not None and (held := len(list(cluster.ingress.held()))):
-        waiting[f"gateway {gateway}" if gateway else f"router {cluster.router.name}"] = held
-    for name, count in waiting.items():
-        raise RunFailed(
-            f"{name}: stopped offering requests; {count:,} still wait{'s' if count == 1 else ''} "
-            f"after {cluster.now_s:,.0f} s, although nothing runs or arrives any more"
-        )
+    for worker in cluster.workers:
+        if count := worker.queued_count:
+            raise RunFailed(
+                f"local scheduler {worker.scheduler.name}: stopped offering requests; {count:,} "
+                f"still wait{'s' if count == 1 else ''} after {cluster.now_s:,.0f} s, although "
+                "nothing runs or arrives any more"
+            )

@@ -204,7 +204,7 @@ class Simulation:
             if on_progress is not None and self.clock.now_ps >= report_at_ps:
                 report_at_ps = self.clock.now_ps + PROGRESS_EVERY_PS
                 on_progress(self.progress())
-        refuse_stall(self.cluster, self.spec.gateway)
+        refuse_stall(self.cluster)
         return True
 
     def _hard_limit_ps(self) -> int:

@@ -124,6 +124,7 @@ def latex_table(cells: list[SchedulerResults]) -> str:
     head = " & ".join(["", *(escaped(column.title) for column in columns)])
     lines = [
         f"% {provenance(cells)}",
+        r"% Needs \usepackage{booktabs}.",
         rf"\begin{{tabular}}{{l{'r' * len(columns)}}}",
         r"\toprule",
         rf"{head} \\",
