@@ -107,7 +107,7 @@ def resume(selection: Selection, answer: bool) -> Request | Preempt | None:
 
 def _checked(selection: Selection, candidate: Request | Preempt) -> Request | Preempt:
     """Return the candidate. Raises RunFailed for any other value, such as None."""
-    if not isinstance(candidate, Request | Preempt):
+    if not isinstance(candidate, (Request, Preempt)):
         raise RunFailed(
             f"{getattr(selection, '__qualname__', 'select')} yielded "
             f"{shortened(repr(candidate))}: must be a waiting request or a Preempt"
