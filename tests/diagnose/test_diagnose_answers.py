@@ -8,8 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
+from fairbench.diagnose.access_log import read_log
+from fairbench.diagnose.page import access_log_page
 from fairbench.metrics.floods import floods
 from fairbench.metrics.traffic import Traffic
+from fairbench.workloads.traces.read import TraceParams
 
 HEADER = "time,client,input_tokens,output_tokens"
 
@@ -191,3 +194,12 @@ def test_the_waits_under_both_schedulers_are_beside_each_other(tmp_path):
     load, waits = shown.split("<h2>Load</h2>")[1].split("<h2>Waits</h2>")
     assert (load.count("<svg"), waits.count("<svg")) == (1, 2)
     assert 'data-label="all TTFT P95 s"' in shown
+
+
+def test_failed_requests_of_a_log_with_waits_count_in_its_load(tmp_path):
+    path = tmp_path / "log.csv"
+    rows = ["0,c0,100,0,,,500", *(f"{n},c{n % 2},100,10,0.1,1,200" for n in range(1, 40))]
+    path.write_text("\n".join([f"{HEADER},ttft_s,latency_s,status", *rows]))
+    log = read_log(TraceParams(file=str(path)))
+    assert len(log.traffic.client) == 40
+    assert "1 failed requests counted in the load" in access_log_page(log).provenance

@@ -133,10 +133,11 @@ def access_log_page(log: AccessLog) -> Page:
     """Return the page of a log: its load over time, its floods, and recorded waits."""
     warnings = [f"Synthetic: {log.synthetic}."] if log.synthetic else []
     warnings += [f"All requests count as one client: {log.nameless}."] if log.nameless else []
-    left_out = ""
+    failed = ""
     if log.table.left_out:
-        left_out = f", {log.table.left_out:,} {log.table.who_left_out} left out"
-    provenance = f"{log.format}, SHA-256 {log.sha256[:12]}{left_out}."
+        counted = "counted in the load" if log.measured == FIRST_TOKEN else "left out"
+        failed = f", {log.table.left_out:,} {log.table.who_left_out} {counted}"
+    provenance = f"{log.format}, SHA-256 {log.sha256[:12]}{failed}."
     return log_page(
         Path(log.file).name, provenance, judged(log.traffic), log.measured, warnings=warnings
     )

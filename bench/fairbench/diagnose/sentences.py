@@ -158,7 +158,7 @@ def basis_lines(found: Diagnosis) -> Iterator[str]:
             "and replicas may be too high. A column hash_ids replays the cache hits."
         )
     if found.log.table.left_out:
-        yield f"Left out: {found.log.table.left_out:,} {found.log.table.who_left_out}."
+        yield f"Not replayed: {found.log.table.left_out:,} {found.log.table.who_left_out}."
     if found.log.synthetic:
         yield f"SYNTHETIC: {found.log.synthetic}."
 
