@@ -103,6 +103,8 @@ def _plot_own(folder: Path, output_dir: Path, suffixes: list[str], table: Path |
     cells = read_own(folder)
     if table is not None:  # first, because a table needs no drawing library
         try:
+            if table.parent == output_dir:  # which is made if it is missing
+                output_dir.mkdir(parents=True, exist_ok=True)
             write_text(table, latex_table(cells))
         except OSError as error:
             raise UsageError(f"--table {table}: cannot be written: {error.strerror}") from None
