@@ -44,11 +44,14 @@ CALLED = {  # by ``Preemption``, beside hooks
 
 
 def source_root(release):
-    """Where install.sh has put the source of a release, or None."""
+    """Where install.sh has put the source of a release. Skips the test where it did not."""
     environment = Path(PYTHON).parents[1]
     installed = environment.glob(f"lib/python*/site-packages/sglang-{release}.dist-info")
     folders = [found.parent for found in installed]
-    return next((f for f in [*folders, environment / f"sglang-{release}"] if f.exists()), None)
+    folders = [f for f in [*folders, environment / f"sglang-{release}"] if f.exists()]
+    if not folders:
+        pytest.skip(f"the environment of {PYTHON} lacks SGLang {release}: install.sh puts it there")
+    return folders[0]
 
 
 def parameters(root, target):
@@ -68,8 +71,7 @@ def parameters(root, target):
 @pytest.mark.parametrize("release", SUPPORTED)
 @pytest.mark.parametrize("target", [*HOOKS, *CALLED])
 def test_a_hook_or_what_it_calls_fits(release, target):
-    if (root := source_root(release)) is None:
-        pytest.skip(f"the environment of {PYTHON} lacks SGLang {release}: install.sh puts it there")
+    root = source_root(release)
     expected = HOOKS[target].expected if target in HOOKS else CALLED[target]
     assert parameters(root, target)[: len(expected)] == expected
 
@@ -77,8 +79,7 @@ def test_a_hook_or_what_it_calls_fits(release, target):
 @pytest.mark.parametrize("release", EVICTING)
 @pytest.mark.parametrize("target", [*sorted(EVICTION_HOOKS.keys() - HOOKS.keys()), *EVICTION_CALLS])
 def test_an_eviction_policy_fits(release, target):
-    if (root := source_root(release)) is None:
-        pytest.skip(f"the environment of {PYTHON} lacks SGLang {release}: install.sh puts it there")
+    root = source_root(release)
     hook = EVICTION_HOOKS.get(target)
     expected = hook.expected if hook else EVICTION_CALLS[target]
     assert parameters(root, target)[: len(expected)] == expected

@@ -4,15 +4,16 @@ from collections import Counter, defaultdict
 from fractions import Fraction
 
 import pytest
+from eviction_machine import EvictionMachine
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import invariant, rule
 from memory_pool import Pool
 from sim_helpers import prompt, small_spec
 
 from fairbench.core import Segment
 from fairbench.errors import UsageError
-from fairbench.schedulers.eviction.policy import Claimant, ClientEviction
+from fairbench.schedulers.eviction.policy import Claimant
 from fairbench.schedulers.eviction.registry import EVICTIONS, build_eviction
 from fairbench.schedulers.prefix_tree import path
 from fairbench.schedulers.setup import Setup
@@ -48,44 +49,17 @@ def residency_of(pool):
     return held
 
 
-class PoolAgainstTokens(RuleBasedStateMachine):
+class PoolAgainstTokens(EvictionMachine):
     """Random starts, steps, ends and retractions under one policy."""
 
     policy = "max-min"
 
     def __init__(self):
-        super().__init__()
-        self.pool = Pool(self.policy, 24, CLIENTS)
-        self.expected = {}  # claims that nobody has ended
-        self.choices = []
-        policy = self.pool.cache.policy
-        if isinstance(policy, ClientEviction):
-            chosen = policy.choose
-
-            def choose(claimants):
-                everyone = list(claimants)
-                self.choices.append((everyone, chosen(everyone)))
-                return self.choices[-1][1]
-
-            policy.choose = choose
+        super().__init__(Pool(self.policy, 24, CLIENTS))
 
     @rule(client=st.sampled_from(list(CLIENTS)), text=texts)
     def start(self, client, text):
         self.pool.start(client, text)
-
-    @rule()
-    def decode(self):
-        self.pool.decode()
-
-    @rule(pick=picks)
-    def finish(self, pick):
-        if self.pool.running:
-            self.pool.finish(pick % len(self.pool.running))
-
-    @rule(pick=picks)
-    def retract(self, pick):
-        if self.pool.running:
-            self.pool.retract(pick % len(self.pool.running))
 
     @invariant()
     def memory_is_conserved(self):
@@ -121,14 +95,6 @@ class PoolAgainstTokens(RuleBasedStateMachine):
             assert holders
             if len(prefix) > 1:
                 assert holders <= claims[prefix[:-1]]
-
-    @invariant()
-    def nobody_below_its_entitlement_is_chosen_while_another_is_above(self):
-        entitled = getattr(self.pool.cache.policy, "entitled", None)
-        for everyone, victim in self.choices:
-            above = [one.client for one in everyone if one.held + one.wanted > entitled(one.client)]
-            assert victim in above or not above
-        self.choices.clear()
 
 
 def machine(name):

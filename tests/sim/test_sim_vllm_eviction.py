@@ -5,14 +5,14 @@ from fractions import Fraction
 
 import pytest
 from block_pool import BlockPool, check_claims, claims_of, residency_of
+from eviction_machine import EvictionMachine
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import invariant, rule
 from sim_helpers import prompt, small_spec
 from vllm_invariants import watch_vllm
 
 from fairbench.core import Segment, prompt_tokens
-from fairbench.schedulers.eviction.policy import ClientEviction
 from fairbench.schedulers.eviction.registry import EVICTIONS
 from fairbench.sim.run import Simulation, simulate
 from invariants import assert_same_records
@@ -24,43 +24,17 @@ picks = st.integers(0, 99)
 SIZE = 2
 
 
-class BlocksAgainstTokens(RuleBasedStateMachine):
+class BlocksAgainstTokens(EvictionMachine):
     """Random starts, steps, ends and preemptions under one policy."""
 
     policy = "max-min"
 
     def __init__(self):
-        super().__init__()
-        self.pool = BlockPool(self.policy, 14, SIZE, CLIENTS)
-        self.choices = []
-        policy = self.pool.cache.policy
-        if isinstance(policy, ClientEviction):
-            chosen = policy.choose
-
-            def choose(claimants):
-                everyone = list(claimants)
-                self.choices.append((everyone, chosen(everyone)))
-                return self.choices[-1][1]
-
-            policy.choose = choose
+        super().__init__(BlockPool(self.policy, 14, SIZE, CLIENTS))
 
     @rule(client=st.sampled_from(list(CLIENTS)), text=texts)
     def start(self, client, text):
         self.pool.start(client, text)
-
-    @rule()
-    def decode(self):
-        self.pool.decode()
-
-    @rule(pick=picks)
-    def finish(self, pick):
-        if self.pool.running:
-            self.pool.finish(pick % len(self.pool.running))
-
-    @rule(pick=picks)
-    def retract(self, pick):
-        if self.pool.running:
-            self.pool.retract(pick % len(self.pool.running))
 
     @invariant()
     def memory_is_conserved(self):
@@ -86,14 +60,6 @@ class BlocksAgainstTokens(RuleBasedStateMachine):
             logged[list(CLIENTS)[client]] += Fraction(int(change), int(holders))
         counted = residency_of(pool.cache, blank)
         assert logged == {client: counted[client] for client in CLIENTS}
-
-    @invariant()
-    def nobody_below_its_entitlement_is_chosen_while_another_is_above(self):
-        entitled = getattr(self.pool.cache.policy, "entitled", None)
-        for everyone, victim in self.choices:
-            above = [one.client for one in everyone if one.after > entitled(one.client)]
-            assert victim in above or not above
-        self.choices.clear()
 
 
 def machine(name):

@@ -1,0 +1,49 @@
+"""The part of the eviction machines that does not depend on how the memory is laid out."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from fairbench.schedulers.eviction.policy import ClientEviction
+
+picks = st.integers(0, 99)
+
+
+class EvictionMachine(RuleBasedStateMachine):
+    """Random steps, ends and retractions in a ``pool``. Records what a policy by client chooses."""
+
+    def __init__(self, pool):
+        super().__init__()
+        self.pool = pool
+        self.choices = []
+        policy = pool.cache.policy
+        if isinstance(policy, ClientEviction):
+            chosen = policy.choose
+
+            def choose(claimants):
+                everyone = list(claimants)
+                self.choices.append((everyone, chosen(everyone)))
+                return self.choices[-1][1]
+
+            policy.choose = choose
+
+    @rule()
+    def decode(self):
+        self.pool.decode()
+
+    @rule(pick=picks)
+    def finish(self, pick):
+        if self.pool.running:
+            self.pool.finish(pick % len(self.pool.running))
+
+    @rule(pick=picks)
+    def retract(self, pick):
+        if self.pool.running:
+            self.pool.retract(pick % len(self.pool.running))
+
+    @invariant()
+    def nobody_below_its_entitlement_is_chosen_while_another_is_above(self):
+        entitled = getattr(self.pool.cache.policy, "entitled", None)
+        for everyone, victim in self.choices:
+            above = [one.client for one in everyone if one.held + one.wanted > entitled(one.client)]
+            assert victim in above or not above
+        self.choices.clear()
