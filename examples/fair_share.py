@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairbench.core import Request
-from fairbench.schedulers.accounts.counters import counters_of
+from fairbench.schedulers.accounts.tenant_trees import counters_of
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.local.fair import FairParams, FairScheduler
 

@@ -29,7 +29,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import ProfileCosts
 from fairbench.metrics.records import Padding
 from fairbench.metrics.useful_service import group_service
-from fairbench.results.directories import run_folder
+from fairbench.results.new_directories import run_folder
 from fairbench.schedulers.request_work import RequestWork
 from fairbench.sim.tables_only import simulate_tables
 from fairbench.workloads.spec import load_workload

@@ -13,7 +13,7 @@ from fairbench.errors import DataError
 from fairbench.files.reader import MAX_RATIO, lines
 from fairbench.files.toml_text import read_toml
 from fairbench.report.bench_line import append_line
-from fairbench.results.directories import naming
+from fairbench.results.new_directories import naming
 
 GIB = 2**30
 LIMITED = """

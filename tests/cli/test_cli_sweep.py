@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.report.progress import LineProgress
-from fairbench.results.directories import LOCK_FILE, run_folder
+from fairbench.results.new_directories import LOCK_FILE, run_folder
 from fairbench.results.sweep_store import SweepStore
 
 GRID = ["--schedulers", "vtc,lpm", "--workloads", "chat", "--num-programs", "2"]

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.live import headers
-from fairbench.live.http_server import reserved
 from fairbench.live.processes.addresses import WorkerAddress
+from fairbench.live.processes.ports import reserved
 from fairbench.live.router.app import PEERING, router_app
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.peer_messages import Answer, Message

@@ -30,7 +30,7 @@ from fairbench.execute.routed_workers import started_workers
 from fairbench.live import headers
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.connections import bound
-from fairbench.live.http_server import reserved
+from fairbench.live.processes.ports import reserved
 
 SERVE = [sys.executable, "-m", "fairbench", "serve", "--port", "0"]
 

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from fairbench.cli.app import app
 from fairbench.errors import RunFailed, UsageError
 from fairbench.live.processes import gpus, start
-from fairbench.live.processes.addresses import free_ports
 from fairbench.live.processes.gpus import assign, found_gpus, server_gpus
+from fairbench.live.processes.ports import free_ports
 from fairbench.live.processes.process import ServerProcess
 from fairbench.live.processes.start import Recipe, Server, start_all, stop_all
 

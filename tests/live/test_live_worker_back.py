@@ -9,7 +9,7 @@ import pytest
 from aiohttp import ClientSession
 from live_cluster import server
 
-from fairbench.live.http_server import reserved
+from fairbench.live.processes.ports import reserved
 
 CLIENTS, STREAMS = 8, 6
 BEFORE_S, AFTER_S = 6.0, 12.0

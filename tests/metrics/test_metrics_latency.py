@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from metrics_helpers import NAN, facts, programs, requests
 
-from fairbench.metrics.latency import (
+from fairbench.metrics.censored_latency import (
     Percentile,
     Ranked,
     Sample,

@@ -7,8 +7,8 @@ import pytest
 from gap_pairwise import intersection
 from metrics_helpers import NAN, facts, log, programs, requests
 
+from fairbench.metrics.censored_latency import samples
 from fairbench.metrics.fairness import all_active_window
-from fairbench.metrics.latency import samples
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Requests, Window
 from fairbench.metrics.summary import summarize
 from fairbench.metrics.waiting import EVERYWHERE, Backlog, merged, waits

@@ -10,7 +10,7 @@ from fairbench.hardware.catalogue import load_profile, profile_ids, resolve_prof
 from fairbench.hardware.gpus import GPUS
 from fairbench.hardware.model_shape import shape_of
 from fairbench.profiling.derived_profile import derive, pool_of
-from fairbench.profiling.form import Iterations, drawn
+from fairbench.profiling.fit import Iterations, drawn
 from fairbench.profiling.model_configs import model_config
 from fairbench.profiling.operators import NoTable, operators_ms
 from fairbench.profiling.roofline import COMPUTE_SHARE, LAYER_US, MEMORY_SHARE, roofline_ms

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairbench.metrics.latency import Sample
+from fairbench.metrics.censored_latency import Sample
 from fairbench.report.pages.chart import LEFT, RIGHT, WIDTH, Scale, log_range
 from fairbench.report.pages.chart_lines import Series, line_chart
 from fairbench.report.pages.chart_points import Dot, DotRow, dot_chart

@@ -7,9 +7,9 @@ from comparison_helpers import stored
 from gate_helpers import store
 
 from fairbench.errors import DataError, UsageError
-from fairbench.report.contrast_table import contrast_text, shown_metrics
+from fairbench.report.pair_table import contrast_text, shown_metrics
 from fairbench.results.comparison import ComparedRun, experiment_of, runs_below
-from fairbench.results.contrast import (
+from fairbench.results.pair_comparison import (
     check_metrics,
     contrast,
     contrast_json,

@@ -11,8 +11,8 @@ import pytest
 from fairbench.config import identity
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError
-from fairbench.results import directories, store
 from fairbench.results import manifest as manifests
+from fairbench.results import new_directories, store
 from fairbench.results.manifest import Stopwatch, build_manifest, git_state
 
 TABLES = {
@@ -102,7 +102,7 @@ def test_a_result_dir_that_is_a_file_is_refused_before_and_after(tmp_path):
     blocked.write_text("")
     for parent in (blocked, blocked / "below"):
         with pytest.raises(UsageError, match=r"result_dir .*file.*: cannot be written: "):
-            directories.check_writable(parent)
+            new_directories.check_writable(parent)
         with pytest.raises(UsageError, match=r"result_dir .*file.*: cannot be written: "):
             save(parent)
 
@@ -111,7 +111,7 @@ def test_nothing_is_left_behind_when_a_run_directory_cannot_be_made(tmp_path):
     parent = tmp_path / "new" / "results"
     long = "n" * 300
     with pytest.raises(UsageError, match="cannot be written: File name too long"):
-        directories.fresh_directory(parent, long)
+        new_directories.fresh_directory(parent, long)
     with pytest.raises(UsageError, match="cannot be written: File name too long"):
         save(parent / long)
     with pytest.raises(ValueError, match="JSON"):
@@ -122,7 +122,7 @@ def test_nothing_is_left_behind_when_a_run_directory_cannot_be_made(tmp_path):
 def test_what_was_there_before_stays_when_a_run_directory_cannot_be_made(tmp_path):
     (tmp_path / "results").mkdir()
     with pytest.raises(UsageError):
-        directories.fresh_directory(tmp_path / "results" / "new", "n" * 300)
+        new_directories.fresh_directory(tmp_path / "results" / "new", "n" * 300)
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
     assert list((tmp_path / "results").iterdir()) == []
 
@@ -130,7 +130,7 @@ def test_what_was_there_before_stays_when_a_run_directory_cannot_be_made(tmp_pat
 @pytest.mark.parametrize("parts", [["n" * 300], ["new", "n" * 300, "below"]])
 def test_a_name_that_is_too_long_is_found_before_the_run(tmp_path, parts):
     with pytest.raises(UsageError, match="cannot be written: File name too long"):
-        directories.check_writable(tmp_path.joinpath(*parts))
+        new_directories.check_writable(tmp_path.joinpath(*parts))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,8 +147,8 @@ def test_a_directory_may_have_a_name_that_is_no_text(tmp_path):
 
 
 def test_checking_a_result_dir_leaves_nothing_behind(tmp_path):
-    directories.check_writable(tmp_path / "a" / "b")
-    directories.check_writable(tmp_path)
+    new_directories.check_writable(tmp_path / "a" / "b")
+    new_directories.check_writable(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

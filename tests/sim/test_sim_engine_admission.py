@@ -11,7 +11,7 @@ from fairbench.hardware.engine_params import EngineLimits
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.prefill import Prefill
-from fairbench.sim.engine.sglang.admission import PrefillPass
+from fairbench.sim.engine.sglang.admission_budget import PrefillPass
 from fairbench.sim.sequence import NEVER, REFUSED, Sequence
 
 

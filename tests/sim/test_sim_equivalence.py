@@ -15,7 +15,7 @@ from sim_helpers import small_spec
 import fairbench
 from fairbench.schedulers.registry import PAIRS
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.sglang.admission import PrefillPass
+from fairbench.sim.engine.sglang.admission_budget import PrefillPass
 from fairbench.sim.run import simulate
 from fairbench.sim.sequence import FINISHED, REFUSED, UNFINISHED
 from invariants import assert_same_records, run_checked

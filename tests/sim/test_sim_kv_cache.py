@@ -8,7 +8,7 @@ from sim_helpers import prompt
 from fairbench.core import prompt_tokens
 from fairbench.schedulers.prefix_tree import path
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.sglang.admission import locked_by
+from fairbench.sim.engine.sglang.admission_budget import locked_by
 from strategies import common, prefixes_of, prompts, tokens_of
 from worker_invariants import check_evictable_leaves_are_listed, check_tree
 

@@ -7,7 +7,7 @@ from sim_helpers import PLAIN, US, Home, Spy, SpyLPM, prompt, small_spec
 
 from fairbench.config.resolve import resolve
 from fairbench.hardware.engine_params import EngineParams, engine_limits
-from fairbench.sim.engine.sglang.admission import PassInterval
+from fairbench.sim.engine.sglang.admission_budget import PassInterval
 from fairbench.sim.run import simulate
 from invariants import assert_same_records, run_checked
 

@@ -32,7 +32,7 @@ from soak_recount import (
     recounted,
 )
 
-from fairbench.live.http_server import reserved
+from fairbench.live.processes.ports import reserved
 
 CLIENTS, LOOPS, WORKERS = 20, 3, 4
 ADMIN_KEY = "of-the-operator"

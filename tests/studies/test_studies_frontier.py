@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairbench.errors import UsageError
-from fairbench.metrics.latency import Sample
+from fairbench.metrics.censored_latency import Sample
 from fairbench.schedulers.registry import split_pair
 from fairbench_studies.frontier.compare import Mark, Relation, compare, gain, relation
 from fairbench_studies.frontier.frozen import (

@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 
 from fairbench.live.backends.vllm import PYTHON
-from fairbench.live.processes.addresses import free_ports
+from fairbench.live.processes.ports import free_ports
 
 VLLM = os.environ.get(PYTHON)
 MODEL = Path(VLLM).parents[1] / "model" if VLLM else Path()

@@ -20,10 +20,11 @@ from fairbench.execute.comparison_plan import check_usage, plan_comparison
 from fairbench.execute.context import run_context
 from fairbench.execute.interruption import Interrupted
 from fairbench.figures.compared.plot import cells_of, drawn, latex_table
-from fairbench.report.contrast_table import contrast_text, shown_metrics
+from fairbench.report.pair_table import contrast_text, shown_metrics
 from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import ComparedRun
-from fairbench.results.contrast import (
+from fairbench.results.grid import Label, labels
+from fairbench.results.pair_comparison import (
     Contrast,
     Side,
     by_place,
@@ -33,7 +34,6 @@ from fairbench.results.contrast import (
     known_metrics,
     sides_of,
 )
-from fairbench.results.grid import Label, labels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

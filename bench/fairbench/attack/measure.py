@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fairbench.attack.workload import ATTACK, HONEST
 from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed, UsageError
-from fairbench.metrics.latency import Ranked, mean_percentile, samples
+from fairbench.metrics.censored_latency import Ranked, mean_percentile, samples
 from fairbench.metrics.records import PLAIN, Facts
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import cache_hit_rate

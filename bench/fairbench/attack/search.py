@@ -36,7 +36,7 @@ from fairbench.attack.workload import HONEST as HONESTLY
 from fairbench.config import ExperimentSpec
 from fairbench.errors import UsageError
 from fairbench.execute.context import RunContext
-from fairbench.results.directories import run_folder
+from fairbench.results.new_directories import run_folder
 from fairbench.results.store import write_json
 from fairbench.workloads.model import WorkloadSpec
 

@@ -27,7 +27,7 @@ from fairbench.config import ExperimentSpec, to_toml
 from fairbench.config.resolve import read_spec
 from fairbench.errors import DataError
 from fairbench.files.toml_text import dumps
-from fairbench.results.directories import check_writable, fresh_directory
+from fairbench.results.new_directories import check_writable, fresh_directory
 from fairbench.results.store import read_json, write_json
 from fairbench.workloads.model import WorkloadSpec
 

@@ -16,7 +16,7 @@ from fairbench.execute.comparison_plan import grid_of
 from fairbench.execute.context import RunContext
 from fairbench.execute.sweep_jobs import jobs_left, run_jobs
 from fairbench.results.comparison import compare
-from fairbench.results.directories import run_folder
+from fairbench.results.new_directories import run_folder
 from fairbench.results.store import Summary, read_json, write_json
 from fairbench.results.sweep_store import SweepStore
 

@@ -24,7 +24,7 @@ from fairbench.cli.flags import (
 from fairbench.config.flags.flag import assigned
 from fairbench.errors import UsageError
 from fairbench.execute.executors import LOCAL, executor_named
-from fairbench.results.directories import check_writable, run_folder
+from fairbench.results.new_directories import check_writable, run_folder
 from fairbench.studies import study
 
 if TYPE_CHECKING:

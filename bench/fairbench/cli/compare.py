@@ -20,7 +20,7 @@ from fairbench.config.flags.flag import COMMON, OUTPUT, assigned
 
 if TYPE_CHECKING:
     from fairbench.execute.comparison import Compared
-    from fairbench.results.contrast import Contrast
+    from fairbench.results.pair_comparison import Contrast
 
 
 @takes(CompareFlags)
@@ -106,8 +106,13 @@ def _print(compared: Compared, metrics: list[str] | None, *, as_json: bool) -> N
     """Print the comparison; failed runs and warnings go to stderr."""
     from fairbench.cli.output import look, print_json
     from fairbench.metrics.catalogue import key_of
-    from fairbench.report.contrast_table import contrast_text, shown_metrics
-    from fairbench.results.contrast import check_metrics, contrast, contrast_json, known_metrics
+    from fairbench.report.pair_table import contrast_text, shown_metrics
+    from fairbench.results.pair_comparison import (
+        check_metrics,
+        contrast,
+        contrast_json,
+        known_metrics,
+    )
 
     sides = [side for group in compared.groups for side in group]
     metrics = [key_of(name) for name in metrics or ()]

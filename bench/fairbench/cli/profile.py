@@ -130,7 +130,7 @@ def fit(
 def _points(found: Derived) -> list[Points]:
     """Return the held-out iterations by kind, for the figure."""
     from fairbench.figures.profile_fit import Points
-    from fairbench.profiling.form import predicted_ms
+    from fairbench.profiling.fit import predicted_ms
 
     it, ours = found.held, predicted_ms(found.profile.coefficients_ms, found.held)
     kinds = {

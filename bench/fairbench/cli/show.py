@@ -11,7 +11,7 @@ from fairbench.cli.bench_file import OutputDetails, OutputFile
 from fairbench.cli.flags import Explain, json_option
 from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import MissingFile
-from fairbench.results.directories import FOLDER
+from fairbench.results.new_directories import FOLDER
 
 
 def show(

@@ -9,7 +9,7 @@ import typer
 
 from fairbench.cli.flags import json_option
 from fairbench.errors import UsageError
-from fairbench.results.directories import check_writable
+from fairbench.results.new_directories import check_writable
 from fairbench.studies import study
 
 

@@ -13,7 +13,7 @@ from fairbench.execute.context import RunContext
 from fairbench.execute.live_options import LiveFlags, options_of_points
 from fairbench.execute.sweeps import SweepOutcome, run_sweep
 from fairbench.results.comparison import runs_below
-from fairbench.results.contrast import Side, by_place, sides_of
+from fairbench.results.pair_comparison import Side, by_place, sides_of
 from fairbench.results.sweep_store import SweepStore
 
 

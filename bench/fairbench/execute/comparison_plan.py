@@ -19,8 +19,8 @@ from fairbench.config.spec import experiment_tables
 from fairbench.config.sweep import Sweep, make_sweep
 from fairbench.errors import UsageError
 from fairbench.results.comparison import runs_below
-from fairbench.results.contrast import Side, experiment_key, sides_of
 from fairbench.results.grid import labels
+from fairbench.results.pair_comparison import Side, experiment_key, sides_of
 from fairbench.results.store import EXPERIMENT
 from fairbench.schedulers.registry import PAIRS, other_kind
 from fairbench.workloads.shape import MAX_NAME

@@ -13,9 +13,9 @@ from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure
 from fairbench.execute.simulations import simulation
 from fairbench.execute.sweep_jobs import tell_ended
-from fairbench.results.directories import check_writable, fresh_directory
 from fairbench.results.grid import point_names
 from fairbench.results.intervals import INTERVALS_FILE, combine
+from fairbench.results.new_directories import check_writable, fresh_directory
 from fairbench.results.store import StoredRun, run_name, runs_in, write_json
 
 if TYPE_CHECKING:

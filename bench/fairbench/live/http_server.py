@@ -6,8 +6,8 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from ssl import SSLContext
 from typing import TypeVar, TypeVarTuple
@@ -97,33 +97,6 @@ async def listening_beside(app: web.Application, port: int, flag: str) -> AsyncI
         yield f"http://{LOOPBACK}:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
-
-
-@contextmanager
-def reserved(host: str, port: int, shown: str) -> Iterator[int]:
-    """Keep a port inside the block, so that no worker started meanwhile takes it.
-
-    A server can still listen there, because the port is bound for reuse and not listened to.
-
-    Args:
-        host: Address to listen at.
-        port: Port number, 0 for any free port.
-        shown: Options that the error names.
-
-    Yields:
-        The port number.
-
-    Raises:
-        UsageError: The address is not available.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as kept:
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            kept.bind((host, port))
-        except OSError as error:
-            raise UsageError(f"{shown}: {error.strerror}") from None
-        yield int(kept.getsockname()[1])
 
 
 def is_our_fault(record: logging.LogRecord) -> bool:

@@ -10,8 +10,8 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from math import isfinite
 from typing import Any
 
+from fairbench.metrics.censored_latency import Percentile
 from fairbench.metrics.entries import fairness, latency, some_runs
-from fairbench.metrics.latency import Percentile
 from fairbench.metrics.metric import DIGITS, Column, Display, Metric, Needs, Shown
 from fairbench.metrics.shown_percentiles import P99
 

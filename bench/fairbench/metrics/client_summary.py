@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.metrics.catalogue import Notes
+from fairbench.metrics.censored_latency import Percentile, Ranked, Sample, mean_percentile
 from fairbench.metrics.fairness import Shares
-from fairbench.metrics.latency import Percentile, Ranked, Sample, mean_percentile
 from fairbench.metrics.metric import NO_COHORT, NO_VICTIM
 from fairbench.metrics.records import FINISHED, UNFINISHED, Facts, Programs, Requests
 from fairbench.metrics.totals import ratio

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fairbench.metrics.catalogue import Notes
-from fairbench.metrics.latency import Sample, mean_percentile, percentile, samples
+from fairbench.metrics.censored_latency import Sample, mean_percentile, percentile, samples
 from fairbench.metrics.records import FINISHED, REFUSED, Facts, Floats
 from fairbench.metrics.tables import Tables
 

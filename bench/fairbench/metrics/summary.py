@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, Notes
+from fairbench.metrics.censored_latency import Ranked, samples
 from fairbench.metrics.client_summary import (
     ClientSummary,
     Victims,
@@ -21,7 +22,6 @@ from fairbench.metrics.contention import with_admissions
 from fairbench.metrics.fairness import TenantShares, shares, tenant_shares
 from fairbench.metrics.fairness_summary import Fairness, OverTime, fairness, over_time
 from fairbench.metrics.goodput import Goodput, goodput
-from fairbench.metrics.latency import Ranked, samples
 from fairbench.metrics.records import Facts, Programs, Requests, Window
 from fairbench.metrics.shown_percentiles import KEY, written_percentiles
 from fairbench.metrics.tables import ServiceLog, Tables

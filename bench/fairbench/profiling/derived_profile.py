@@ -13,7 +13,7 @@ from fairbench.hardware.gpus import GPU, find_gpu
 from fairbench.hardware.kv_pool import KVPool
 from fairbench.hardware.model_shape import ModelShape, check_split, shape_of
 from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
-from fairbench.profiling.form import MOST_CONTEXT, Column, Iterations, drawn, errors_pct, fitted
+from fairbench.profiling.fit import MOST_CONTEXT, Column, Iterations, drawn, errors_pct, fitted
 from fairbench.profiling.model_configs import ModelConfig, model_config
 from fairbench.profiling.operators import NoTable, operators_ms
 from fairbench.profiling.roofline import roofline_ms

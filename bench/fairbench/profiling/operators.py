@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fairbench.hardware.gpus import GPU
-from fairbench.profiling.form import Column, Iterations
+from fairbench.profiling.fit import Column, Iterations
 
 PACKAGE = "aiconfigurator_core"
 _BF16 = {"activation_dtype": "bfloat16", "kv_cache_dtype": "bfloat16"}

@@ -15,7 +15,7 @@ from fairbench.errors import RunFailed
 from fairbench.files.json_text import parsed
 from fairbench.hardware.kv_pool import KVPool
 from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
-from fairbench.profiling.form import Column, Iterations, fitted, predicted_ms
+from fairbench.profiling.fit import Column, Iterations, fitted, predicted_ms
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession

@@ -11,7 +11,7 @@ import numpy as np
 
 from fairbench.hardware.gpus import GPU
 from fairbench.hardware.model_shape import WEIGHT_BYTES, ModelShape
-from fairbench.profiling.form import Column, Iterations
+from fairbench.profiling.fit import Column, Iterations
 
 COMPUTE_SHARE, ATTENTION_SHARE, MEMORY_SHARE = 0.70, 0.50, 0.80  # of the peaks
 LAYER_US = 25.0  # launches, norms and activations of a layer, in a CUDA graph

@@ -16,9 +16,9 @@ from fairbench.report.pages.markdown import escaped, table
 from fairbench.report.table import MAX_WIDTH, folded_name, plain_table, printed
 from fairbench.results.board.board import Board, BoardMetric, BoardRow
 from fairbench.results.board.fold import Fold, Score
-from fairbench.results.contrast import seed_text
 from fairbench.results.header import basis
 from fairbench.results.intervals import METHOD
+from fairbench.results.pair_comparison import seed_text
 from fairbench.results.paired import Decision
 
 LAYOUTS = tuple((label, ends) for ends in (True, False) for label in (34, 27, 20))

@@ -21,9 +21,9 @@ from fairbench.errors import DataError, RunFailed, UsageError, printable, printa
 from fairbench.files.json_text import json_file
 from fairbench.files.reader import MissingFile
 from fairbench.metrics.tables import FiledColumns, to_arrow
-from fairbench.results.directories import fresh_directory, made, naming, renamed_to_fresh
 from fairbench.results.header import cluster_name, scheduler_name
 from fairbench.results.manifest_schema import check_manifest
+from fairbench.results.new_directories import fresh_directory, made, naming, renamed_to_fresh
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,8 +19,8 @@ from typing import Any
 
 from fairbench.config import ExperimentSpec, identity
 from fairbench.config.sweep import Sweep, read_sweep, to_toml
-from fairbench.results.directories import check_writable, fresh_directory, renamed_to_fresh
 from fairbench.results.grid import point_names
+from fairbench.results.new_directories import check_writable, fresh_directory, renamed_to_fresh
 from fairbench.results.store import (
     StoredRun,
     is_run,

@@ -15,8 +15,8 @@ from typing import Any
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
 from fairbench.hardware.catalogue import load_profile
+from fairbench.metrics.censored_latency import Percentile, percentile, samples
 from fairbench.metrics.client_summary import PERCENTS
-from fairbench.metrics.latency import Percentile, percentile, samples
 from fairbench.schedulers.gateway.registry import ADMISSION, OFF
 from fairbench.sim.engine.contract import contract_of
 from fairbench.sim.records.tables import tables_of

@@ -16,7 +16,7 @@ from fairbench.attack.known import KNOWN
 from fairbench.attack.measure import Harm
 from fairbench.attack.search import Search
 from fairbench.attack.store import Trial
-from fairbench.results.directories import run_folder
+from fairbench.results.new_directories import run_folder
 
 PART = 0.9  # of the harm of the known attack
 

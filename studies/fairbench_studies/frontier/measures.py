@@ -9,7 +9,7 @@ from math import nan
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fairbench.metrics.latency import (
+from fairbench.metrics.censored_latency import (
     Percentile,
     Sample,
     mean_percentile,

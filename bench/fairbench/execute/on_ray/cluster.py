@@ -20,7 +20,7 @@ from fairbench.execute.interruption import Interruption
 from fairbench.execute.on_ray.connection import Connected, Unreachable
 from fairbench.execute.on_ray.tasks import STOP, Ended, Over, Refused, Work, serve
 from fairbench.execute.sent_files import SentFiles, write_file
-from fairbench.results.directories import made, renamed_to_fresh
+from fairbench.results.new_directories import made, renamed_to_fresh
 
 AUTO = "auto"
 POLL_S = 0.2

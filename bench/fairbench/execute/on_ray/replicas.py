@@ -16,7 +16,7 @@ from fairbench.errors import UsageError, printable
 from fairbench.execute.on_ray.connection import connected
 from fairbench.live.launchers import probe
 from fairbench.live.processes import reaper
-from fairbench.live.processes.addresses import free_ports
+from fairbench.live.processes.ports import free_ports
 from fairbench.live.processes.process import GRACE_S, ServerProcess
 from fairbench.live.processes.server_python import ServerPython
 

@@ -10,16 +10,16 @@ from fairbench.figures.style import SeriesStyle, caption, log_x, log_y, panels, 
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.metrics.shown_percentiles import shown_tail
 from fairbench.results.comparison import SchedulerResults
-from fairbench.results.contrast import seed_text
 from fairbench.results.header import basis
 from fairbench.results.intervals import METHOD
+from fairbench.results.pair_comparison import seed_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 import numpy as np
 
-from fairbench.metrics.latency import Sample, pooled, samples
+from fairbench.metrics.censored_latency import Sample, pooled, samples
 from fairbench.metrics.records import Floats, Window
 from fairbench.results.comparison import ComparedRun
 from fairbench.results.run_facts import stored_facts

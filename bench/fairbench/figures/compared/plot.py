@@ -22,8 +22,8 @@ from fairbench.report.comparison_table import (
 )
 from fairbench.report.numbers import UNDEFINED
 from fairbench.results.comparison import SchedulerResults, runs_below
-from fairbench.results.contrast import Side, sides_of
 from fairbench.results.intervals import combine
+from fairbench.results.pair_comparison import Side, sides_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,7 +15,7 @@ from typing import Any
 
 from fairbench.errors import UsageError
 from fairbench.live.launchers.base import Wanted
-from fairbench.live.processes.addresses import free_ports
+from fairbench.live.processes.ports import free_ports
 from fairbench.results.manifest import environment, library_version
 
 OWN_CODE = "fairbench"  # the key by which ``environment`` has the version of our own code

@@ -1,10 +1,8 @@
-"""Addresses: where a worker listens, the format of an address, and free ports."""
+"""Addresses: where a worker listens, and the format of an address."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -86,15 +84,3 @@ def _is_address(url: str, schemes: Sequence[str]) -> bool:
     if port is None and "tcp" in schemes:
         return False
     return not ("@" in parts.netloc or parts.query or parts.fragment)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return distinct ports that are free at present.
-
-    Another process may take a port before its server does: look for that in the log, and retry.
-    """
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((LOOPBACK, 0))
-        return [one.getsockname()[1] for one in sockets]

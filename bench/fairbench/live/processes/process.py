@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from fairbench.live.processes import reaper
-from fairbench.live.processes.addresses import LOOPBACK, free_ports
+from fairbench.live.processes.addresses import LOOPBACK
+from fairbench.live.processes.ports import free_ports
 
 GRACE_S = 10.0  # from SIGTERM to SIGKILL
 REAPER_MARGIN_S = 5.0  # for the reaper itself to end after that

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
 from socket import gethostname
-from ssl import SSLContext
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from fairbench.live import headers
-from fairbench.live.http_server import listening, listening_beside, metrics_page
+from fairbench.live.http_server import metrics_page
 from fairbench.live.json_errors import errors_as_json
-from fairbench.live.router.admin import PATH, admin_app
 from fairbench.live.router.calls import Api, ChatApi, CompletionsApi, GenerateApi
 from fairbench.live.router.config import RouterConfig
 from fairbench.live.router.hosts import ANY_HOST, LOOPBACK_HOSTS, check_host
@@ -41,9 +37,7 @@ PROXY = web.AppKey("proxy", Proxy)
 PEERING = web.AppKey("peering", Peering)
 MEMBERSHIP = web.AppKey("membership", Membership)
 
-ADMIN_FLAG = "--admin-port"
 NO_TRACES = Traces()
-POLL_S = 0.05
 log = logging.getLogger(__name__)
 
 
@@ -125,44 +119,3 @@ def _only_hosts(config: RouterConfig) -> Middleware:
         return await handler(request)
 
     return checked
-
-
-async def serve_router(
-    config: RouterConfig,
-    host: str,
-    port: int,
-    *,
-    grace_s: float,
-    on_ready: Callable[[str], None],
-    tls: SSLContext | None = None,
-    traces: Traces = NO_TRACES,
-) -> None:
-    """Serve until SIGINT or SIGTERM, then give streams ``grace_s`` to end; a second one ends them.
-
-    ``on_ready`` is told the URL. Raises UsageError if a setting or the address cannot be used.
-    """
-    app = router_app(config, traces)
-    async with (
-        listening(app, host, port, tls, decompress=False) as server,
-        _administered(app, config),
-    ):
-        on_ready(server.url)
-        await server.stop.wait()
-        server.stop.clear()
-        await server.site.stop()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                while app[PROXY].under_way and not server.stop.is_set():
-                    await asyncio.sleep(POLL_S)
-
-
-@asynccontextmanager
-async def _administered(app: web.Application, config: RouterConfig) -> AsyncIterator[None]:
-    """Run the admin endpoint, if requested, until the block ends."""
-    if config.admin_port is None:
-        yield
-        return
-    admin = admin_app(app[MEMBERSHIP], config.worker_keys, config.admin_key)
-    async with listening_beside(admin, config.admin_port, ADMIN_FLAG) as url:
-        log.info("admin endpoint: %s%s", url, PATH)
-        yield

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from fairbench.metrics.censored_latency import Sample, pooled, samples
 from fairbench.metrics.fairness import shares
-from fairbench.metrics.latency import Sample, pooled, samples
 from fairbench.metrics.records import Facts, Floats
 from fairbench.metrics.service import View, cumulative
 from fairbench.metrics.tables import Tables

@@ -17,8 +17,8 @@ from fairbench.metrics.metric import Better
 from fairbench.metrics.shown_percentiles import shown_tail
 from fairbench.results.board.fold import Fold, Ranks, Score, fold_of, folded, rank_ranges, score
 from fairbench.results.board.stored import Line, Missing
-from fairbench.results.contrast import seed_text
 from fairbench.results.intervals import LEVEL
+from fairbench.results.pair_comparison import seed_text
 from fairbench.results.values import ABSENT, Value, more_is_better, value_of
 
 MOST_PLACES = 3  # that a row lacks, and that are named

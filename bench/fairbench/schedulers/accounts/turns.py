@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from fairbench.schedulers.accounts.credits import Credits, TreeCredits
+from fairbench.schedulers.accounts.credits import Credits
 from fairbench.schedulers.views import Scan, WaitingView
-from fairbench.tenants import ROOT, Tenants, parent_of
+from fairbench.tenants import ROOT
 
 MayRefill = Callable[[WaitingView, str], bool]
 """Whether quanta are granted now to those below a tenant, of whom none that waits is in credit."""
@@ -96,55 +96,6 @@ class Turns:
         scan.skip_debtors(self.credits.of)
 
 
-class TreeTurns(Turns):
-    """CHECKREFILL at every level of a tree of tenants."""
-
-    credits: TreeCredits
-
-    def __init__(
-        self, credits: TreeCredits, view: WaitingView, may_refill: MayRefill, stops: bool = True
-    ) -> None:
-        super().__init__(credits, view, may_refill, stops)
-        # Tenant -> whether a waiting client in it is in credit.
-        self._below: dict[str, bool] = {}
-
-    def may_go(self, client: str, scan: Scan) -> bool:
-        for node in self.credits.nodes(client):
-            if self.credits.of[node] > 0:
-                continue
-            tenant = parent_of(node)
-            if tenant not in self._below:
-                self._below[tenant] = self._someone_below(tenant)
-            if self._below[tenant]:
-                scan.skip(client)
-                return False
-            if not self.may_refill(self.view, tenant):
-                self.over = tenant == ROOT
-                scan.skip(client)
-                return False
-            self._refilled = self._refill_below(tenant) or self._refilled
-            self._below.clear()
-            if self.credits.of[node] <= 0:
-                return False
-        self._below.clear()
-        return True
-
-    def someone_in_credit(self) -> bool:
-        return self._someone_below(ROOT)
-
-    def _someone_below(self, tenant: str) -> bool:
-        return self.credits.someone_in_credit(self.credits.siblings(tenant, self.waiting()))
-
-    def refill(self) -> bool:
-        return self._refill_below(ROOT)
-
-    def _refill_below(self, tenant: str) -> bool:
-        return self.credits.refill_below(tenant, self.waiting())
-
-    def _still_in_credit(self, client: str) -> bool:
-        return all(self._someone_below(parent_of(node)) for node in self.credits.nodes(client))
-
-
 class RelaxedTurns(Turns):
     """Turns in which clients whose request does not fit do not count as waiting.
 
@@ -166,14 +117,3 @@ class RelaxedTurns(Turns):
         if not self.stops:
             self._stuck.add(client)
         return not self.stops
-
-
-class RelaxedTreeTurns(RelaxedTurns, TreeTurns):
-    """Relaxed turns at every level of a tree of tenants."""
-
-
-def turns_of(*, relaxed: bool, tenants: Tenants | None) -> type[Turns]:
-    """Return the rule by which credits give turns in an admission pass."""
-    if tenants is None:
-        return RelaxedTurns if relaxed else Turns
-    return RelaxedTreeTurns if relaxed else TreeTurns

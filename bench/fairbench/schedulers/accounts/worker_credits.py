@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Protocol
 from fairbench.schedulers.accounts.account import rounds_to_credit
 from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.worker_sets import as_bits, members
-from fairbench.tenants import Tenants
 
 if TYPE_CHECKING:
     from fairbench.schedulers.peers.credit import CreditChange, SharedCredit
@@ -273,25 +272,3 @@ class WorkerCredits:
         for worker, charged in change.charged.items():
             if charged < 0 and worker in credit:
                 credit[worker] = min(credit[worker], quantum)
-
-
-class TreeWorkerCredits(WorkerCredits):
-    """Credits of tenants and clients.
-
-    A worker is open if all tenants of a client may spend there.
-    """
-
-    def nodes(self, client: str) -> tuple[str, ...]:
-        return self.setup.lineage(client)
-
-
-def credits_of(quantum: float, workers: Workers, tenants: Tenants | None) -> WorkerCredits:
-    """Return credits of clients at workers, or of tenants too.
-
-    Args:
-        quantum: Quantum Q^w of a client of weight 1.
-        workers: Live workers.
-        tenants: Tenants whose levels have credits, or None for clients only.
-    """
-    form = WorkerCredits if tenants is None else TreeWorkerCredits
-    return form(quantum, workers)

@@ -9,8 +9,9 @@ from annotated_types import Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import NoBound, Request, ServiceBound
-from fairbench.schedulers.accounts.credits import Rejoin, credits_of
-from fairbench.schedulers.accounts.turns import Turns, turns_of
+from fairbench.schedulers.accounts.credits import Rejoin
+from fairbench.schedulers.accounts.tenant_trees import credits_of, turns_of
+from fairbench.schedulers.accounts.turns import Turns
 from fairbench.schedulers.base import Scan, Selection, WaitingView
 from fairbench.schedulers.charging.tokens import Prices
 from fairbench.schedulers.local.fair import FairScheduler

@@ -9,7 +9,8 @@ from annotated_types import Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import NoBound, Request, ServiceBound
-from fairbench.schedulers.accounts.counters import Counters, counters_of
+from fairbench.schedulers.accounts.counters import Counters
+from fairbench.schedulers.accounts.tenant_trees import counters_of
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.charging.tokens import Prices, TokenCharging
 from fairbench.schedulers.local.fair import FairScheduler

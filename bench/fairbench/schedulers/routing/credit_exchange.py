@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from fairbench.errors import UsageError
-from fairbench.schedulers.accounts.worker_credits import TreeWorkerCredits, WorkerCredits
+from fairbench.schedulers.accounts.tenant_trees import TreeWorkerCredits
+from fairbench.schedulers.accounts.worker_credits import WorkerCredits
 
 if TYPE_CHECKING:
     from fairbench.schedulers.peers.credit import SharedCredit

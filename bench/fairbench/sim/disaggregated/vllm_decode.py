@@ -11,7 +11,7 @@ from fairbench.sim.clock import END, Clock
 from fairbench.sim.disaggregated.decode import DecodeWorker
 from fairbench.sim.disaggregated.memory import DecodeMemory
 from fairbench.sim.engine.prefill import Prefill, report_prompts
-from fairbench.sim.engine.sglang.admission import shares_of
+from fairbench.sim.engine.sglang.admission_budget import shares_of
 from fairbench.sim.records.service_log import PrefillShare, ServiceLog
 from fairbench.sim.sequence import Sequence
 

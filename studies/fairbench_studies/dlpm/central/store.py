@@ -11,7 +11,7 @@ from typing import Any
 from fairbench.errors import UsageError
 from fairbench.execute.context import RunContext
 from fairbench.hardware.catalogue import resolve_profile
-from fairbench.results.directories import check_writable
+from fairbench.results.new_directories import check_writable
 from fairbench.results.store import write_json
 from fairbench_studies.dlpm.central.timing import time_rounds
 from fairbench_studies.dlpm.fig4 import FILE, read_timings

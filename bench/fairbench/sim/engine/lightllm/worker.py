@@ -26,7 +26,7 @@ from fairbench.sim.engine.frontend import FrontendQueue, WakeUp
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.lightllm.minibatch import FitTest, Memory, fill_minibatch
 from fairbench.sim.engine.prefill import Prefill, report_prompts
-from fairbench.sim.engine.sglang.admission import shares_of
+from fairbench.sim.engine.sglang.admission_budget import shares_of
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.stretches import Stretch

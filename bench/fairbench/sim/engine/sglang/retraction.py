@@ -18,7 +18,7 @@ from fairbench.sim.clock import Clock
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.sglang.admission import PrefillPass
+from fairbench.sim.engine.sglang.admission_budget import PrefillPass
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.kv_node import KVNode
 from fairbench.sim.sequence import Sequence

@@ -18,7 +18,7 @@ from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.prefill import Prefill, report_prompts
-from fairbench.sim.engine.sglang.admission import (
+from fairbench.sim.engine.sglang.admission_budget import (
     PassInterval,
     PrefillPass,
     run_selection,

@@ -16,8 +16,8 @@ from fairbench.metrics.metric import Better, Display, Form, Metric
 from fairbench.metrics.shown_percentiles import common_percentiles, shown_tail
 from fairbench.report.numbers import UNDEFINED, bounded, number
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
-from fairbench.results.contrast import Contrast, MetricContrast, Side, seed_text
 from fairbench.results.header import NOBODY_NAMED, basis, is_nobody_named
+from fairbench.results.pair_comparison import Contrast, MetricContrast, Side, seed_text
 from fairbench.results.paired import MOST_SEEDS, POWER, Decision, Difference
 
 STYLES: dict[str, str] = {

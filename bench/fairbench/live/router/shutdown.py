@@ -1,0 +1,62 @@
+"""Serving until the shutdown, which drains the router: streams get a time to end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from ssl import SSLContext
+
+from aiohttp import web
+
+from fairbench.live.http_server import listening, listening_beside
+from fairbench.live.router.admin import PATH, admin_app
+from fairbench.live.router.app import MEMBERSHIP, NO_TRACES, PROXY, router_app
+from fairbench.live.router.config import RouterConfig
+from fairbench.live.router.traces import Traces
+
+ADMIN_FLAG = "--admin-port"
+POLL_S = 0.05
+log = logging.getLogger(__name__)
+
+
+async def serve_router(
+    config: RouterConfig,
+    host: str,
+    port: int,
+    *,
+    grace_s: float,
+    on_ready: Callable[[str], None],
+    tls: SSLContext | None = None,
+    traces: Traces = NO_TRACES,
+) -> None:
+    """Serve until SIGINT or SIGTERM, then give streams ``grace_s`` to end; a second one ends them.
+
+    ``on_ready`` is told the URL. Raises UsageError if a setting or the address cannot be used.
+    """
+    app = router_app(config, traces)
+    async with (
+        listening(app, host, port, tls, decompress=False) as server,
+        _administered(app, config),
+    ):
+        on_ready(server.url)
+        await server.stop.wait()
+        server.stop.clear()
+        await server.site.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                while app[PROXY].under_way and not server.stop.is_set():
+                    await asyncio.sleep(POLL_S)
+
+
+@asynccontextmanager
+async def _administered(app: web.Application, config: RouterConfig) -> AsyncIterator[None]:
+    """Run the admin endpoint, if requested, until the block ends."""
+    if config.admin_port is None:
+        yield
+        return
+    admin = admin_app(app[MEMBERSHIP], config.worker_keys, config.admin_key)
+    async with listening_beside(admin, config.admin_port, ADMIN_FLAG) as url:
+        log.info("admin endpoint: %s%s", url, PATH)
+        yield
