@@ -12,7 +12,7 @@ import numpy as np
 
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.timing import Frontend, TimingProfile
-from fairbench.results.run_tables import RunResult
+from fairbench.metrics.tables import RunResult
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.registry import local_class, router_class
 from fairbench.sim.run import Simulation

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from docs_keys import undocumented
 from fairbench import __version__
-from fairbench.cli.app import app
-from fairbench.cli.commands import load
+from fairbench.cli.app import app, load
 from fairbench.config.resolve import resolve
 from fairbench.metrics.catalogue import CATALOGUE
 from fairbench.schedulers.gateway.orders import ORDERS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairbench.cli.commands import load
+from fairbench.cli.app import load
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).resolve().parents[1]

@@ -41,3 +41,8 @@ class Named(Mapping[str, T]):
 def named(names: Iterable[str], make: Callable[[str], T]) -> Named[T]:
     """Return the values that ``make`` returns for these names."""
     return Named({name: partial(make, name) for name in names})
+
+
+def by_path(paths: Mapping[str, str]) -> Named[Any]:
+    """Return what each path names, by the path's key."""
+    return Named({name: partial(imported, path) for name, path in paths.items()})

@@ -13,7 +13,7 @@ from fairbench.metrics import gap as search
 from fairbench.metrics import gap_bookings, gap_pairs
 from fairbench.metrics.gap import Gap, Inside, max_service_gap
 from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Requests, Service, Window
-from fairbench.metrics.waiting import merged, unqueued_share, waits
+from fairbench.metrics.waiting import Backlog, merged, unqueued_share, waits
 
 
 def lists(intervals):
@@ -73,6 +73,11 @@ def test_the_unqueued_share_is_the_time_in_which_nobody_waits(window, expected):
     assert np.isnan(unqueued_share(table, 20, Window(3, 3)))
 
 
+def gap_of(table, served, known):
+    backlog = Backlog.of(table, known)
+    return max_service_gap(backlog, served, known) if backlog.shared else None
+
+
 BACKLOGGED = (waiting(0, 0, 10), waiting(1, 2, 8))  # together in [2, 8)
 
 
@@ -86,14 +91,14 @@ def test_the_gap_is_the_range_of_the_difference_inside_the_joint_backlog():
     )
     # what ends at 2 and what starts at 8 is outside; W_0 - W_1 goes
     # 0, +10 at 2, +12 at 3, then -28 at 3, -32 at 4, -29 at 7, -21 at 8: 12 - (-32) = 44
-    gap = max_service_gap(requests(*BACKLOGGED), served, facts(horizon_s=20.0))
+    gap = gap_of(requests(*BACKLOGGED), served, facts(horizon_s=20.0))
     assert gap == Gap(44, 0, 1, 2, 8)
 
 
 def test_the_gap_of_a_client_view_bound_counts_full_inputs():
     served = log({"start_s": 3, "end_s": 4, "extend_charged_tokens": 5, "input_tokens": 70})
     bound = ServiceBound("client", 0, "")
-    gap = max_service_gap(requests(*BACKLOGGED), served, facts(bound=bound))
+    gap = gap_of(requests(*BACKLOGGED), served, facts(bound=bound))
     assert gap is not None
     assert gap.tokens == 70
 
@@ -106,12 +111,12 @@ def test_by_weight_the_gap_is_of_normalised_service():
     known = facts(horizon_s=20.0)
     known = replace(known, clients=(Client("a", False, 3.0), Client("b", False, 0.5)))
     # 60 / 3 = 20 ahead, then 10 / 0.5 = 20 back
-    assert max_service_gap(requests(*BACKLOGGED), served, known).tokens == 20
+    assert gap_of(requests(*BACKLOGGED), served, known).tokens == 20
 
 
 def test_recomputation_is_not_service():
     served = log({"start_s": 3, "end_s": 4, "recompute_tokens": 5})
-    gap = max_service_gap(requests(*BACKLOGGED), served, facts())
+    gap = gap_of(requests(*BACKLOGGED), served, facts())
     assert gap is not None
     assert gap.tokens == 0
 
@@ -119,7 +124,7 @@ def test_recomputation_is_not_service():
 def test_a_backlog_may_cut_a_stretch_of_steps():
     # ten steps of 1 s from 0 to 10, 3 tokens each: those ending in (2, 8] count, 6 * 3 * 2
     served = log({"end_s": 10, "steps": 10, "output_tokens": 30})
-    gap = max_service_gap(requests(*BACKLOGGED), served, facts())
+    gap = gap_of(requests(*BACKLOGGED), served, facts())
     assert gap is not None
     assert gap.tokens == 36
 
@@ -132,17 +137,17 @@ def test_steps_of_two_workers_interleave():
         {"client": 1, "worker": 1, "start_s": -1, "end_s": 7, "steps": 4, "output_tokens": 20},
     )
     table = requests(*(waiting(c, 0, 9, worker=w) for c in (0, 1) for w in (0, 1)))
-    gap = max_service_gap(table, served, facts(workers=2))
+    gap = gap_of(table, served, facts(workers=2))
     assert gap is not None
     assert gap.tokens == 10
 
 
 def test_no_gap_without_a_joint_backlog_on_every_worker():
     served = log({"start_s": 3, "end_s": 4, "extend_charged_tokens": 5})
-    assert max_service_gap(requests(), served, facts()) is None
-    assert max_service_gap(requests(*BACKLOGGED), served, facts(workers=2)) is None
+    assert gap_of(requests(), served, facts()) is None
+    assert gap_of(requests(*BACKLOGGED), served, facts(workers=2)) is None
     apart = requests(waiting(0, 0, 2), waiting(1, 2, 8))
-    assert max_service_gap(apart, served, facts()) is None
+    assert gap_of(apart, served, facts()) is None
 
 
 def test_a_wait_at_some_workers_only_does_not_count():
@@ -155,7 +160,7 @@ def test_a_wait_at_some_workers_only_does_not_count():
         {"client": 1, "start_s": 4, "end_s": 5, "extend_charged_tokens": 4},
         {"client": 0, "start_s": 6, "end_s": 7, "extend_charged_tokens": 5_000},
     )
-    assert max_service_gap(table, served, facts(workers=2)) == Gap(7, 0, 1, 2, 5)
+    assert gap_of(table, served, facts(workers=2)) == Gap(7, 0, 1, 2, 5)
 
 
 SOMEWHERE = ((0, (0, 10)), (1, (2, 5)))
@@ -256,7 +261,7 @@ def test_the_gap_equals_that_of_an_oracle(run, few):
     with pytest.MonkeyPatch.context() as patch:
         for module in (gap_bookings, gap_pairs):
             patch.setattr(module, "FEW", few)
-        gap = max_service_gap(requests(*queue), log(*entries), facts(clients=3, workers=workers))
+        gap = gap_of(requests(*queue), log(*entries), facts(clients=3, workers=workers))
     expected = oracle(queue, entries, clients=3, workers=workers)
     assert (gap is None) == (expected is None)
     if gap is not None:
@@ -342,7 +347,7 @@ def test_the_gap_is_the_largest_of_all_pairs(schedule, at_once, few, every_pair)
         patch.setattr(search, "AT_ONCE", few)
         patch.setattr(search, "LOOKS_AT_ONCE", few)
         patch.setattr(search, "WAITING", few)
-        gap = max_service_gap(*schedule)
+        gap = gap_of(*schedule)
     every = gaps(*schedule)
     assert (gap is None) == (not every)
     if gap is not None:  # sums of other parts: weights are no whole numbers
@@ -363,7 +368,7 @@ def test_a_fair_run_of_many_clients_is_settled_by_a_few_pairs(workers, monkeypat
 
     monkeypatch.setattr(Inside, "ranges", counted)
     known = facts(clients=60, horizon_s=500.0, workers=workers)
-    gap = max_service_gap(table, made, known)
+    gap = gap_of(table, made, known)
     every = gaps(table, made, known)
     assert gap in every
     assert gap.tokens == max(one.tokens for one in every)

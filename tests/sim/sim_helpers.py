@@ -9,7 +9,7 @@ from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lpm import LPM
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.sglang.older_worker import worker_class
+from fairbench.sim.engine.sglang.contract import worker_class
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
 from worker_invariants import watch

@@ -11,11 +11,12 @@ from sim_helpers import PLAIN, US, prompt
 
 from fairbench.core import Request, Segment, prompt_tokens
 from fairbench.hardware.cluster_params import DisaggregationParams
+from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.schedulers.registry import LOCALS, ROUTERS, build_local
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.disaggregated.build import disaggregated
 from fairbench.sim.disaggregated.replica import Transfers
-from fairbench.sim.engine.contract import WorkerParts, contract_of
+from fairbench.sim.engine.contract import CONTRACTS, WorkerParts
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.run import simulate
 from fairbench.sim.sequence import FINISHED, REFUSED, Sequence
@@ -36,7 +37,7 @@ class Home:
     def __init__(self, local="fcfs", **more):
         spec = small("judge", "fcfs", **(LINK | {"prefill": 1, "decode": 1} | more))
         self.clock, self.log = Clock(), ServiceLog(["x", "y"])
-        contract = contract_of(spec.engine, spec.settings, PLAIN)
+        contract = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, PLAIN)
         parts = [
             WorkerParts(index, self.clock, build_local(local, spec.settings), PLAIN, self.log, None)
             for index in range(spec.prefill)

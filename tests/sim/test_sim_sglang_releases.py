@@ -11,7 +11,8 @@ from fairbench.hardware.sglang_rules import NEWEST, RULES
 from fairbench.live.plugins.sglang.release import SUPPORTED
 from fairbench.schedulers.params import make_params
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.sglang.older_worker import OlderWorker, worker_class
+from fairbench.sim.engine.sglang.contract import worker_class
+from fairbench.sim.engine.sglang.older_worker import OlderWorker
 from fairbench.sim.engine.sglang.retraction import store_outputs, store_prompt
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.sequence import Sequence

@@ -12,7 +12,8 @@ from fairbench.config.resolve import resolve
 from fairbench.config.spec import to_toml
 from fairbench.core import Demand
 from fairbench.hardware.catalogue import load_profile
-from fairbench.sim.engine.contract import contract_of
+from fairbench.hardware.engines import DEFAULT_ENGINE
+from fairbench.sim.engine.contract import CONTRACTS
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.plan import program_stream
 from fairbench.workloads.spec import load_workload, workload_names
@@ -80,7 +81,7 @@ def test_by_default_they_run_on_the_paper_s_machine(name):
     assert spec.engine == "lightllm"
     assert spec.model == "llama-2-7b"
     assert ("a10g" in spec.gpu) == on_a10g
-    engine = contract_of(spec.engine, spec.settings, load_profile(spec.gpu))
+    engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, load_profile(spec.gpu))
     assert engine.pool_tokens == (10_000 if on_a10g else 35_000)
     assert spec.settings["vtc.charge"] == "input"
     # What is stored says all of it, and is read again as it was.

@@ -18,14 +18,13 @@ from fairbench.config.resolve import experiment as requested
 from fairbench.config.spec import experiment_tables
 from fairbench.errors import RunFailed
 from fairbench.execute.context import run_context
-from fairbench.execute.live_options import LiveFlags, live_options
+from fairbench.execute.live_options import NO_FLAGS, LiveFlags, live_options
 from fairbench.execute.one_run import run_and_save, run_unsaved
-from fairbench.metrics.tables import to_arrow
+from fairbench.metrics.tables import RunResult, to_arrow
 from fairbench.report.numbers import number
 from fairbench.report.progress import shown_progress
 from fairbench.results.comparison import experiment_of
 from fairbench.results.grid import Experiment
-from fairbench.results.run_tables import RunResult
 from fairbench.results.store import StoredRun, read_run
 from fairbench.results.summary_schema import check_summary
 
@@ -178,7 +177,8 @@ def run(
     file = None if experiment is None else Path(experiment)
     spec = requested(flags, settings or {}, file)
     live = LiveFlags(server_python, ready_check_timeout_sec, headers or {})
-    options = live_options(spec, live)
+    simple = spec.backend is None and live == NO_FLAGS
+    options = None if simple else live_options(spec, live)
     with run_context(shown_progress() if show_progress else None) as context:
         if result_dir is None:
             ran = run_unsaved(spec, options, context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from fairbench import __version__
-from fairbench.cli.commands import COMMANDS, load
+from fairbench.cli.commands import COMMANDS, PANELLED, Entry, PanelCommand
 from fairbench.cli.exits import FAILED, USAGE, complain, discard_output, interrupted, written_file
 from fairbench.errors import FairbenchError, UsageError, complaint
 from fairbench.execute.interruption import Interrupted
@@ -68,6 +69,33 @@ class _Commands(TyperGroup):
                 # Most likely a variable of a script that was never set.
                 raise UsageError(f"{flag} '': must not be empty")
         return name, load(name) if name else None, rest
+
+
+def _home(module: str, entry: Entry, name: str) -> Any:
+    if not entry.studies:
+        return import_module(f"fairbench.cli.{module}")
+    from fairbench.studies import study
+
+    return study(module, name)
+
+
+def load(name: str) -> Any:
+    """Return a command as click's object, from its function or its group of commands.
+
+    Raises UsageError for a command of the studies where they are not.
+    """
+    entry = COMMANDS[name]
+    module, _, attribute = entry.target.partition(":")
+    found = getattr(_home(module, entry, name), attribute)
+    if not isinstance(found, typer.Typer):
+        alone = typer.Typer(
+            add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+        )
+        alone.command(name, cls=PanelCommand if name in PANELLED else None)(found)
+        found = alone
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
 
 
 @contextmanager

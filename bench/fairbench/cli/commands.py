@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, NamedTuple
 
-import typer
 from typer.core import TyperCommand
 
 from fairbench.config.flags.flag import OTHER, PANELS
@@ -126,30 +124,3 @@ COMMANDS: Mapping[str, Entry] = {
         "baseline:baseline", "Rerun stored experiments, and report or accept differences."
     ),
 }
-
-
-def _home(module: str, entry: Entry, name: str) -> Any:
-    if not entry.studies:
-        return import_module(f"fairbench.cli.{module}")
-    from fairbench.studies import study
-
-    return study(module, name)
-
-
-def load(name: str) -> Any:
-    """Return a command as click's object, from its function or its group of commands.
-
-    Raises UsageError for a command of the studies where they are not.
-    """
-    entry = COMMANDS[name]
-    module, _, attribute = entry.target.partition(":")
-    found = getattr(_home(module, entry, name), attribute)
-    if not isinstance(found, typer.Typer):
-        alone = typer.Typer(
-            add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-        )
-        alone.command(name, cls=PanelCommand if name in PANELLED else None)(found)
-        found = alone
-    command = typer.main.get_command(found)
-    command.name = name
-    return command

@@ -105,12 +105,13 @@ def _gateways() -> Iterator[str]:
 def _engines() -> Iterator[str]:
     from fairbench.hardware.cluster_params import DISAGGREGATION, DisaggregationParams
     from fairbench.hardware.engines import DEFAULT_ENGINE
+    from fairbench.named import imported
     from fairbench.schedulers.params import as_settings
 
     yield f"Engines (--engine, {DEFAULT_ENGINE} unless given), parameters for --set"
     for name, kind in ENGINES.items():
         yield _entry(name, kind.description)
-        yield from _settings(as_settings(kind.part, kind.params()))
+        yield from _settings(as_settings(kind.part, imported(kind.params)()))
     yield ""
     yield "Prefill and decode apart (--prefill, --decode), parameters for --set"
     yield from _part(DISAGGREGATION, DisaggregationParams, DisaggregationParams)

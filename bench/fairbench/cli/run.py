@@ -147,7 +147,7 @@ def run(
     from fairbench.cli.output import check_explain
     from fairbench.config.resolve import experiment
     from fairbench.execute.context import run_context
-    from fairbench.execute.live_options import LiveFlags, live_options
+    from fairbench.execute.live_options import NO_FLAGS, LiveFlags, live_options
     from fairbench.report.progress import shown_progress
 
     check_explain(explain, single=num_runs == 1, as_json=as_json)
@@ -165,7 +165,8 @@ def run(
         from fairbench.live.backends.registry import try_untested
 
         try_untested(spec)
-    options = live_options(spec, live)
+    simple = spec.backend is None and live == NO_FLAGS
+    options = None if simple else live_options(spec, live)
     lined = output_file or output_details
     on_saved = run_lines(output_file, details=output_details) if lined else None
     with run_context(None if disable_tqdm else shown_progress()) as context:

@@ -12,7 +12,6 @@ from fairbench.config.flags.flag import SIM
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import UsageError, explain, keys_of, unknown_name
-from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.schedulers.params import own_settings
 
 
@@ -56,44 +55,25 @@ def _misplaced(key: str, value: Any, kind: str) -> UsageError:
     return unknown_name(f"key of backend {kind}", key, KINDS[kind].model_fields)
 
 
-def check_engine(
-    backend: BackendConfig | None, engine: str | None, settings: Mapping[str, Any]
-) -> None:
-    """Raise UsageError for an engine, or an engine setting, that is not simulated.
-
-    Args:
-        backend: Backend of the experiment, or None for the simulator.
-        engine: Name of the engine, or None for the default engine.
-        settings: Values of all parts by ``NAME.PARAM``.
-    """
-    if backend is not None and engine is not None:
+def check_no_engine(backend: BackendConfig, engine: str | None) -> None:
+    """Raise UsageError for a simulated engine beside real servers."""
+    if engine is not None:
         own = f"engine = {engine!r}: backend {backend.kind} has its own engine; leave engine out"
         raise UsageError(own).of("engine", "backend.kind")
-    chosen = engine or DEFAULT_ENGINE
-    for other, kind in ENGINES.items():
-        given = own_settings(kind.part, settings) if other != chosen else {}
-        for name, value in given.items():
-            if value != getattr(kind.params(), name):
-                raise UsageError(
-                    f"{kind.part}.{name} = {value!r}: engine {chosen} has no such "
-                    "setting; leave it out"
-                ).of(f"{kind.part}.{name}", "engine")
 
 
 def check_machine(
-    backend: BackendConfig | None, settings: Mapping[str, Any], usual: Mapping[str, Any]
+    backend: BackendConfig, settings: Mapping[str, Any], usual: Mapping[str, Any]
 ) -> None:
     """Raise UsageError for a changed machine setting that nothing supports.
 
     Unchanged is also what is ``usual`` for the workload.
 
     Args:
-        backend: Backend of the experiment, or None for the simulator.
+        backend: Backend of the experiment.
         settings: Values of all parts by ``NAME.PARAM``.
         usual: Values that the workload sets, by ``NAME.PARAM``.
     """
-    if backend is None:
-        return
     for part, params in MACHINE.items():
         default = params()
         for name, value in own_settings(part, settings).items():
@@ -106,13 +86,11 @@ def check_machine(
                 ).of(f"{part}.{name}", "backend.kind")
 
 
-def check_behaviours(spec: ExperimentSpec) -> None:
-    """Raise UsageError for behaviour of simulated clients if servers are real.
+def check_behaviours(spec: ExperimentSpec, backend: BackendConfig) -> None:
+    """Raise UsageError for behaviour of simulated clients, as servers are real.
 
     They react to what they see, and repeat the beginning alone of an answer that went on.
     """
-    if spec.backend is None:
-        return
     plans = spec.client_plans()
     found = {
         "reaction": any(plan.reaction for plan in plans),
@@ -122,9 +100,8 @@ def check_behaviours(spec: ExperimentSpec) -> None:
     }
     for key, there in found.items():
         if there:
-            kind = spec.backend.kind
             raise UsageError(
-                f"misbehaving.{key}: not supported by backend {kind}; only simulated "
+                f"misbehaving.{key}: not supported by backend {backend.kind}; only simulated "
                 "clients support it"
             )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fairbench.config.backend import BackendConfig
 from fairbench.config.spec import MAX_REPLICAS
-from fairbench.errors import UsageError
+from fairbench.errors import UsageError, about
 from fairbench.hardware.cluster_params import DISAGGREGATION
 from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.schedulers.eviction.registry import DEFAULT_EVICTION, EVICTIONS, eviction_class
@@ -16,6 +16,7 @@ from fairbench.schedulers.peers.params import ROUTERS, RoutersParams
 
 SIDES = ("prefill", "decode")
 ENGINES = (DEFAULT_ENGINE, "vllm")  # that have workers of both kinds, and evict by our policies
+KEYS = frozenset({*SIDES, "routers", "eviction", "memory_records"})
 APART = ("routers", "eviction", "memory_records")  # keys that describe colocated replicas
 
 
@@ -73,6 +74,29 @@ def with_sides(
             f"dp = {said['dp']!r}: prefill and decode are {whole} replicas: leave dp out"
         )
     return {**draft, "dp": whole}
+
+
+def with_cluster(
+    draft: Mapping[str, Any],
+    flags: Mapping[str, Any],
+    file: Mapping[str, Any],
+    backend: BackendConfig | None,
+    engine: str | None,
+) -> dict[str, Any]:
+    """Return the draft with checked routers, evictions and sides.
+
+    ``flags`` for the sides override a file's ``dp``. Raises UsageError.
+    """
+    with about("routers", "backend.kind"):
+        made = with_routers(draft, backend)
+    with about(EVICTION, MEMORY_RECORDS, "engine", "backend.kind"):
+        made = with_eviction(made, backend, engine)
+    return with_sides(made, flags, file, backend, engine)
+
+
+def cluster_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the parts whose parameters apply to the routers, evictions and sides of a draft."""
+    return routers_parts(draft) + eviction_parts(draft) + disaggregation_parts(draft)
 
 
 def check_reserve(engine: str | None, settings: Mapping[str, Any]) -> None:

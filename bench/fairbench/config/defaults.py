@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from fairbench.config.backend import AS_SERVED, EXTERNAL
-from fairbench.config.cluster import disaggregation_parts, eviction_parts, routers_parts
+from fairbench.config.cluster import KEYS as CLUSTER_KEYS
+from fairbench.config.cluster import cluster_parts
 from fairbench.config.gateway import gateway_of
 from fairbench.config.preset import without_preset
 from fairbench.config.settings import flat_settings, machine_of, resolve_settings
@@ -156,7 +157,8 @@ def used_parts(draft: Mapping[str, Any]) -> tuple[str, ...]:
     parts: tuple[str, ...] = parts_of(draft)
     if "gateway" in draft and (gateway := gateway_of(draft)):
         parts += (*gateway.values(), GATEWAY)
-    parts += routers_parts(draft) + eviction_parts(draft) + disaggregation_parts(draft)
+    if not CLUSTER_KEYS.isdisjoint(draft):
+        parts += cluster_parts(draft)
     parts += machine_of(engine_of(draft))
     return tuple(name for name in dict.fromkeys(parts) if name != EXTERNAL)
 

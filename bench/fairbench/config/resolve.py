@@ -10,18 +10,12 @@ from pydantic import ValidationError
 
 from fairbench.config.backend_checks import (
     check_behaviours,
-    check_engine,
     check_machine,
+    check_no_engine,
     resolve_backend,
 )
-from fairbench.config.cluster import (
-    EVICTION,
-    check_reserve,
-    check_sides,
-    with_eviction,
-    with_routers,
-    with_sides,
-)
+from fairbench.config.cluster import EVICTION, check_reserve, check_sides, with_cluster
+from fairbench.config.cluster import KEYS as CLUSTER_KEYS
 from fairbench.config.defaults import (
     DEFAULTS,
     engine_of,
@@ -40,7 +34,12 @@ from fairbench.config.flags.run import RUN
 from fairbench.config.gateway import GATEWAY_KEYS, check_gateway, gateway_of
 from fairbench.config.preset import at_rate_of, check_preset, read_preset
 from fairbench.config.serving import Chosen, check_scheduling, defaults_of, fitting, served
-from fairbench.config.settings import current_keys, flat_settings, resolve_settings
+from fairbench.config.settings import (
+    check_engine_settings,
+    current_keys,
+    flat_settings,
+    resolve_settings,
+)
 from fairbench.config.spec import ExperimentSpec
 from fairbench.errors import DataError, UsageError, about, explain, keys_of, unknown_name
 from fairbench.files.toml_text import read_toml
@@ -118,9 +117,12 @@ def _said(flags: Mapping[str, Any], assignments: Mapping[str, Any]) -> set[str]:
 def _resolve(
     flags: Mapping[str, Any], assignments: Mapping[str, Any], file: Mapping[str, Any]
 ) -> ExperimentSpec:
-    backend = resolve_backend(flags.get("backend"), file.get("backend"))
+    backend = None
+    if "backend" in flags or "backend" in file:
+        backend = resolve_backend(flags.get("backend"), file.get("backend"))
     flags = {key: value for key, value in flags.items() if key != "backend"}
-    file = fitting(file, backend)
+    if file:
+        file = fitting(file, backend)
     if file and not RULING.isdisjoint(flags):
         file = without_defaults(file)
     chosen = {**_not_overridden(file, flags), **flags}
@@ -138,11 +140,8 @@ def _resolve(
     if admission or not draft.keys().isdisjoint(GATEWAY_KEYS):
         with about(*GATEWAY_KEYS, "admission.policy", "admission.profile", "backend.kind"):
             check_gateway(gateway := gateway_of(draft), settings, backend)
-    with about("routers", "backend.kind"):
-        draft = with_routers(draft, backend)
-    with about(EVICTION, "memory_records", "engine", "backend.kind"):
-        draft = with_eviction(draft, backend, engine_of(draft))
-    draft = with_sides(draft, flags, file, backend, engine_of(draft))
+    if not CLUSTER_KEYS.isdisjoint(draft):
+        draft = with_cluster(draft, flags, file, backend, engine_of(draft))
     draft = {key: value for key, value in draft.items() if key not in GATEWAY_KEYS} | gateway
     workload, resolved = resolve_settings(
         read_workload(draft["workload"]),
@@ -155,9 +154,13 @@ def _resolve(
             check_preset(preset, chosen, given, workload.name, backend)
         workload = at_rate_of(preset, workload)
     own = workload.scheduler_settings(text_of(draft, "scenario"))
-    check_machine(backend, settings | resolved, own)
-    check_engine(backend, engine := engine_of(draft), settings)
-    check_reserve(engine, resolved)
+    engine = engine_of(draft)
+    if backend is not None:
+        check_machine(backend, settings | resolved, own)
+        check_no_engine(backend, engine)
+    check_engine_settings(engine, settings)
+    if "prefill" in draft:
+        check_reserve(engine, resolved)
     check_scheduling(backend, assignments)
     resolved, weights = moved_weights(resolved, table_of(file, "weights"), assignments)
     if backend is None and engine is None and "engine" in machine_of_workload(workload):
@@ -174,7 +177,8 @@ def _resolve(
         raise UsageError(explain(error)).of(*keys_of(error)) from None
     with about(*SENT):
         check_size(spec)
-        check_behaviours(spec)
+        if backend is not None:
+            check_behaviours(spec, backend)
     return spec
 
 
@@ -221,7 +225,8 @@ def experiment(
     line that names what is wrong, DataError if the file is wrong.
     """
     check_names(flags, RUN)
-    check_sides(flags)
+    if not CLUSTER_KEYS.isdisjoint(flags):
+        check_sides(flags)
     given = placed({name: one for name, one in flags.items() if one is not False}, RUN)
     if given.trace:
         from fairbench.config.traced import traced  # few runs play one

@@ -10,9 +10,9 @@ from fairbench.hardware.cluster_params import DISAGGREGATION, ClusterParams, Dis
 from fairbench.hardware.engine_params import EngineParams
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.hardware.timing import TimingParams
-from fairbench.named import named
+from fairbench.named import by_path, imported, named
 from fairbench.schedulers.eviction.registry import EVICTIONS, eviction_class
-from fairbench.schedulers.gateway.registry import gateway_params
+from fairbench.schedulers.gateway.registry import GATEWAY_PARAMS
 from fairbench.schedulers.params import (
     PartParams,
     as_settings,
@@ -92,12 +92,11 @@ class ResolvedSettings(NamedTuple):
 
 def parts() -> PartParams:
     """Return the ``Params`` of every part except workloads, by the part's name."""
-    engines = {kind.part: kind for kind in ENGINES.values()}
+    engines = by_path({kind.part: kind.params for kind in ENGINES.values()})
     several = {ROUTERS: RoutersParams, DISAGGREGATION: DisaggregationParams}
     machine = {**several, **MACHINE}
-    policies = params_classes() | gateway_params() | params_of(EVICTIONS, eviction_class)
-    ours = named(machine, machine.__getitem__)
-    return policies | ours | named(engines, lambda part: engines[part].params)
+    policies = params_classes() | GATEWAY_PARAMS | params_of(EVICTIONS, eviction_class)
+    return policies | named(machine, machine.__getitem__) | engines
 
 
 def resolve_settings(
@@ -132,6 +131,19 @@ def resolve_settings(
     for owner in used:
         resolved |= as_settings(owner, make_params(owner, known[owner], merged))
     return ResolvedSettings(workload, resolved)
+
+
+def check_engine_settings(engine: str | None, settings: Mapping[str, Any]) -> None:
+    """Raise UsageError for a setting of another engine than the chosen one (None: the default)."""
+    chosen = engine or DEFAULT_ENGINE
+    for other, kind in ENGINES.items():
+        given = own_settings(kind.part, settings) if other != chosen else {}
+        for name, value in given.items():
+            if value != getattr(imported(kind.params)(), name):
+                raise UsageError(
+                    f"{kind.part}.{name} = {value!r}: engine {chosen} has no such "
+                    "setting; leave it out"
+                ).of(f"{kind.part}.{name}", "engine")
 
 
 def _owners(settings: Mapping[str, Any]) -> list[str]:

@@ -15,6 +15,8 @@ from fairbench.config.settings import flat_settings, stored_tables
 from fairbench.errors import Conflict, UsageError, unknown_name
 from fairbench.files.toml_text import dumps
 from fairbench.metrics.shown_percentiles import ALLOWED, parse_percentiles, written_percentiles
+from fairbench.schedulers.gateway.registry import ADMISSION, OFF, AdmissionParams
+from fairbench.schedulers.params import make_params
 from fairbench.tenants import tenants_of, with_tenants
 from fairbench.workloads.clients import client_targets, plan_clients
 from fairbench.workloads.model import WorkloadSpec
@@ -159,6 +161,12 @@ class ExperimentSpec(BaseModel):
         """The weights, by name, of tenants whose weight is not 1."""
         tenants = tenants_of(self.workload.name_clients(self.clients))
         return {name: one for name, one in (self.weights or {}).items() if name in tenants}
+
+    @property
+    def admission(self) -> AdmissionParams | None:
+        """The admission control; None if it is off."""
+        params = make_params(ADMISSION, AdmissionParams, self.settings)
+        return None if params.policy == OFF else params
 
     def source(self) -> Source | None:
         """Return the real input of the run, or None."""

@@ -45,7 +45,7 @@ class LiveFlags(NamedTuple):
 
 
 def live_options(spec: ExperimentSpec, flags: LiveFlags) -> LiveOptions | None:
-    """Return the options of a live run, or None for a simulation.
+    """Return the options of a live run, or None for a simulation with flags of a live run.
 
     Raises UsageError if the run is impossible here, or if nothing of it heeds a flag.
     """
@@ -55,8 +55,6 @@ def live_options(spec: ExperimentSpec, flags: LiveFlags) -> LiveOptions | None:
         options = flags.options()
         check_live(spec, options)
         return options
-    if flags == LiveFlags():
-        return None
     check_driver_launcher(flags.driver_launcher)
     check_launcher(flags.launcher, flags.places, drivers=flags.driver_launcher)
     check_run_options(
@@ -70,6 +68,9 @@ def live_options(spec: ExperimentSpec, flags: LiveFlags) -> LiveOptions | None:
         ),
     )
     return None
+
+
+NO_FLAGS = LiveFlags()
 
 
 class LivePoint(NamedTuple):

@@ -31,9 +31,9 @@ from fairbench.live.backends.workers import Workers
 from fairbench.live.launchers.base import Wanted
 from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.run import Driving, drive_here, own_workers, run_live
+from fairbench.metrics.tables import RunResult
 from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.new_directories import FOLDER, run_folder
-from fairbench.results.run_tables import RunResult
 from fairbench.results.store import begin_run, has_begun, without_logs, write_run
 from fairbench.results.sweep_store import SweepStore
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from fairbench.config import ExperimentSpec
 from fairbench.execute.context import RunContext
+from fairbench.metrics.tables import RunResult
 from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.new_directories import check_writable, run_folder
-from fairbench.results.run_tables import RunResult
 from fairbench.results.store import begun_run, write_run
 from fairbench.sim.records.spool import FOLDER
 from fairbench.sim.run import simulate

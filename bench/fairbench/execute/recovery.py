@@ -9,9 +9,9 @@ from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import read_spec
 from fairbench.errors import UsageError
 from fairbench.live.requirements import require_live_extra
+from fairbench.metrics.tables import RunResult
 from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.new_directories import FOLDER, run_folder
-from fairbench.results.run_tables import RunResult
 from fairbench.results.store import EXPERIMENT, MANIFEST, write_run
 from fairbench.sim.records.spool import FOLDER as SIMULATED
 from fairbench.sim.recovery import recover as recover_simulated

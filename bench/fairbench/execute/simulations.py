@@ -12,7 +12,7 @@ from fairbench.execute.executor import Saving
 from fairbench.execute.interruption import Interruption
 from fairbench.results.manifest import Stopwatch, build_manifest
 from fairbench.results.store import save_run
-from fairbench.schedulers.costs import cost_names
+from fairbench.schedulers.params import cost_names
 from fairbench.sim.run import simulate
 from fairbench.workloads.datasets import HUB_PREFIX
 

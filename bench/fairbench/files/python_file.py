@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -15,11 +12,6 @@ from types import ModuleType
 from fairbench.errors import FairbenchError, RunFailed, UsageError
 
 _LOADED: set[str] = set()  # paths of the files that ``module_of`` has loaded
-
-
-def files_named(variable: str) -> list[Path]:
-    """Return the files that a variable of the environment names, as absolute paths."""
-    return [Path(text).resolve() for text in os.environ.get(variable, "").split(os.pathsep) if text]
 
 
 def module_of(path: Path, named_by: str) -> ModuleType:
@@ -44,25 +36,21 @@ def module_of(path: Path, named_by: str) -> ModuleType:
     return module
 
 
-@contextmanager
-def blames_own_files() -> Iterator[None]:
-    """Turn an exception that a user's file raises into a RunFailed, which names file and line.
+def failure_in_own_file(error: Exception) -> RunFailed | None:
+    """Return the failure, which names file and line, if a user's file raised the error, else None.
 
-    The traceback from the user's file on is a note of the error.
+    The traceback from the user's file on is a note of the failure.
     """
-    try:
-        yield
-    except (FairbenchError, MemoryError):
-        raise
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [index for index, frame in enumerate(frames) if frame.filename in _LOADED]
-        if not own:
-            raise
-        frame = frames[own[-1]]
-        failed = RunFailed(
-            f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}: "
-            f"{type(error).__name__}: {error}"
-        )
-        failed.add_note("".join(traceback.format_list(frames[own[0] :])).rstrip("\n"))
-        raise failed from error
+    if isinstance(error, FairbenchError | MemoryError):
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [index for index, frame in enumerate(frames) if frame.filename in _LOADED]
+    if not own:
+        return None
+    frame = frames[own[-1]]
+    failed = RunFailed(
+        f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}: "
+        f"{type(error).__name__}: {error}"
+    )
+    failed.add_note("".join(traceback.format_list(frames[own[0] :])).rstrip("\n"))
+    return failed

@@ -84,6 +84,11 @@ def limit_bytes() -> int:
     return int(text) * MIB
 
 
+def files_named(variable: str) -> list[Path]:
+    """Return the files that a variable of the environment names, as absolute paths."""
+    return [Path(text).resolve() for text in os.environ.get(variable, "").split(os.pathsep) if text]
+
+
 def lines(
     file: Traversable, shown: str, *, blank: bool = False, streamed: bool = False
 ) -> Iterator[Line]:

@@ -18,7 +18,7 @@ from fairbench.live.driver.shards import merge, told
 from fairbench.live.records import FINISHED, LiveRecords, read_records, tables_of
 from fairbench.live.sent_names import time_scale_of
 from fairbench.live.summary import summary_of
-from fairbench.results.run_tables import RunResult
+from fairbench.metrics.tables import RunResult
 
 SERVED_FILE = "served.json"
 

@@ -23,8 +23,8 @@ from fairbench.live.processes.addresses import LOOPBACK
 from fairbench.live.processes.router import running_router
 from fairbench.live.processes.start import Server
 from fairbench.live.sent_names import objectives, sent_names
+from fairbench.metrics.tables import RunResult
 from fairbench.results.new_directories import run_folder
-from fairbench.results.run_tables import RunResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from fairbench.metrics.records import Facts, Floats, Requests, Window
 from fairbench.metrics.service import View, booked_in
 from fairbench.metrics.tables import ServiceLog, Tables
 from fairbench.metrics.totals import ratio
-from fairbench.metrics.waiting import unqueued_share
+from fairbench.metrics.waiting import Backlog, unqueued_share
 
 DEMAND_LIMITED_ABOVE = 0.05  # of the window with nothing queued
 
@@ -79,7 +79,8 @@ def fairness(tables: Tables, facts: Facts, got: Shares, notes: Notes) -> Fairnes
         notes: Notes of the summary under construction, to which new ones are added.
     """
     requests, log, weight = tables.requests, tables.service, facts.client_weights
-    gap = max_service_gap(requests, log, facts)
+    backlog = Backlog.of(requests, facts)
+    gap = max_service_gap(backlog, log, facts) if backlog.shared else None
     seen = with_admissions(requests)
     empty = unqueued_share(seen, facts.horizon_s, got.window)
     if seen is not requests:

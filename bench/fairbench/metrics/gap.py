@@ -13,7 +13,7 @@ import numpy as np
 from fairbench.metrics.arrays import portions
 from fairbench.metrics.gap_bookings import END, BookingsByCell, Cells, Places, divided
 from fairbench.metrics.gap_pairs import AT_ONCE, Differences, Joint, Pairs, bounded
-from fairbench.metrics.records import Facts, Floats, Ints, Requests
+from fairbench.metrics.records import Facts, Floats, Ints
 from fairbench.metrics.service import View
 from fairbench.metrics.tables import ServiceLog
 from fairbench.metrics.waiting import Backlog
@@ -114,19 +114,16 @@ class Gap(NamedTuple):
     end_s: float
 
 
-def max_service_gap(requests: Requests, log: ServiceLog, facts: Facts) -> Gap | None:
+def max_service_gap(backlog: Backlog, log: ServiceLog, facts: Facts) -> Gap:
     """Return the largest range of W_f/w_f - W_g/w_g, over pairs and maximal joint backlogs.
 
     w is the client's weight. The range over an interval is the largest |W_f(t1, t2)/w_f - W_g(t1,
     t2)/w_g| inside it. A backlog [a, e) includes what iterations book by ending in (a, e] and by
     starting in [a, e). The reason is the order at one instant: an iteration ends, then requests
     arrive, then a pass admits. The view is the bound's: ``client``, or as charged, which is also
-    the view without a bound. The result is None if no two clients had a waiting request on every
-    worker at every instant of some interval.
+    the view without a bound. Precondition: the ``backlog`` is shared, because two clients had a
+    waiting request on every worker at every instant of some interval.
     """
-    backlog = Backlog.of(requests, facts)
-    if not backlog.shared:
-        return None
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     return _Search(backlog, log, view, facts).largest()
 

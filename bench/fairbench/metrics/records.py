@@ -291,7 +291,7 @@ class Facts:
     @property
     def promised(self) -> bool:
         """Return whether some client has latency targets."""
-        return any(client.targets for client in self.clients)
+        return any(client.targets != NO_TARGETS for client in self.clients)
 
     @property
     def padded(self) -> bool:

@@ -24,7 +24,7 @@ from fairbench.config.server_args import without_secrets
 from fairbench.config.spec import experiment_tables
 from fairbench.results.chosen import CHOSEN, chosen_keys
 from fairbench.results.store import SCHEMA_VERSION
-from fairbench.schedulers.costs import cost_files
+from fairbench.schedulers.params import cost_names
 from fairbench.schedulers.registry import user_files
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.programs import program_files
@@ -88,7 +88,7 @@ def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) ->
         **_router(spec),
         **_own_files("scheduler_files", user_files()),
         **_own_files("program_files", program_files()),
-        **_own_files("cost_files", cost_files(spec.settings)),
+        **_own_files("cost_files", (Path(one).resolve() for one in cost_names(spec.settings))),
         "libraries": {name: library_version(name) for name in LIBRARIES},
         "host": {
             "name": platform.node(),

@@ -1,9 +1,8 @@
-"""The tables of a run: its result in memory, and stored tables in the form that metrics take."""
+"""The stored tables of a run, in the form that metrics take."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -20,7 +19,7 @@ from fairbench.metrics.records import (
     Table,
 )
 from fairbench.metrics.tables import NOBODY, Memory, Tables
-from fairbench.results.store import MEMORY_TABLE, StoredRun
+from fairbench.results.store import StoredRun
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,25 +119,3 @@ def _columns(table: pa.Table, codes: dict[str, dict[str, int]], where: str) -> d
             ) from None
         columns[name] = np.array(numbers, np.int64)[encoded.indices.to_numpy(zero_copy_only=False)]
     return columns
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """Raw tables (column name -> values), the summary, and whether the run is complete.
-
-    ``memory`` is the table of who held KV memory, None if that was not recorded. ``about`` is what
-    its manifest says besides.
-    """
-
-    requests: dict[str, Any]
-    programs: dict[str, Any]
-    service: Mapping[str, Any]
-    summary: dict[str, Any]
-    complete: bool
-    memory: dict[str, Any] | None = None
-    about: dict[str, Any] = field(default_factory=dict)
-
-    def tables(self) -> dict[str, Mapping[str, Any]]:
-        """Return the tables by the names under which they are saved."""
-        tables = {"requests": self.requests, "programs": self.programs, "service": self.service}
-        return tables if self.memory is None else {**tables, MEMORY_TABLE: self.memory}

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from itertools import product
 from math import isfinite
 from pathlib import Path
@@ -16,11 +16,12 @@ from pydantic import AfterValidator
 
 from fairbench.errors import UsageError, unknown_name
 from fairbench.files.python_file import module_of
+from fairbench.schedulers.params import COST_FILES
 
 Cost: TypeAlias = Callable[[int, int], float]
 
 LINEAR, PROFILED = "linear", "profiled"
-SUFFIX, FUNCTION = ".py", "cost"
+SUFFIX, FUNCTION = COST_FILES
 TRIED_TOKENS = (0, 1, 2, 16, 17, 256, 4_096, 100_000)  # inputs and outputs that a file is tried on
 
 
@@ -84,15 +85,3 @@ def _known(name: str) -> str:
 
 CostName = Annotated[str, AfterValidator(_known)]
 """A parameter that says what is charged: ``linear``, ``profiled`` or a file."""
-
-
-def cost_files(settings: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield the files of cost functions among a run's settings."""
-    yield from (Path(name).resolve() for name in cost_names(settings))
-
-
-def cost_names(settings: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the cost functions' files as named in the settings."""
-    for key, value in settings.items():
-        if key.endswith(f".{FUNCTION}") and isinstance(value, str) and value.endswith(SUFFIX):
-            yield value

@@ -42,6 +42,19 @@ def own_settings(owner: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key[1]: value for key, value in split.items() if key[0] == owner and len(key) == 2}
 
 
+COST_FILES = ".py", "cost"  # the suffix of their names, and the parameter that names them
+
+
+def cost_names(settings: Mapping[str, Any]) -> list[str]:
+    """Return the files of users' cost functions (``costs``), as the settings name them."""
+    suffix, parameter = COST_FILES
+    return [
+        value
+        for key, value in settings.items()
+        if key.endswith(f".{parameter}") and isinstance(value, str) and value.endswith(suffix)
+    ]
+
+
 def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) -> P:
     """Return the part's parameters: defaults, overridden by its own keys in ``settings``.
 

@@ -20,7 +20,8 @@ from re import fullmatch
 from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.files.python_file import files_named, module_of
+from fairbench.files.python_file import module_of
+from fairbench.files.reader import files_named
 from fairbench.named import imported
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.schedulers.params import PartParams, make_params, params_of

@@ -15,10 +15,11 @@ from typing import Any
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
 from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.metrics.censored_latency import Percentile, percentile, samples
 from fairbench.metrics.client_summary import PERCENTS
 from fairbench.schedulers.gateway.registry import ADMISSION, OFF
-from fairbench.sim.engine.contract import contract_of
+from fairbench.sim.engine.contract import CONTRACTS
 from fairbench.sim.records.tables import tables_of
 from fairbench.sim.run import Simulation
 from fairbench.workloads.datasets import Source
@@ -55,7 +56,7 @@ def simulate_alone(
 
 def _specs(spec: ExperimentSpec, parts: float) -> list[ExperimentSpec]:
     """Return specs of the cluster with one client's KV pool, one per relevant router."""
-    engine = contract_of(spec.engine, spec.settings, load_profile(spec.gpu))
+    engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, load_profile(spec.gpu))
     settings = {**spec.settings, **engine.with_pool(int(engine.pool_tokens // parts))}
     if (policy := f"{ADMISSION}.policy") in settings:
         settings[policy] = OFF  # nobody is before this client whom it could be too late for

@@ -11,8 +11,8 @@ from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, Prompt, Request
 from fairbench.errors import RunFailed
 from fairbench.hardware.cluster_params import ClusterParams
+from fairbench.hardware.timing import ProfileCosts, TimingProfile
 from fairbench.schedulers.base import Router
-from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_router
 from fairbench.schedulers.setup import Setup
@@ -20,6 +20,7 @@ from fairbench.schedulers.views import WorkerLoad
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.contract import Replica
 from fairbench.streams import stream
+from fairbench.workloads.plan import ClientPlan, tenant_paths_of, weights_of
 
 if TYPE_CHECKING:
     from fairbench.schedulers.gateway.queue import HoldsRequests
@@ -51,6 +52,29 @@ class SimFleet:
         return max(one.cache.common_tokens(request.prompt, limit) for one in self._workers)
 
 
+def setup_of(
+    spec: ExperimentSpec, plans: Sequence[ClientPlan], profile: TimingProfile, pool_tokens: int
+) -> Setup:
+    """Return the facts about a simulation that schedulers may use.
+
+    Args:
+        spec: Specification of the experiment.
+        plans: Clients of the run.
+        profile: Timing profile of a replica.
+        pool_tokens: KV pool of a replica, in tokens.
+    """
+    weights, paths = weights_of(plans), tenant_paths_of(plans)
+    in_places = {paths[name]: one for name, one in weights.items() if name in paths}
+    return Setup(
+        tuple(plan.client for plan in plans),
+        weights | spec.tenant_weights | in_places,
+        tenant_paths=paths,
+        pool_tokens=pool_tokens,
+        costs=ProfileCosts(profile),
+        swap_token_s=profile.pool.host_token_ps / PS_PER_S or None,
+    )
+
+
 def router_of(spec: ExperimentSpec) -> Router:
     """Return an experiment's router, or its several routers combined."""
     if spec.routers is None:
@@ -62,8 +86,7 @@ def router_of(spec: ExperimentSpec) -> Router:
 
 def _router(spec: ExperimentSpec) -> Router:
     router = build_router(spec.router, spec.settings, spec.routed_workers)
-    admission = admission_params(spec.settings)
-    if not (admission.is_on and admission.reroute):
+    if spec.admission is None or not spec.admission.reroute:
         return router
     from fairbench.schedulers.gateway.admission.reroute import rerouting
 
@@ -109,8 +132,8 @@ def _queue(
     terms: Terms | None = None,
 ) -> HoldsRequests | None:
     """Return a router's gateway and admission control; None if it has neither."""
-    admission = admission_params(spec.settings)
-    if spec.gateway is None and not admission.is_on:
+    admission = spec.admission
+    if spec.gateway is None and admission is None:
         return None
     from fairbench.schedulers.gateway.build import build_gateway, with_admission
 
@@ -126,7 +149,7 @@ def _queue(
             matched=matched,
             terms=terms,
         )
-    if admission.is_on:
+    if admission is not None:
         queue = with_admission(queue, admission, router=router, setup=setup, matched=matched)
     return queue
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fairbench.config import ExperimentSpec
-from fairbench.results.run_tables import RunResult
+from fairbench.metrics.tables import RunResult
 from fairbench.sim.records.spool import restore
 from fairbench.sim.run import Simulation
 

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S
 from fairbench.errors import UsageError
-from fairbench.files.python_file import blames_own_files
+from fairbench.files.python_file import failure_in_own_file
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.timing import ProfileCosts, TimingParams, TimingProfile, perturbed, slowed
+from fairbench.hardware.engines import DEFAULT_ENGINE
+from fairbench.hardware.timing import TimingParams, TimingProfile, perturbed, slowed
 from fairbench.metrics.records import Facts
-from fairbench.metrics.tables import Tables
+from fairbench.metrics.tables import RunResult, Tables
 from fairbench.results.header import run_header
 from fairbench.results.run_facts import (
     cluster_bound,
@@ -26,31 +27,28 @@ from fairbench.results.run_facts import (
     metrics_of,
     run_facts,
 )
-from fairbench.results.run_tables import RunResult
-from fairbench.schedulers.gateway.registry import DEMOTE, admission_params
+from fairbench.schedulers.gateway.registry import DEMOTE
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local
-from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
 from fairbench.sim.cluster import Cluster
 from fairbench.sim.collector import no_collector
 from fairbench.sim.deadlines import Deadlines
-from fairbench.sim.engine.contract import Replica, WorkerOf, WorkerParts, contract_of
-from fairbench.sim.front import SimFleet, ingress_of, refuse_stall, reports_of, router_of
+from fairbench.sim.engine.contract import CONTRACTS, Replica, WorkerOf, WorkerParts
+from fairbench.sim.front import SimFleet, ingress_of, refuse_stall, reports_of, router_of, setup_of
 from fairbench.sim.memory import hit_rates_alone, managed_memory
 from fairbench.sim.records.memory_log import MemoryLog
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.spool import spooled
 from fairbench.sim.records.tables import Logs, tables_of
 from fairbench.streams import stream
+from fairbench.targets import NO_TARGETS
 from fairbench.workloads.plan import (
     ClientPlan,
     last_arrival_s,
     made_ahead,
     program_stream,
-    tenant_paths_of,
     users_of,
-    weights_of,
 )
 from fairbench.workloads.reactions import REACTIONS
 
@@ -98,13 +96,18 @@ def simulate(
         )
     plans = spec.client_plans()
     source = spec.source()
-    with no_collector(), blames_own_files():
-        simulation = Simulation(spec, plans, source)
-        with spooled(simulation.logs.by_name(), folder) if folder else nullcontext():
-            complete = simulation.run(on_progress, interrupted)
-            if on_progress is not None:
-                on_progress(replace(simulation.progress(), measuring=True))
-            return simulation.result(complete, source)
+    with no_collector():
+        try:
+            simulation = Simulation(spec, plans, source)
+            with spooled(simulation.logs.by_name(), folder) if folder else nullcontext():
+                complete = simulation.run(on_progress, interrupted)
+                if on_progress is not None:
+                    on_progress(replace(simulation.progress(), measuring=True))
+                return simulation.result(complete, source)
+        except Exception as error:
+            if (failed := failure_in_own_file(error)) is not None:
+                raise failed from error
+            raise
 
 
 class Simulation:
@@ -131,24 +134,15 @@ class Simulation:
         if self.timing_error_pct:
             rng = stream(spec.seed, "timing-error")
             self.profile = perturbed(self.profile, self.timing_error_pct, rng)
-        self.engine = contract_of(spec.engine, spec.settings, self.profile)
+        self.engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, self.profile)
         self.clock = Clock()
         clients = [plan.client for plan in plans]
         self.log = ServiceLog(clients)
         records_memory = spec.eviction or spec.memory_records
         self.memory_log = MemoryLog(clients) if records_memory else None
-        self.admission = admission_params(spec.settings)
+        self.admission = spec.admission
         self.router = router_of(spec)
-        weights, paths = weights_of(plans), tenant_paths_of(plans)
-        in_places = {paths[name]: one for name, one in weights.items() if name in paths}
-        self.setup = Setup(
-            tuple(clients),
-            weights | spec.tenant_weights | in_places,
-            tenant_paths=paths,
-            pool_tokens=self.engine.pool_tokens,
-            costs=ProfileCosts(self.profile),
-            swap_token_s=self.profile.pool.host_token_ps / PS_PER_S or None,
-        )
+        self.setup = setup_of(spec, plans, self.profile, self.engine.pool_tokens)
         parts = [self._parts(index) for index in range(spec.routed_workers)]
         if spec.prefill is None:
             workers: list[Replica] = [*map(worker_of or self.engine.worker, parts)]
@@ -160,11 +154,12 @@ class Simulation:
         routed = workers if spec.prefill is None else workers[: len(parts)]
         self.router.prepare(replace(self.setup, fleet=SimFleet(routed)))
         ingress = ingress_of(spec, self.router, self.clock, workers, self.setup)
-        promises = any(plan.targets for plan in plans)
+        promises = any(plan.targets != NO_TARGETS for plan in plans)
         deadlines = Deadlines(plans, costs_of(spec.gpu)) if promises else None
         self.cluster = Cluster(
             self.clock, self.router, workers, clients, ingress, deadlines,
-            demotes=self.admission.policy == DEMOTE, disaggregated=spec.prefill is not None,
+            demotes=self.admission is not None and self.admission.policy == DEMOTE,
+            disaggregated=spec.prefill is not None,
         )  # fmt: skip
         for number, plan in enumerate(plans):
             if users := users_of(plan, seed=spec.seed, source=source):
@@ -249,7 +244,7 @@ class Simulation:
         spec, cluster = self.spec, self.cluster
         bound, reason = cluster_bound(
             *(self.router, cluster.workers[0].scheduler, spec.dp),
-            spec.gateway or ("admission control" if self.admission.is_on else None),
+            spec.gateway or ("admission control" if self.admission else None),
             disaggregated=spec.prefill is not None,
         )
         return run_facts(
@@ -280,7 +275,7 @@ class Simulation:
             token_count_method=source.token_count_method if source else None,
             bound=facts.bound,
         )
-        return header | ({"admission": self.admission.policy} if self.admission.is_on else {})
+        return header | ({"admission": self.admission.policy} if self.admission else {})
 
     def _hit_alone(self, source: Source | None) -> dict[str, float]:
         """Return each client's cache hit rate alone, if the run records memory."""

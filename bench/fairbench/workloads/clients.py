@@ -8,7 +8,7 @@ from math import inf, isnan
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fairbench.errors import UsageError
-from fairbench.targets import Targets, laid_over, named_targets, parse_targets
+from fairbench.targets import NO_TARGETS, Targets, laid_over, named_targets, parse_targets
 from fairbench.tenants import owner_of
 from fairbench.workloads.disguise import Disguise
 from fairbench.workloads.model import WorkloadSpec
@@ -200,13 +200,16 @@ def _disguised(plan: ClientPlan, wrong: Misbehaving, plans: Sequence[ClientPlan]
             bool(wrong.padding_fresh),
             wrong.keep_alive or 0,
         )
+    targets = plan.targets
+    if wrong.targets:
+        targets = laid_over(targets, parse_targets(wrong.targets, "misbehaving.targets"))
     return replace(
         plan,
         disguise=disguise,
         copied=copied if disguise else None,
         in_flight=wrong.in_flight,
         reaction=wrong.reaction,
-        targets=laid_over(plan.targets, parse_targets(wrong.targets or {}, "misbehaving.targets")),
+        targets=targets,
         weight=plan.weight if wrong.weight is None else wrong.weight,
     )
 
@@ -258,6 +261,8 @@ def client_targets(
         given: Targets that the user chose, such as ``NAME.ttft`` -> time.
         names: Names of the run's clients.
     """
+    if not (given or spec.targets or spec.classes):
+        return dict.fromkeys(names, NO_TARGETS)
     classes = class_of_client(spec)
     for_all = parse_targets(spec.targets or {}, "targets")
     of_class = {

@@ -63,7 +63,8 @@ def _check_targets(spec: Workload) -> None:
     names = spec.name_clients(spec.clients)
     members: set[str] = set()
     try:
-        parse_targets(spec.targets or {}, "targets")
+        if spec.targets:
+            parse_targets(spec.targets, "targets")
         for name, one in (spec.classes or {}).items():
             parse_targets(one.targets, f"classes.{name}.targets")
     except UsageError as error:
@@ -130,7 +131,8 @@ def _check_padding(where: str, wrong: Misbehaving, count: int) -> None:
 
 def _check_claims(where: str, wrong: Misbehaving) -> None:
     try:
-        parse_targets(wrong.targets or {}, f"{where}.targets")
+        if wrong.targets:
+            parse_targets(wrong.targets, f"{where}.targets")
     except UsageError as error:
         raise ValueError(str(error)) from None
 

@@ -17,7 +17,7 @@ from matplotlib import pyplot
 from numpy.typing import NDArray
 
 from fairbench.config.resolve import resolve
-from fairbench.results.run_tables import RunResult
+from fairbench.metrics.tables import RunResult
 from fairbench.sim.routers.ingresses import RouterIngresses
 from fairbench.sim.run import Simulation
 from fairbench_studies.kit.rows import ROOT, write_rows

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.resolve import read_experiment, resolve
-from fairbench.results.run_tables import RunResult
+from fairbench.metrics.tables import RunResult
 from fairbench.schedulers.gateway.bands import Gateway
 from fairbench.sim.routers.ingresses import RouterIngresses
 from fairbench.sim.run import Simulation

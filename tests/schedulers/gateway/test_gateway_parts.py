@@ -9,7 +9,7 @@ from fairbench.schedulers.gateway.build import build_gateway
 from fairbench.schedulers.gateway.orders import ORDERS
 from fairbench.schedulers.gateway.policies.round_robin import RoundRobinFlows
 from fairbench.schedulers.gateway.queue import GatewayQueue
-from fairbench.schedulers.gateway.registry import POLICIES, gateway_params
+from fairbench.schedulers.gateway.registry import GATEWAY_PARAMS, POLICIES
 from fairbench.schedulers.gateway.saturation.detector import AlwaysRoom
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.prefix_tree import Node, PrefixTree
@@ -314,7 +314,7 @@ def test_a_local_scheduler_hears_what_was_produced_before_it_hears_of_an_end():
 
 def test_no_part_of_a_gateway_has_the_name_of_another_part_with_parameters():
     others = params_classes()
-    for name, params in gateway_params().items():
+    for name, params in GATEWAY_PARAMS.items():
         assert name not in others or not params.__dataclass_fields__, name
     assert set(POLICIES) >= {"llm-d-vtc", "program-aware", "kthena", "token-bucket", "drr", "wfq"}
     assert set(ORDERS) == {"fcfs", "edf", "longest-prefix"}

@@ -11,8 +11,9 @@ from fairbench.config import ExperimentSpec
 from fairbench.execute.expected.load import Machine, busiest_minute, gpu_s
 from fairbench.execute.expected.programs import Asked, Call, Group, calls_of_groups, groups_of
 from fairbench.hardware.catalogue import load_profile
+from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.metrics.max_min import max_min
-from fairbench.sim.engine.contract import contract_of
+from fairbench.sim.engine.contract import CONTRACTS
 from fairbench.workloads.plan import ClientPlan, expected_programs
 from fairbench.workloads.traffic.closed import ClosedArrivals
 
@@ -64,7 +65,7 @@ def check_facts(spec: ExperimentSpec) -> dict[str, Any]:
 def machine_of(spec: ExperimentSpec) -> Machine:
     """Return a replica: its times, its KV pool, and its limit of running requests."""
     profile = load_profile(spec.gpu)
-    engine = contract_of(spec.engine, spec.settings, profile)
+    engine = CONTRACTS[spec.engine or DEFAULT_ENGINE](spec.settings, profile)
     return Machine(profile, engine.pool_tokens, engine.most_running)
 
 

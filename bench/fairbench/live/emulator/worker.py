@@ -22,7 +22,7 @@ from fairbench.live.kv_events.publisher import Publisher
 from fairbench.schedulers.base import LocalScheduler, Setup
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local, local_class
-from fairbench.sim.engine.sglang.older_worker import worker_class
+from fairbench.sim.engine.sglang.contract import worker_class
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.records.service_log import ServiceLog, Shares
 from fairbench.sim.records.stretches import InBatch, Stretch

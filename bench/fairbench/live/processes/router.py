@@ -23,7 +23,7 @@ from fairbench.live.processes.start import (
     stop_all,
 )
 from fairbench.live.sent_names import objective_flags, sent_weights
-from fairbench.schedulers.gateway.registry import ADMISSION, admission_params
+from fairbench.schedulers.gateway.registry import ADMISSION
 from fairbench.schedulers.params import as_settings
 
 UNLIMITED = 10**9
@@ -61,8 +61,8 @@ def router_recipe(
 
 def _admission_flags(spec: ExperimentSpec) -> list[str]:
     """Return the admission control flags, with the experiment's profile as the default."""
-    params = admission_params(spec.settings)
-    if not params.is_on:
+    params = spec.admission
+    if params is None:
         return []
     settings = as_settings(ADMISSION, replace(params, profile=params.profile or spec.gpu))
     assigned = (f"{key}={toml_value(value)}" for key, value in settings.items())

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 
 from fairbench.schedulers.accounts.account import SIBLINGS
 from fairbench.schedulers.accounts.counters import Counters
-from fairbench.schedulers.accounts.credits import RULES, Credits, Rejoin
+from fairbench.schedulers.accounts.credits import Credits
 from fairbench.schedulers.accounts.turns import MayRefill, RelaxedTurns, Turns
-from fairbench.schedulers.accounts.worker_credits import WorkerCredits, Workers
+from fairbench.schedulers.accounts.worker_credits import WorkerCredits
 from fairbench.schedulers.base import Scan, WaitingView
 from fairbench.tenants import ROOT, Tenants, parent_of
 
@@ -184,44 +184,12 @@ class TreeWorkerCredits(WorkerCredits):
         return self.setup.lineage(client)
 
 
-def counters_of(
-    output_weight: int, *, lifts: bool = True, lifts_alone: bool = True, tenants: Tenants | None
-) -> Counters:
-    """Return counters whose clients are lifted as ``Counters`` describes.
-
-    Args:
-        output_weight: Price of an output token.
-        lifts: Whether a client that comes back is lifted to those that wait.
-        lifts_alone: Whether a client is lifted to the client that left the queue last if nobody
-            waits.
-        tenants: Tenants whose levels have counters, or None for clients only.
-    """
-    form = Counters if tenants is None else TreeCounters
-    return form(output_weight, lifts=lifts, lifts_alone=lifts_alone)
-
-
-def credits_of(
-    quantum: float, output_weight: int, *, rejoin: Rejoin = "keep", tenants: Tenants | None = None
-) -> Credits:
-    """Return credits with this quantum, whose idle clients leave by the rule ``rejoin``."""
-    form = Credits if tenants is None else TreeCredits
-    return form(quantum, output_weight, RULES[rejoin]())
-
-
-def turns_of(*, relaxed: bool, tenants: Tenants | None) -> type[Turns]:
-    """Return the rule by which credits give turns in an admission pass."""
-    if tenants is None:
-        return RelaxedTurns if relaxed else Turns
-    return RelaxedTreeTurns if relaxed else TreeTurns
-
-
-def worker_credits_of(quantum: float, workers: Workers, tenants: Tenants | None) -> WorkerCredits:
-    """Return credits of clients at workers, or of tenants too.
-
-    Args:
-        quantum: Quantum Q^w of a client of weight 1.
-        workers: Live workers.
-        tenants: Tenants whose levels have credits, or None for clients only.
-    """
-    form = WorkerCredits if tenants is None else TreeWorkerCredits
-    return form(quantum, workers)
+COUNTERS: Mapping[Tenants | None, type[Counters]] = {None: Counters, "tree": TreeCounters}
+CREDITS: Mapping[Tenants | None, type[Credits]] = {None: Credits, "tree": TreeCredits}
+WORKER_CREDITS: Mapping[Tenants | None, type[WorkerCredits]] = {
+    None: WorkerCredits,
+    "tree": TreeWorkerCredits,
+}
+TURNS: Mapping[Tenants | None, type[Turns]] = {None: Turns, "tree": TreeTurns}
+RELAXED_TURNS: Mapping[Tenants | None, type[Turns]] = {None: RelaxedTurns, "tree": RelaxedTreeTurns}
+"""The forms of each account by the parameter ``tenants``: flat, or at every level of the tree."""

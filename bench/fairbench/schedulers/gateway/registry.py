@@ -172,8 +172,10 @@ def detector_class(name: str) -> type[Detector]:
     return found
 
 
-def gateway_params() -> PartParams:
-    """Return the gateway-only ``Params`` by name: policies, detectors, the gateway."""
-    found: dict[str, type] = {GATEWAY: GatewayParams, ADMISSION: AdmissionParams}
-    policies, detectors = params_of(POLICIES, policy_class), params_of(DETECTORS, detector_class)
-    return named(found, found.__getitem__) | policies | detectors
+_OWN: Mapping[str, type] = {GATEWAY: GatewayParams, ADMISSION: AdmissionParams}
+GATEWAY_PARAMS: PartParams = (
+    named(_OWN, _OWN.__getitem__)
+    | params_of(POLICIES, policy_class)
+    | params_of(DETECTORS, detector_class)
+)
+"""The gateway-only ``Params`` by name: policies, detectors, the gateway and admission control."""

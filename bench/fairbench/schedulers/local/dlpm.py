@@ -9,8 +9,8 @@ from annotated_types import Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import NoBound, Request, ServiceBound
-from fairbench.schedulers.accounts.credits import Rejoin
-from fairbench.schedulers.accounts.tenant_trees import credits_of, turns_of
+from fairbench.schedulers.accounts.credits import RULES, Rejoin
+from fairbench.schedulers.accounts.tenant_trees import CREDITS, RELAXED_TURNS, TURNS
 from fairbench.schedulers.accounts.turns import Turns
 from fairbench.schedulers.base import Scan, Selection, WaitingView
 from fairbench.schedulers.charging.tokens import Prices
@@ -62,11 +62,11 @@ class DLPM(FairScheduler):
         self.prices = Prices(
             params.extend_weight, params.output_weight, recompute=params.charge_recompute
         )
-        self.credits = credits_of(
-            *(params.quantum, params.output_weight), rejoin=params.rejoin, tenants=params.tenants
+        self.credits = CREDITS[params.tenants](
+            params.quantum, params.output_weight, RULES[params.rejoin]()
         )
         self.compose(self.credits, params, self.prices)
-        self._rule = turns_of(relaxed=params.refill == "relaxed", tenants=params.tenants)
+        self._rule = (RELAXED_TURNS if params.refill == "relaxed" else TURNS)[params.tenants]
 
     @property
     def credit(self) -> dict[str, float]:

@@ -10,7 +10,7 @@ from pydantic import FiniteFloat
 
 from fairbench.core import NoBound, Request, ServiceBound
 from fairbench.schedulers.accounts.counters import Counters
-from fairbench.schedulers.accounts.tenant_trees import counters_of
+from fairbench.schedulers.accounts.tenant_trees import COUNTERS
 from fairbench.schedulers.base import Selection, WaitingView
 from fairbench.schedulers.charging.tokens import Prices, TokenCharging
 from fairbench.schedulers.local.fair import FairScheduler
@@ -57,11 +57,10 @@ class VTC(FairScheduler):
         self.prices = Prices(
             params.input_weight, params.output_weight, whole_input=params.charge == "input"
         )
-        self.account: Counters = counters_of(
+        self.account: Counters = COUNTERS[params.tenants](
             params.output_weight,
             lifts=params.lift == "paper",
             lifts_alone=params.form == "paper",
-            tenants=params.tenants,
         )
         self.compose(self.account, params, self.prices, self._tokens())
         self.shares_counters = params.tenants is None

@@ -10,15 +10,15 @@ from annotated_types import Ge, Gt
 from pydantic import FiniteFloat
 
 from fairbench.core import Request, Segment
-from fairbench.schedulers.accounts.tenant_trees import worker_credits_of
+from fairbench.schedulers.accounts.tenant_trees import WORKER_CREDITS
 from fairbench.schedulers.accounts.worker_credits import WorkerCredit
 from fairbench.schedulers.base import Setup
 from fairbench.schedulers.charging.dispatch import Charge, dispatch_charging
 from fairbench.schedulers.charging.gpu_time import GPU_TIME
 from fairbench.schedulers.location_tree import MAX_NODES, BoundedTree, RecentNode
-from fairbench.schedulers.routing.bases import PrefixRouter
 from fairbench.schedulers.routing.credit_exchange import CreditExchange
 from fairbench.schedulers.routing.filling import Filling
+from fairbench.schedulers.routing.fleet import PrefixRouter
 from fairbench.tenants import Tenants
 
 
@@ -67,7 +67,7 @@ class D2LPM(CreditExchange, PrefixRouter):
         super().__init__(workers)
         self._filling = Filling(self._fleet, params.fill_below) if params.fill_below else None
         self._tree = BoundedTree(params.max_tree_nodes or MAX_NODES)
-        self.credits = worker_credits_of(params.worker_quantum, self._fleet, params.tenants)
+        self.credits = WORKER_CREDITS[params.tenants](params.worker_quantum, self._fleet)
         prices = params.extend_weight, params.output_weight
         self._charging = dispatch_charging(*prices, params.charge, ahead=bool(params.outputs))
         self.credits.payers, self.credits.on_forget = self._charging.payers, self._charging.forget

@@ -24,7 +24,7 @@ from fairbench.sim.disaggregated.replica import (
 )
 from fairbench.sim.disaggregated.vllm_decode import PromptsOnly, VLLMDecode
 from fairbench.sim.engine.batch import RunningBatch
-from fairbench.sim.engine.contract import EngineContract, Replica, WorkerParts, contract_of
+from fairbench.sim.engine.contract import CONTRACTS, EngineContract, Replica, WorkerParts
 from fairbench.sim.engine.sglang.contract import SGLangContract
 from fairbench.sim.engine.sglang.prefill_only import PrefillOnly
 from fairbench.sim.engine.vllm.contract import VLLMContract
@@ -155,7 +155,7 @@ def disaggregated(
     engine = spec.engine or DEFAULT_ENGINE
     sides, first = SIDES[engine], prefills[0]
     uncapped = {**spec.settings, f"{ENGINES[engine].part}.load_cap": None}
-    prompts = contract_of(engine, uncapped, first.profile)
+    prompts = CONTRACTS[engine](uncapped, first.profile)
     engines = [sides.prefill(prompts, parts) for parts in prefills]
     decodes = [
         sides.decode(contract, replace(first, index=index), params)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from fairbench.core import Prompt
 from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.hardware.timing import TimingProfile
-from fairbench.named import imported
+from fairbench.named import by_path
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.eviction.policy import EvictionPolicy
 from fairbench.sim.clock import Clock
@@ -144,17 +144,11 @@ class EngineContract(Protocol):
         ...
 
 
-# Paths, not classes, so that a run imports only its own engine.
-CONTRACTS: Mapping[str, str] = {
-    DEFAULT_ENGINE: "fairbench.sim.engine.sglang.contract:SGLangContract",
-    "vllm": "fairbench.sim.engine.vllm.contract:VLLMContract",
-    "lightllm": "fairbench.sim.engine.lightllm.contract:LightLLMContract",
-}
-
-
-def contract_of(
-    engine: str | None, settings: Mapping[str, Any], profile: TimingProfile
-) -> EngineContract:
-    """Return the contract of ``engine`` (None: the default) with ``settings`` on a GPU."""
-    contract: EngineContract = imported(CONTRACTS[engine or DEFAULT_ENGINE])(settings, profile)
-    return contract
+CONTRACTS: Mapping[str, Callable[[Mapping[str, Any], TimingProfile], EngineContract]] = by_path(
+    {
+        DEFAULT_ENGINE: "fairbench.sim.engine.sglang.contract:SGLangContract",
+        "vllm": "fairbench.sim.engine.vllm.contract:VLLMContract",
+        "lightllm": "fairbench.sim.engine.lightllm.contract:LightLLMContract",
+    }
+)
+"""The contract of each engine, made from settings and a timing profile."""

@@ -6,21 +6,26 @@ before the step as well; what overlaps them with computation waits for less.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fairbench.sim.sequence import Sequence
 
 
+@dataclass(slots=True)
 class HostMemory:
-    """Room for a number of tokens, each of which takes ``token_ps`` to copy in either direction."""
+    """Room for a number of tokens, each of which takes ``token_ps`` to copy in either direction.
 
-    def __init__(self, tokens: int, token_ps: int) -> None:
-        self.capacity = tokens if token_ps else 0
-        self.used = 0
-        self._token_ps = token_ps
-        self.copied = 0  # tokens, since ``delay_ps`` was asked last
+    Without ``token_ps`` there is no room.
+    """
+
+    capacity: int
+    token_ps: int
+    used: int = 0
+    copied: int = 0  # tokens, since ``delay_ps`` was asked last
 
     def has_room(self, tokens: int) -> bool:
         """Return whether a copy of ``tokens`` tokens fits."""
-        return self.used + tokens <= self.capacity
+        return self.token_ps > 0 and self.used + tokens <= self.capacity
 
     def store(self, sequence: Sequence, tokens: int) -> None:
         """Copy the first ``tokens`` of a request to the host, which must have room."""
@@ -48,5 +53,5 @@ class HostMemory:
 
     def delay_ps(self) -> int:
         """Return the time (ps) of the copies made since the last call."""
-        delay_ps, self.copied = self.copied * self._token_ps, 0
+        delay_ps, self.copied = self.copied * self.token_ps, 0
         return delay_ps

@@ -223,7 +223,8 @@ class EngineLoop(ABC, Generic[N]):
     def _start_run(self, steps: int, saved_ps: int) -> None:
         """Start ``steps`` decode steps after what delays them; each step saves ``saved_ps``."""
         batch, token_ps, start_ps = self.batch, self._token_ps, self._clock.now_ps
-        if delay_ps := self.host.delay_ps() + self.waiting.matching_ps():
+        copying_ps = self.host.delay_ps() if self.host.copied else 0
+        if delay_ps := copying_ps + self.waiting.matching_ps():
             self._end_stretch()
             start_ps += delay_ps
         size, context = batch.size, batch.context_tokens

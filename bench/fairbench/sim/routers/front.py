@@ -11,7 +11,6 @@ from fairbench.errors import UsageError
 from fairbench.schedulers.base import Router
 from fairbench.schedulers.gateway.bands import Gateway
 from fairbench.schedulers.gateway.queue import HoldsRequests
-from fairbench.schedulers.gateway.registry import admission_params
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.peers.params import ROUTERS, RoutersParams, Terms
 from fairbench.schedulers.peers.totals import Exchanges
@@ -71,7 +70,7 @@ def share(
         routers: Ingresses of the routers.
         fronts: Router, and holder of its requests, of each ingress.
     """
-    if admission_params(spec.settings).is_on:
+    if spec.admission is not None:
         raise UsageError(
             f"routers.form = {params.form!r}: cannot be combined with admission.policy"
         )

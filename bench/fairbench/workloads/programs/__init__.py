@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from fairbench.errors import UsageError, explain, unknown_name, validated
-from fairbench.files.python_file import files_named, module_of
+from fairbench.files.python_file import module_of
+from fairbench.files.reader import files_named
 from fairbench.named import Named, imported, named
 from fairbench.workloads.programs.base import Program
 

@@ -15,7 +15,7 @@ from fairbench.errors import DataError
 from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.fairness import jain
 from fairbench.metrics.records import Floats, Ints
-from fairbench.results.run_tables import RunResult
+from fairbench.metrics.tables import RunResult
 from fairbench.sim.run import Simulation
 from fairbench.workloads.disguise import Disguise
 from fairbench.workloads.plan import ClientPlan

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from fairbench.hardware.engine_params import EngineParams, engine_limits, mem_fraction
+from fairbench.hardware.engine_params import EngineLimits, EngineParams, engine_limits, mem_fraction
 from fairbench.hardware.timing import TimingProfile
 from fairbench.schedulers.params import make_params
 from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.sglang.older_worker import worker_class
+from fairbench.sim.engine.sglang.older_worker import OlderWorker
 from fairbench.sim.engine.sglang.worker import Worker
 
 W = TypeVar("W", bound=Worker)
+
+
+def worker_class(limits: EngineLimits) -> type[Worker]:
+    """Return the class of workers that follow the rules of the release."""
+    return Worker if limits.rules.drops_finished else OlderWorker
 
 
 class SGLangContract:

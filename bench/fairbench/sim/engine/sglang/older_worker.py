@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fairbench.hardware.engine_params import EngineLimits
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.sequence import Sequence
@@ -42,8 +41,3 @@ class OlderWorker(Worker):
     def _reserved_tokens(self) -> int:
         unused = (one.request.max_new_tokens - one.produced for one in self._retraction.kept)
         return self.batch.reserved_tokens() + sum(min(n, CLIP_MAX_NEW_TOKENS) for n in unused)
-
-
-def worker_class(limits: EngineLimits) -> type[Worker]:
-    """Return the class of workers that follow the rules of the release."""
-    return Worker if limits.rules.drops_finished else OlderWorker

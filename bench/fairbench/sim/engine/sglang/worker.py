@@ -187,7 +187,8 @@ class Worker(EngineLoop[KVNode]):
             return preempted and not len(self.batch) and self._start_prefill()
         self._prefills = attempt.admitted
         self._computed = attempt.take_memory()
-        delay_ps = self.host.delay_ps() + self.waiting.matching_ps()
+        copying_ps = self.host.delay_ps() if self.host.copied else 0
+        delay_ps = copying_ps + self.waiting.matching_ps()
         start_ps = self._prefill_start_ps = self._clock.now_ps + delay_ps
         duration = self._profile.prefill_ps(self._computed)
         self._end_stretch()

@@ -156,7 +156,8 @@ class VLLMWorker(EngineLoop[BlockNode]):
             saved_ps -= self._profile.vllm_extra_ps(step.decodes, context)
         duration_ps = self._profile.step_ps(computed, step.decodes, context)
         duration_ps -= saved_ps
-        delay_ps = self.host.delay_ps() + self.waiting.matching_ps()
+        copying_ps = self.host.delay_ps() if self.host.copied else 0
+        delay_ps = copying_ps + self.waiting.matching_ps()
         start_ps = self._clock.now_ps + delay_ps
         end = partial(self._end_mixed, step, start_ps, context, saved_ps)
         self._clock.at(start_ps + duration_ps, END, self.index, end)
