@@ -157,8 +157,6 @@ class Notes:
         """Return a percentile's value and note if it is undefined or a lower bound.
 
         Args:
-            key: JSON key of the metric.
-            percentile: The percentile, in seconds.
             reason: Reason if the value is undefined, or "" for the catalogue's reason.
         """
         if percentile.censored and isfinite(percentile.value_s):
@@ -167,13 +165,7 @@ class Notes:
 
 
 def forget_needing(summary: dict[str, Any], needs: Needs, reason: str) -> None:
-    """Replace all metrics that need unknown data by null, with the reason.
-
-    Args:
-        summary: Summary of a run, changed in place.
-        needs: The unknown data.
-        reason: Reason to note for each metric.
-    """
+    """Replace all metrics that need unknown data by null, with the reason."""
     forget(summary, [key for key in needing(needs) if key in summary], reason)
 
 

@@ -77,16 +77,7 @@ def client_summaries(
     cohorts: Ranked,
     notes: Notes,
 ) -> Iterator[ClientSummary]:
-    """Yield the rows of all clients.
-
-    Args:
-        requests: Table of the run's requests.
-        programs: Table of the run's programs.
-        facts: Facts about the run that the tables do not contain.
-        got: Service and fair share of each client in the window.
-        cohorts: Ranked latencies of each client.
-        notes: Notes of the summary under construction, to which new ones are added.
-    """
+    """Yield the rows of all clients."""
     counts = _counts(requests, programs, len(facts.clients))
     percentiles = list(zip(*map(cohorts.percentiles, PERCENTS), strict=True))
     length = got.window.length_s or float("nan")
@@ -140,13 +131,7 @@ def _note(
 
 
 def chosen_of_clients(cohorts: Ranked, facts: Facts, notes: Notes) -> Iterator[dict[str, float]]:
-    """Yield, by client, the percentiles that the user chose, by key.
-
-    Args:
-        cohorts: Ranked latencies of each client.
-        facts: Facts about the run that the tables do not contain.
-        notes: Notes of the summary under construction, to which new ones are added.
-    """
+    """Yield, by client, the percentiles that the user chose, by key."""
     chosen = [cohorts.percentiles(one) for one in facts.percentiles]
     for index, client in enumerate(facts.clients):
         why = undefined(cohorts.samples[index])

@@ -86,15 +86,7 @@ class Shares:
 def shares(
     requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, window: Window
 ) -> Shares:
-    """Return each client's service in the window, and its entitlement.
-
-    Args:
-        requests: Table of the run's requests.
-        programs: Table of the run's programs.
-        log: The run's service log.
-        facts: Facts about the run that the tables do not contain.
-        window: The time window, in seconds.
-    """
+    """Return each client's service in the window, and its entitlement."""
     weights = facts.weights
     booked = booked_in(log, window, len(facts.clients))
     service, actual = booked.seen(View.CLIENT, weights), booked.seen(View.ACTUAL, weights)
@@ -141,11 +133,6 @@ def tenant_shares(got: Shares, facts: Facts, notes: Notes) -> TenantShares:
 
     From the top down, a tenant's entitlement is shared max-min, by weight, according to the demands
     inside it. Owners that names do not reveal are tenants too.
-
-    Args:
-        got: Service and fair share of each client in the window.
-        facts: Facts about the run that the tables do not contain.
-        notes: Notes of the summary under construction, to which new ones are added.
     """
     places = named_below({one.name: one.owner for one in facts.clients})
     if not tenants_of(places.values()):

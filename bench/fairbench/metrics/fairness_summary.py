@@ -70,14 +70,7 @@ class Fairness:
 
 
 def fairness(tables: Tables, facts: Facts, got: Shares, notes: Notes) -> Fairness:
-    """Return the fairness metrics, given the shares in the window.
-
-    Args:
-        tables: Tables of the run's requests, programs and service.
-        facts: Facts about the run that the tables do not contain.
-        got: Service and fair share of each client in the window.
-        notes: Notes of the summary under construction, to which new ones are added.
-    """
+    """Return the fairness metrics, given the shares in the window."""
     requests, log, weight = tables.requests, tables.service, facts.client_weights
     gap = max_service_gap(requests, log, facts)
     seen = with_admissions(requests)

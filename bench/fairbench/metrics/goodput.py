@@ -94,8 +94,6 @@ def client_goodput(tables: Tables, facts: Facts, which: Sequence[int]) -> Iterat
     """Yield the goodput counts of the clients with these indices.
 
     Args:
-        tables: Tables of the run's requests, programs and service.
-        facts: Facts about the run that the tables do not contain.
         which: Indices of clients in ``facts.clients``.
     """
     clients = len(facts.clients)
@@ -146,13 +144,7 @@ class Goodput:
 
 
 def goodput(tables: Tables, facts: Facts, notes: Notes) -> Goodput:
-    """Return the goodput in the window of a run with targets.
-
-    Args:
-        tables: Tables of the run's requests, programs and service.
-        facts: Facts about the run that the tables do not contain.
-        notes: Notes of the summary under construction, to which new ones are added.
-    """
+    """Return the goodput in the window of a run with targets."""
     promised = [index for index, one in enumerate(facts.clients) if one.targets]
     each = list(client_goodput(tables, facts, promised))
     length_s = facts.window.length_s

@@ -102,14 +102,7 @@ class Summary:
 
 
 def summarize(requests: Requests, programs: Programs, log: ServiceLog, facts: Facts) -> Summary:
-    """Return every metric of a run. A run that stopped early ends the window.
-
-    Args:
-        requests: Table of the run's requests.
-        programs: Table of the run's programs.
-        log: The run's service log.
-        facts: Facts about the run that the tables do not contain.
-    """
+    """Return every metric of a run. A run that stopped early ends the window."""
     notes = Notes()
     # Requests that end with the run are included: their last tokens come at the horizon.
     horizon_s = nextafter(facts.horizon_s, inf)

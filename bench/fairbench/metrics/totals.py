@@ -50,14 +50,7 @@ class Totals:
 
 
 def totals(requests: Requests, programs: Programs, log: ServiceLog, horizon_s: float) -> Totals:
-    """Return the totals of a run that ended at ``horizon_s``; rates are NaN for 0.
-
-    Args:
-        requests: Table of the run's requests.
-        programs: Table of the run's programs.
-        log: The run's service log.
-        horizon_s: End of the run, in seconds.
-    """
+    """Return the totals of a run that ended at ``horizon_s``; rates are NaN for 0."""
     done = requests.status == FINISHED
     computed = sum(int(part.extend_tokens.sum()) for part in log.parts())
     completed, output = int(np.count_nonzero(done)), int(requests.output_tokens[done].sum())

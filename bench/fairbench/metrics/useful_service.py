@@ -99,13 +99,7 @@ KEY = "useful_service_tok_s"
 
 
 def useful_service(tables: Tables, facts: Facts, notes: Notes) -> list[dict[str, Any]]:
-    """Return each client's useful rate in the window, and its padding, where somebody pads.
-
-    Args:
-        tables: Tables of the run's requests, programs and service.
-        facts: Facts about the run that the tables do not contain.
-        notes: Notes of the summary under construction, to which new ones are added.
-    """
+    """Return each client's useful rate in the window, and its padding, where somebody pads."""
     padding = {index: client.padding for index, client in enumerate(facts.clients)}
     served = useful(tables, padding, facts.window, facts.weights)
     length_s = facts.window.length_s or float("nan")

@@ -254,9 +254,7 @@ def client_targets(
     then from the workload. Raises UsageError.
 
     Args:
-        spec: Workload with its classes and targets.
         given: Targets that the user chose, such as ``NAME.ttft`` -> time.
-        names: Names of the run's clients.
     """
     classes = class_of_client(spec)
     for_all = parse_targets(spec.targets or {}, "targets")
