@@ -17,6 +17,8 @@ from fairbench.metrics.records import (
     Window,
 )
 from fairbench.metrics.stretches import step_times
+from fairbench.metrics.summary import summarize
+from fairbench.metrics.tables import Tables
 
 NAN = float("nan")
 
@@ -104,3 +106,10 @@ def step_ends(log, rows):
     place, number = spread(np.ones(len(rows), dtype=np.int64), log.steps[rows])
     row = rows[place]
     return row, step_times(log, row, number)
+
+
+def summary_of(
+    requests: Requests, programs: Programs, log: Service, facts: Facts
+) -> dict[str, Any]:
+    names = [client.name for client in facts.clients]
+    return summarize(Tables(names, requests, programs, log), facts)

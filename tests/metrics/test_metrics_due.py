@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from metrics_helpers import NAN, facts, log, programs, requests
+from metrics_helpers import NAN, facts, log, programs, requests, summary_of
 
 from fairbench.metrics.contention import unhindered, waiting_share, with_admissions
 from fairbench.metrics.due import shortfall
 from fairbench.metrics.fairness import shares
 from fairbench.metrics.metric import NOT_CONTENDED, QUEUE_ESTIMATED
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Window
-from fairbench.metrics.summary import summarize
 
 # Every call here has 10 tokens of input and 3 of output, and is worth 10 + 2 * 3 = 16. Served at
 # once it takes 1 s to the first token and 1 s for each other: 3 s in all.
@@ -93,7 +92,7 @@ def test_on_an_idle_cluster_what_was_due_is_what_was_served():
 def test_an_idle_cluster_is_not_contended():
     made = facts(window=Window(0, 31), horizon_s=43.0)
     table = requests(*IDLE), programs(*IDLE_PROGRAMS), booked(IDLE)
-    summary = summarize(*table, made).to_json()
+    summary = summary_of(*table, made)
     for key in ("min_entitlement_ratio", "jain_index_entitlement"):
         assert summary[key] is None
         assert summary["notes"][key] == NOT_CONTENDED
@@ -277,7 +276,7 @@ def test_the_queue_of_an_endpoint_is_estimated_and_said_to_be():
     unreported = [one | {"admitted_s": one["first_token_s"]} for one in IDLE]
     made = facts(window=Window(0, 31), horizon_s=43.0)
     table = requests(*unreported), programs(*IDLE_PROGRAMS), booked(unreported)
-    summary = summarize(*table, made).to_json()
+    summary = summary_of(*table, made)
     assert summary["queue_empty_share"] == 1
     assert summary["demand_limited"] is True
     assert summary["notes"]["queue_empty_share"] == QUEUE_ESTIMATED

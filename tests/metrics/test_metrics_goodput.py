@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from metrics_helpers import NAN, facts, log, programs, requests
+from metrics_helpers import NAN, facts, log, programs, requests, summary_of
 
 from fairbench.metrics.goodput import client_goodput, judged
 from fairbench.metrics.max_min import max_min
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Client
-from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.targets import Target, Targets
 
@@ -104,7 +103,7 @@ def test_a_small_run_by_hand():
     made, made_by = small_run()
     known = promised(QUICK, Targets(e2el=Target(10.0)), classes=("fast", "batch"))
     known = replace(known, horizon_s=200.0)
-    json = summarize(made, made_by, log(), known).to_json()
+    json = summary_of(made, made_by, log(), known)
     # Of client 0 two of three met, one of them in the window; of client 1 one of 1 + 1 + 4.
     assert json["goodput_ratio"] == 3 / 9
     assert json["goodput_min_ratio"] == 1 / 6
@@ -134,14 +133,14 @@ def test_a_small_run_by_hand():
 
 def test_without_targets_a_summary_says_nothing_of_them():
     made, made_by = small_run()
-    json = summarize(made, made_by, log(), facts()).to_json()
+    json = summary_of(made, made_by, log(), facts())
     keys = {*json, *json["notes"], *(key for one in json["clients"] for key in one)}
     assert not [key for key in keys if "goodput" in key]
 
 
 def test_clients_without_targets_are_not_counted():
     made, made_by = small_run()
-    json = summarize(made, made_by, log(), promised(QUICK, Targets())).to_json()
+    json = summary_of(made, made_by, log(), promised(QUICK, Targets()))
     assert json["goodput_ratio"] == json["goodput_min_ratio"] == 2 / 3
     assert "goodput_ratio" not in json["clients"][1]
     assert "goodput_classes" not in json
@@ -150,13 +149,13 @@ def test_clients_without_targets_are_not_counted():
 def test_what_has_no_value_says_why():
     nothing = Targets(ttft=Target(1e-6))
     made, made_by = small_run()
-    json = summarize(made, made_by, log(), promised(nothing, nothing)).to_json()
+    json = summary_of(made, made_by, log(), promised(nothing, nothing))
     assert json["goodput_ratio"] == json["goodput_tok_s"] == 0
     assert json["goodput_wasted_ratio"] == 1
     for key in ("goodput_jain_index", "goodput_worst_share", "goodput_slack_p50_s"):
         assert json[key] is None
         assert json["notes"][key] == "no request kept its targets"
-    none = summarize(requests(), programs(), log(), promised(QUICK, QUICK)).to_json()
+    none = summary_of(requests(), programs(), log(), promised(QUICK, QUICK))
     assert none["goodput_ratio"] is None
     assert none["notes"]["clients.c0.goodput_ratio"] == "no request arrived in the window"
 
@@ -230,7 +229,7 @@ def test_every_number_is_that_of_a_count_row_by_row(rows, first, second):
     if not any(first.given()) or not any(second.given()):
         return
     known = replace(promised(first, second), horizon_s=200.0)
-    json = summarize(*tables_of(rows), log(), known).to_json()
+    json = summary_of(*tables_of(rows), log(), known)
     for key, value in oracle(rows, (first, second)).items():
         assert json[key] == (value if value is None else pytest.approx(value)), key
     for key in ("goodput_ratio", "goodput_wasted_ratio", "goodput_jain_index"):

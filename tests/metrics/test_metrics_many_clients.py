@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from gap_pairwise import intersection
-from metrics_helpers import NAN, facts, log, programs, requests
+from metrics_helpers import NAN, facts, log, programs, requests, summary_of
 
 from fairbench.metrics.censored_latency import samples
 from fairbench.metrics.fairness import all_active_window
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED, Requests, Window
-from fairbench.metrics.summary import summarize
 from fairbench.metrics.waiting import EVERYWHERE, Backlog, merged, waits
 
 CLIENTS, WORKERS = 7, 3
@@ -151,7 +150,7 @@ def test_the_rows_of_all_clients(seed):
     rows = log(*({"client": rng.integers(CLIENTS)} for _ in range(rng.integers(1, 200))))
     rows = replace(rows, gpu_s=rng.exponential(size=len(rows)))
     known = facts(clients=CLIENTS)
-    found = summarize(calls, own, rows, known).to_json()["clients"]
+    found = summary_of(calls, own, rows, known)["clients"]
     for client, row in enumerate(found):
         keys = ("programs", "requests", "cache_hit_rate", "gpu_s", "demoted")
         assert tuple(map(row.get, keys)) == rows_one_by_one((calls, own, rows), known, client)

@@ -3,14 +3,13 @@
 import re
 
 import pytest
-from metrics_helpers import NAN, facts, log, programs, requests
+from metrics_helpers import NAN, facts, log, programs, requests, summary_of
 
 from fairbench.errors import UsageError
 from fairbench.metrics.catalogue import chosen_metrics, columns_of, metric_of
 from fairbench.metrics.metric import Display
 from fairbench.metrics.records import UNFINISHED
 from fairbench.metrics.shown_percentiles import parse_percentiles, written_percentiles
-from fairbench.metrics.summary import summarize
 
 
 def eleven():
@@ -27,9 +26,7 @@ def eleven():
 def summary(percentiles=(), made=None, made_by=None):
     usual = eleven()
     known = facts(percentiles=percentiles)
-    return summarize(
-        requests(*(made or usual[0])), programs(*(made_by or usual[1])), log(), known
-    ).to_json()
+    return summary_of(requests(*(made or usual[0])), programs(*(made_by or usual[1])), log(), known)
 
 
 def test_chosen_percentiles_by_hand():
@@ -65,7 +62,7 @@ def test_one_that_falls_among_unfinished_programs_is_a_lower_bound():
 
 
 def test_of_nothing_they_say_why():
-    json = summarize(requests(), programs(), log(), facts(percentiles=(90,))).to_json()
+    json = summary_of(requests(), programs(), log(), facts(percentiles=(90,)))
     assert json["victim_p90_s"] is None
     assert json["clients"][0]["p90_s"] is None
     assert json["p90_ttft_ms"] is None

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from metrics_helpers import NAN, facts, log, programs, requests
 
+from fairbench.metrics.catalogue import Notes
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import sides_summary
 from fairbench.metrics.waiting import Backlog, waits
@@ -51,16 +52,16 @@ def test_busy_time_is_told_apart_by_side_and_transfers_are_timed():
     service = log({"worker": 0}, {"worker": 1}, {"worker": 1, "client": 1})
     service = replace(service, gpu_s=np.array([4.0, 20.0, 30.0]))
     tables = Tables(["c0", "c1"], CALLS, programs(), service)
-    assert sides_summary(tables, APART) == {
+    notes = Notes()
+    assert sides_summary(tables, APART, notes) == {
         "prefill_busy_ratio": pytest.approx(0.04),
         "decode_busy_ratio": pytest.approx(0.5),
         "prefill_gpu_s": 4.0,
         "decode_gpu_s": 50.0,
         "mean_transfer_ms": pytest.approx(1_250),
-        "notes": {},
     }
-    assert sides_summary(tables, facts()) == {}
+    assert (sides_summary(tables, facts(), notes), notes.reasons) == ({}, {})
     none = replace(CALLS, sent_s=np.array([NAN, NAN]))
-    empty = sides_summary(replace(tables, requests=none), APART)
-    assert empty["mean_transfer_ms"] is None
-    assert empty["notes"] == {"mean_transfer_ms": "no KV cache was transferred"}
+    empty = sides_summary(replace(tables, requests=none), APART, notes)
+    assert np.isnan(empty["mean_transfer_ms"])
+    assert notes.reasons == {"mean_transfer_ms": "no KV cache was transferred"}

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from metrics_helpers import facts, log, programs, requests
+from metrics_helpers import facts, log, programs, requests, summary_of
 
 from fairbench.core import ServiceBound
+from fairbench.metrics.catalogue import Notes
 from fairbench.metrics.records import REFUSED, UNFINISHED, Client, Window
-from fairbench.metrics.summary import summarize
+from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import request_latency_ms, time_to_finish, totals
 
 # Clients 0 (misbehaving) and 1, a run of 20 s, window [0, 10). Every number below is from these.
@@ -83,7 +84,7 @@ FACTS = facts(window=Window(0, 10), horizon_s=20.0, bound=ServiceBound("actual",
 
 @pytest.fixture(scope="module")
 def made():
-    return summarize(REQUESTS, PROGRAMS, LOG, FACTS).to_json()
+    return summary_of(REQUESTS, PROGRAMS, LOG, FACTS)
 
 
 EXPECTED = {
@@ -203,18 +204,19 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_json_has_every_key_and_a_reason_for_every_null(case):
-    summary = summarize(*CASES[case]).to_json()
+    summary = summary_of(*CASES[case])
     assert not {*EXPECTED, *LATENCIES, "clients"} - summary.keys()
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
-    assert sorted(nulls(summary)) == sorted(summary["notes"])
+    of_the_header = {"bound_source"}
+    assert sorted(nulls(summary)) == sorted(summary["notes"].keys() - of_the_header)
     assert all(summary["notes"].values())
 
 
 def test_by_weight_indices_and_rows_are_of_normalised_service():
     equal = facts(horizon_s=20.0, window=Window(0.0, 10.0))
     named = (Client("c0", True, 4.0), Client("c1", False))
-    plain = summarize(REQUESTS, PROGRAMS, LOG, equal).to_json()
-    by_weight = summarize(REQUESTS, PROGRAMS, LOG, replace(equal, clients=named)).to_json()
+    plain = summary_of(REQUESTS, PROGRAMS, LOG, equal)
+    by_weight = summary_of(REQUESTS, PROGRAMS, LOG, replace(equal, clients=named))
     assert ["weight" in row for row in plain["clients"]] == [False, False]
     assert [row["weight"] for row in by_weight["clients"]] == [4.0, 1.0]
     for key, rate in (("jain_index", "service_rate"), ("jain_index_actual", "actual_service")):
@@ -227,15 +229,15 @@ def test_by_weight_indices_and_rows_are_of_normalised_service():
 
 
 def test_reasons_say_what_is_the_matter():
-    notes = summarize(*CASES["one client"]).notes
+    notes = summary_of(*CASES["one client"])["notes"]
     assert notes["service_gap_bound"] == "fcfs"
     assert notes["max_service_gap"] == "no two clients were backlogged together"
     assert notes["victim_p50_s"] == "there is no well-behaved client"
     assert notes["jain_index"] == "no client was served in the window"
-    late = summarize(*CASES["stopped before the window"]).notes
+    late = summary_of(*CASES["stopped before the window"])["notes"]
     assert late["service_rate_tok_s"] == "the run ended before its window began"
     assert late["victim_p99_s"] == "client c1: no request arrived in the window"
-    usual = summarize(*CASES["usual"]).notes
+    usual = summary_of(*CASES["usual"])["notes"]
     assert "the 1 refused of 2" in usual["clients.c0.p99_s"]
 
 
@@ -243,10 +245,11 @@ def test_a_victims_refusals_make_its_percentile_infinite_not_short():
     table = programs(
         {"client": 1, "finish_s": 3}, {"client": 1, "status": REFUSED}, {"client": 2, "finish_s": 9}
     )
-    summary = summarize(requests(), table, log(), facts(clients=3))
-    assert math.isinf(summary.victims.victim_p99_s)
-    assert summary.to_json()["victim_p99_s"] is None
-    assert summary.notes["victim_p99_s"].startswith("client c1: it falls among the 1 refused of 2")
+    summary = summary_of(requests(), table, log(), facts(clients=3))
+    assert summary["victim_p99_s"] is None
+    assert summary["notes"]["victim_p99_s"].startswith(
+        "client c1: it falls among the 1 refused of 2"
+    )
 
 
 def test_victims_are_averaged_over_the_well_behaved_only():
@@ -254,26 +257,27 @@ def test_victims_are_averaged_over_the_well_behaved_only():
         {"client": client, "finish_s": seconds}
         for client, seconds in [(0, 99), (1, 2), (1, 4), (2, 10)]
     ]
-    summary = summarize(requests(), programs(*rows), log(), facts(clients=3))
-    assert summary.victims.victim_p50_s == (3 + 10) / 2
-    assert summary.victims.victim_n == 1
-    other = summarize(requests(), programs(*rows), log(), facts(clients=3, misbehaving=2))
-    assert other.victims.victim_p50_s == (99 + 3) / 2
+    summary = summary_of(requests(), programs(*rows), log(), facts(clients=3))
+    assert summary["victim_p50_s"] == (3 + 10) / 2
+    assert summary["victim_n"] == 1
+    other = summary_of(requests(), programs(*rows), log(), facts(clients=3, misbehaving=2))
+    assert other["victim_p50_s"] == (99 + 3) / 2
 
 
 def test_a_run_stopped_inside_its_window_is_measured_up_to_there():
-    summary = summarize(REQUESTS, PROGRAMS, LOG, facts(window=Window(0, 1000), horizon_s=10.0))
-    assert summary.window == Window(0, np.nextafter(10, 11))  # what ends at 10 is in it
-    assert summary.fairness.service_rate_tok_s == pytest.approx(15.2)
+    summary = summary_of(REQUESTS, PROGRAMS, LOG, facts(window=Window(0, 1000), horizon_s=10.0))
+    times = summary["window_start_s"], summary["window_end_s"]
+    assert times == (0, np.nextafter(10, 11))  # what ends at 10 is in it
+    assert summary["service_rate_tok_s"] == pytest.approx(15.2)
 
 
 def test_service_bounds_in_the_client_view_use_its_rate():
     bound = ServiceBound("client", 0, "[VTC] Theorem 4.4")
-    summary = summarize(
+    summary = summary_of(
         REQUESTS, PROGRAMS, LOG, facts(window=Window(0, 10), horizon_s=20.0, bound=bound)
     )
     # 2 * max(100, 2 * 1000) tokens at 15.2 tokens/s
-    assert summary.fairness.service_gap_bound_s == pytest.approx(4000 / 15.2)
+    assert summary["service_gap_bound_s"] == pytest.approx(4000 / 15.2)
 
 
 def test_a_bound_counts_what_an_overcommitted_pool_let_a_client_decode():
@@ -281,8 +285,8 @@ def test_a_bound_counts_what_an_overcommitted_pool_let_a_client_decode():
     # admission
     table = requests(*({"admitted_s": 0, "output_tokens": n} for n in (250, 333, 500, 1000)))
     bound = ServiceBound("client", 0, "[VTC] Theorem 4.4")
-    summary = summarize(table, programs(), log(), facts(bound=bound, pool_tokens=1000))
-    assert summary.fairness.service_gap_bound == 2 * 2 * 2083
+    summary = summary_of(table, programs(), log(), facts(bound=bound, pool_tokens=1000))
+    assert summary["service_gap_bound"] == 2 * 2 * 2083
 
 
 def test_the_time_to_finish_is_over_programs_of_the_arrival_phase():
@@ -293,7 +297,10 @@ def test_the_time_to_finish_is_over_programs_of_the_arrival_phase():
 
 
 def test_totals_of_no_time_at_all_are_undefined():
-    assert math.isnan(totals(requests(), programs(), log(), 0.0).request_throughput)
+    notes = Notes()
+    found = totals(Tables([], requests(), programs(), log()), 0.0, notes)
+    assert math.isnan(found["request_throughput"])
+    assert "request_throughput" in notes.reasons
 
 
 def test_inter_token_latency_weighs_gaps_and_tpot_weighs_requests():
@@ -314,13 +321,13 @@ ABSENT = {"window": Window(10, 20), "horizon_s": 30.0, "clients": 3}
 def test_who_had_nothing_under_way_is_left_out_of_the_latency_of_the_well_behaved():
     early, refused = {"client": 2, "finish_s": 9}, {"client": 2, "status": REFUSED, "arrival_s": 5}
     mine = {"client": 1, "arrival_s": 10, "finish_s": 14}
-    summary = summarize(requests(), programs(early, refused, mine), log(), facts(**ABSENT))
-    assert (summary.victims.victim_p50_s, summary.victims.victim_n) == (4, 1)
-    assert summary.notes["victim_p99_s"] == "without one client of whom nothing was under way"
-    row = summary.to_json()["clients"][2]
+    summary = summary_of(requests(), programs(early, refused, mine), log(), facts(**ABSENT))
+    assert (summary["victim_p50_s"], summary["victim_n"]) == (4, 1)
+    assert summary["notes"]["victim_p99_s"] == "without one client of whom nothing was under way"
+    row = summary["clients"][2]
     assert (row["p50_s"], row["latency_n"]) == (None, 0)
     later = {"client": 2, "arrival_s": 20, "finish_s": 25}
-    assert summarize(requests(), programs(mine, later), log(), facts(**ABSENT)).victims.victim_n
+    assert summary_of(requests(), programs(mine, later), log(), facts(**ABSENT))["victim_n"]
 
 
 @pytest.mark.parametrize(
@@ -329,14 +336,14 @@ def test_who_had_nothing_under_way_is_left_out_of_the_latency_of_the_well_behave
 def test_who_is_kept_waiting_all_the_time_is_not_absent(kept_waiting):
     # As a user who sends the next program when this one is over.
     rows = {"client": 1, "arrival_s": 10, "finish_s": 14}, {"client": 2, **kept_waiting}
-    made = summarize(requests(), programs(*rows), log(), facts(**ABSENT))
-    assert made.to_json()["victim_p50_s"] is None
-    assert made.notes["victim_p50_s"] == "client c2: no request arrived in the window"
-    assert made.victims.victim_n == 0
+    made = summary_of(requests(), programs(*rows), log(), facts(**ABSENT))
+    assert made["victim_p50_s"] is None
+    assert made["notes"]["victim_p50_s"] == "client c2: no request arrived in the window"
+    assert made["victim_n"] == 0
 
 
 def test_where_all_were_absent_latency_is_undefined():
     rows = {"client": 1, "finish_s": 3}, {"client": 2, "finish_s": 4}
-    made = summarize(requests(), programs(*rows), log(), facts(**ABSENT)).to_json()
+    made = summary_of(requests(), programs(*rows), log(), facts(**ABSENT))
     assert made["victim_p99_s"] is None
     assert made["notes"]["victim_p99_s"] == "client c1: no request arrived in the window"

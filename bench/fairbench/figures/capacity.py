@@ -34,13 +34,7 @@ def check_plot(path: Path) -> None:
 
 
 def draw_plan(answer: Row, path: Path, title: str) -> None:
-    """Write the figure of ``answer.json``. Raises UsageError on failure.
-
-    Args:
-        answer: Answer of a plan, as in ``answer.json``.
-        path: File to write; the suffix decides the format.
-        title: Text of the figure's caption.
-    """
+    """Write the figure of ``answer.json``. Raises UsageError on failure."""
     check_plot(path)
     by_name: dict[str, list[Row]] = {}
     several = len({row["timing_profile"] for row in answer["choices"]}) > 1

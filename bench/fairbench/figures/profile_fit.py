@@ -39,13 +39,7 @@ def check_plot(path: Path) -> None:
 
 
 def draw_profile(points: list[Points], path: Path, title: str) -> None:
-    """Write the figure. Raises UsageError if it cannot be drawn or written.
-
-    Args:
-        points: Given and predicted times of iterations, by kind.
-        path: File to write; the suffix decides the format.
-        title: Text of the figure's caption.
-    """
+    """Write the figure. Raises UsageError if it cannot be drawn or written."""
     check_plot(path)
     with paper_style():
         figure, axes = panels(1, 2, 7.0, 2.8)

@@ -104,15 +104,7 @@ def paper_style() -> Iterator[None]:
 def panels(
     rows: int, columns: int, width_in: float, height_in: float, **options: Any
 ) -> tuple[Figure, Any]:
-    """Return a figure and its axes, indexed ``[row][column]``.
-
-    Args:
-        rows: Number of rows of panels.
-        columns: Number of columns of panels.
-        width_in: Width of the figure, in inches.
-        height_in: Height of the figure, in inches.
-        **options: Further options of ``Figure.subplots``.
-    """
+    """Return a figure and its axes, indexed ``[row][column]``."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width_in, height_in), layout="constrained")

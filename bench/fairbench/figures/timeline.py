@@ -25,8 +25,6 @@ def service_rates(run: StoredRun, view: View, edges_s: Floats) -> Floats:
     """Return each client's service per second between times, shape (clients, intervals).
 
     Args:
-        run: Stored run.
-        view: View of service, such as ``View.CLIENT``.
         edges_s: Bounds of the intervals, ascending, in seconds, shape (n_edges,).
     """
     clients = len(client_names(run))
@@ -58,8 +56,6 @@ def busy_share(run: StoredRun, workers: int, edges_s: Floats) -> Floats:
     """Return the fraction of each interval in which the workers computed something.
 
     Args:
-        run: Stored run.
-        workers: Number of workers.
         edges_s: Bounds of the intervals, ascending, in seconds, shape (n_edges,).
 
     Returns:

@@ -29,13 +29,7 @@ REST = "0.7"  # the colour of those others
 
 
 def draw_trace(table: Table, path: Path, title: str) -> None:
-    """Write the figure of a trace. Raises UsageError on failure.
-
-    Args:
-        table: Requests of the trace.
-        path: File to write; the suffix decides the format.
-        title: Text of the figure's caption.
-    """
+    """Write the figure of a trace. Raises UsageError on failure."""
     if path.suffix.removeprefix(".") not in FORMATS:
         raise UsageError(f"--plot {path}: must end in .{', .'.join(FORMATS)}")
     check_drawable()

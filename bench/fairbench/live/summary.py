@@ -15,9 +15,10 @@ from fairbench.live.records import FINISHED, REFUSED, LiveRecords
 from fairbench.metrics.catalogue import forget_needing
 from fairbench.metrics.metric import Needs
 from fairbench.metrics.records import Facts
+from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.results.header import run_header
-from fairbench.results.run_facts import cluster_bound, metrics_of, run_facts
+from fairbench.results.run_facts import cluster_bound, run_facts
 from fairbench.schedulers.registry import build_local, build_router
 from fairbench.workloads.tokens import load_counter
 
@@ -48,7 +49,7 @@ def summary_of(
         served: The server of the run.
     """
     facts = _facts(spec, result, served)
-    metrics = metrics_of(tables, facts)
+    metrics = summarize(tables, facts)
     notes: dict[str, str] = metrics["notes"]
     _measure_gaps(metrics, records)
     _tell_failed_from_refused(metrics, records)

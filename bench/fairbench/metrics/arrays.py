@@ -107,7 +107,6 @@ def lengths_by(client: Ints, start_s: Floats, end_s: Floats, clients: int, times
         client: Client of each interval, an index, shape (n_intervals,).
         start_s: Starts in seconds, shape (n_intervals,).
         end_s: Ends in seconds, shape (n_intervals,); an end before the start counts as the start.
-        clients: Number of clients.
         times: Ascending times in seconds, shape (n_times,).
 
     Returns:

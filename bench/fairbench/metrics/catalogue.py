@@ -6,9 +6,9 @@ computes it from the tables and facts of a run, and put an entry with it into ``
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairbench.metrics.censored_latency import Percentile
 from fairbench.metrics.entries import fairness, latency, some_runs
@@ -126,6 +126,13 @@ def fitting(columns: list[Column]) -> Iterator[list[Column]]:
         yield [one for one in columns if one.dropped is None or one.dropped > last]
 
 
+class Part(NamedTuple):
+    """Metrics by JSON key: of the run, and of each client by index unless no client has any."""
+
+    run: Mapping[str, Any] = {}
+    clients: Sequence[Mapping[str, Any]] = ()
+
+
 class Notes:
     """Notes of a summary under construction, by JSON key, such as ``clients.NAME.key``.
 
@@ -149,6 +156,12 @@ class Notes:
             self.reasons[key] = reason or (metric.undefined if metric else "")
         return value
 
+    def values(self, values: Mapping[str, float], prefix: str = "") -> Mapping[str, float]:
+        """Return the values; note the catalogue's reason for each that is not finite."""
+        for key, value in values.items():
+            self.value(prefix + key, value)
+        return values
+
     def remark(self, key: str, text: str) -> None:
         """Add a remark on a value; the reason for an undefined value replaces it."""
         self.reasons[key] = text
@@ -157,8 +170,6 @@ class Notes:
         """Return a percentile's value and note if it is undefined or a lower bound.
 
         Args:
-            key: JSON key of the metric.
-            percentile: The percentile, in seconds.
             reason: Reason if the value is undefined, or "" for the catalogue's reason.
         """
         if percentile.censored and isfinite(percentile.value_s):
@@ -167,13 +178,7 @@ class Notes:
 
 
 def forget_needing(summary: dict[str, Any], needs: Needs, reason: str) -> None:
-    """Replace all metrics that need unknown data by null, with the reason.
-
-    Args:
-        summary: Summary of a run, changed in place.
-        needs: The unknown data.
-        reason: Reason to note for each metric.
-    """
+    """Replace all metrics that need unknown data by null, with the reason."""
     forget(summary, [key for key in needing(needs) if key in summary], reason)
 
 

@@ -2,156 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
-from fairbench.metrics.catalogue import Notes
+from fairbench.metrics.catalogue import CLIENTS, Notes
 from fairbench.metrics.censored_latency import Percentile, Ranked, Sample, mean_percentile
 from fairbench.metrics.fairness import Shares
 from fairbench.metrics.metric import NO_COHORT, NO_VICTIM
-from fairbench.metrics.records import FINISHED, UNFINISHED, Facts, Programs, Requests
+from fairbench.metrics.records import FINISHED, UNFINISHED, Facts, Programs
+from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import ratio
 
 PERCENTS = (50, 95, 99)
 RATES = ("service_rate_tok_s", "actual_service_tok_s", "demand_tok_s", "entitlement_tok_s")
 
 
-class ClientSummary(NamedTuple):
-    """A client's row. Counts and cache hit rate are of the whole run, rates of the window.
+def client_rows(
+    tables: Tables, facts: Facts, got: Shares, cohorts: Ranked, notes: Notes
+) -> Iterator[dict[str, Any]]:
+    """Yield the row of each client. Counts and cache hit rate are of the whole run.
 
-    ``demand_tok_s`` (what was due) and ``entitlement_tok_s`` are client-view service rates; the
-    ratio to the latter is undefined where no client was short of service. Latencies are of the
-    cohort, programs that arrived in the window: ``latency_n`` of them (requests where the metric
-    is TTFT), of which so many were unfinished at the end or refused. A P99 needs about 300.
+    Rates are of the window of ``got``, latencies of the programs that arrived in it: ``latency_n``
+    (requests where the metric is TTFT), some of which were unfinished at the end or refused.
     """
-
-    client: str
-    misbehaving: bool
-    programs: int
-    requests: int
-    service_rate_tok_s: float
-    actual_service_tok_s: float
-    demand_tok_s: float
-    entitlement_tok_s: float
-    entitlement_ratio: float
-    p50_s: float
-    p95_s: float
-    p99_s: float
-    latency_n: int
-    latency_unfinished: int
-    latency_refused: int
-    cache_hit_rate: float
-
-
-class _Counts(NamedTuple):
-    """The counts from the tables for all clients, by index."""
-
-    programs: list[int]
-    requests: list[int]
-    cache_hit_rate: list[float]
-
-
-def _counts(requests: Requests, programs: Programs, clients: int) -> _Counts:
+    requests, clients = tables.requests, len(facts.clients)
     admitted = ~np.isnan(requests.admitted_s)
-    owner = requests.client[admitted]
     cached, extended = (  # sums of whole tokens are exact
-        np.bincount(owner, weights=tokens[admitted], minlength=clients).tolist()
+        np.bincount(requests.client[admitted], weights=tokens[admitted], minlength=clients).tolist()
         for tokens in (requests.cached_tokens, requests.extend_tokens)
     )
-    return _Counts(
-        np.bincount(programs.client, minlength=clients).tolist(),
-        np.bincount(requests.client, minlength=clients).tolist(),
-        [ratio(one, one + more) for one, more in zip(cached, extended, strict=True)],
-    )
-
-
-def client_summaries(
-    requests: Requests,
-    programs: Programs,
-    facts: Facts,
-    got: Shares,
-    cohorts: Ranked,
-    notes: Notes,
-) -> Iterator[ClientSummary]:
-    """Yield the rows of all clients.
-
-    Args:
-        requests: Table of the run's requests.
-        programs: Table of the run's programs.
-        facts: Facts about the run that the tables do not contain.
-        got: Service and fair share of each client in the window.
-        cohorts: Ranked latencies of each client.
-        notes: Notes of the summary under construction, to which new ones are added.
-    """
-    counts = _counts(requests, programs, len(facts.clients))
-    percentiles = list(zip(*map(cohorts.percentiles, PERCENTS), strict=True))
     length = got.window.length_s or float("nan")
-    rates = [got.service, got.actual, got.demand, got.entitlement]
-    shares = [(amount / length).tolist() for amount in rates]
-    shares.append((got.ratio if got.contended else np.full(len(got.ratio), np.nan)).tolist())
+    rates = (got.service, got.actual, got.demand, got.entitlement)
+    columns: dict[str, Any] = {
+        "programs": np.bincount(tables.programs.client, minlength=clients),
+        "requests": np.bincount(requests.client, minlength=clients),
+        **{key: amount / length for key, amount in zip(RATES, rates, strict=True)},
+        "entitlement_ratio": got.ratio if got.contended else np.full(clients, np.nan),
+    }
+    columns = {key: column.tolist() for key, column in columns.items()}
+    percentiles = list(zip(*map(cohorts.percentiles, PERCENTS), strict=True))
     for index, client in enumerate(facts.clients):
-        service, actual, demand, entitlement, share = (column[index] for column in shares)
         latency, sample = percentiles[index], cohorts.samples[index]
-        p50, p95, p99 = latency
-        row = ClientSummary(
-            client=client.name,
-            misbehaving=client.misbehaving,
-            programs=counts.programs[index],
-            requests=counts.requests[index],
-            service_rate_tok_s=service,
-            actual_service_tok_s=actual,
-            demand_tok_s=demand,
-            entitlement_tok_s=entitlement,
-            entitlement_ratio=share,
-            p50_s=p50.value_s,
-            p95_s=p95.value_s,
-            p99_s=p99.value_s,
-            latency_n=sample.n,
-            latency_unfinished=len(sample.more_than_s),
-            latency_refused=sample.refused,
-            cache_hit_rate=counts.cache_hit_rate[index],
-        )
+        row = {
+            "client": client.name,
+            "misbehaving": client.misbehaving,
+            **{key: column[index] for key, column in columns.items()},
+            **{f"p{rank}_s": one.value_s for rank, one in zip(PERCENTS, latency, strict=True)},
+            "latency_n": sample.n,
+            "latency_unfinished": len(sample.more_than_s),
+            "latency_refused": sample.refused,
+            "cache_hit_rate": ratio(cached[index], cached[index] + extended[index]),
+        }
         _note(row, latency, sample, got, notes)
         yield row
 
 
 def _note(
-    row: ClientSummary,
+    row: Mapping[str, Any],
     latency: Sequence[Percentile],
     sample: Sample,
     got: Shares,
     notes: Notes,
 ) -> None:
     """Note why values of a row are undefined, and which values are bounds."""
-    values = (*row[4:12], row.cache_hit_rate)
-    if all(map(isfinite, values)) and not any(one.censored for one in latency):
+    known = (isfinite(row[key]) for key in (*RATES, "entitlement_ratio", "cache_hit_rate"))
+    if all(known) and all(isfinite(one.value_s) and not one.censored for one in latency):
         return
-    key = f"clients.{row.client}."
+    key = f"{CLIENTS}{row['client']}."
     for percent, one in zip(PERCENTS, latency, strict=True):
         notes.latency(f"{key}p{percent}_s", one, undefined(sample))
-    for name in RATES:
-        notes.value(key + name, getattr(row, name))
-    notes.value(key + "entitlement_ratio", row.entitlement_ratio, got.not_judged)
-    notes.value(key + "cache_hit_rate", row.cache_hit_rate)
+    notes.values({name: row[name] for name in RATES}, key)
+    notes.value(key + "entitlement_ratio", row["entitlement_ratio"], got.not_judged)
+    notes.value(key + "cache_hit_rate", row["cache_hit_rate"])
 
 
 def chosen_of_clients(cohorts: Ranked, facts: Facts, notes: Notes) -> Iterator[dict[str, float]]:
-    """Yield, by client, the percentiles that the user chose, by key.
-
-    Args:
-        cohorts: Ranked latencies of each client.
-        facts: Facts about the run that the tables do not contain.
-        notes: Notes of the summary under construction, to which new ones are added.
-    """
+    """Yield, by client, the percentiles that the user chose, by key."""
     chosen = [cohorts.percentiles(one) for one in facts.percentiles]
     for index, client in enumerate(facts.clients):
         why = undefined(cohorts.samples[index])
         yield {
-            f"p{percent}_s": notes.latency(f"clients.{client.name}.p{percent}_s", each[index], why)
+            f"p{percent}_s": notes.latency(f"{CLIENTS}{client.name}.p{percent}_s", each[index], why)
             for percent, each in zip(facts.percentiles, chosen, strict=True)
         }
 
@@ -161,22 +95,6 @@ def undefined(sample: Sample) -> str:
     if sample.n == 0:
         return NO_COHORT
     return f"it falls among the {sample.refused} refused of {sample.n}, which count as infinite"
-
-
-@dataclass(frozen=True, slots=True)
-class Victims:
-    """The mean over the well-behaved clients of their percentiles, in seconds.
-
-    See [DLPM] §6.1.
-
-    Those that were absent are left out. ``victim_n`` is the smallest of their cohorts: that of the
-    least certain percentile.
-    """
-
-    victim_p50_s: float
-    victim_p95_s: float
-    victim_p99_s: float
-    victim_n: int
 
 
 class WellBehaved:
@@ -199,11 +117,14 @@ class WellBehaved:
         self._counted = here or good
         self._absent = len(good) - len(self._counted)
 
-    def summary(self, notes: Notes) -> Victims:
-        """Return their latency, which is undefined if it is undefined for one client."""
-        p50, p95, p99 = (self.percentile(percent, notes) for percent in PERCENTS)
-        samples = self._cohorts.samples
-        return Victims(p50, p95, p99, min((samples[one].n for one in self._counted), default=0))
+    def summary(self, notes: Notes) -> dict[str, float]:
+        """Return the means of their percentiles, in seconds ([DLPM] §6.1).
+
+        ``victim_n`` is the smallest of their cohorts: that of the least certain percentile.
+        """
+        means = {f"victim_p{rank}_s": self.percentile(rank, notes) for rank in PERCENTS}
+        cohorts = (self._cohorts.samples[one].n for one in self._counted)
+        return means | {"victim_n": min(cohorts, default=0)}
 
     def percentile(self, percent: int, notes: Notes) -> float:
         """Return a percentile over these clients."""

@@ -51,9 +51,7 @@ def unhindered(requests: Requests, output_tokens: Floats, horizon_s: float) -> U
     of the fastest answers.
 
     Args:
-        requests: Table of the run's requests.
         output_tokens: Output tokens of each request, shape (n_requests,).
-        horizon_s: End of the run, in seconds.
     """
     first_s, pace_s = first_token_alone_s(requests), pace_alone_s(requests)
     latency_s = first_s + pace_s * np.maximum(0, output_tokens - 1)
@@ -72,9 +70,7 @@ def unqueued(requests: Requests, output_tokens: Floats, horizon_s: float) -> Unh
     call.
 
     Args:
-        requests: Table of the run's requests.
         output_tokens: Output tokens of each request, shape (n_requests,).
-        horizon_s: End of the run, in seconds.
     """
     first_s = first_token_alone_s(requests)
     admitted = ~np.isnan(requests.admitted_s)
@@ -196,11 +192,6 @@ def served_at_once(requests: Requests) -> bool:
 
 def waiting_share(requests: Requests, facts: Facts, window: Window) -> Floats:
     """Return the queued fraction of each client's call time in the window; 0 without calls.
-
-    Args:
-        requests: Table of the run's requests.
-        facts: Facts about the run that the tables do not contain.
-        window: The time window, in seconds.
 
     Returns:
         Fractions in [0, 1], shape (n_clients,).

@@ -64,12 +64,6 @@ def asked_of(
 
     The latter are one entry for each client that has some: the rows of its programs, and what was
     due in them.
-
-    Args:
-        requests: Table of the run's requests.
-        programs: Table of the run's programs.
-        facts: Facts about the run that the tables do not contain.
-        served: Function from requests, output tokens and the end of the run to ideal times.
     """
     owner = _program_rows(requests, programs)
     output, unsent = _lengths(requests, programs, owner, facts.weights)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isnan
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairbench.metrics.catalogue import Notes
+from fairbench.metrics.catalogue import CLIENTS, Notes, Part
 from fairbench.metrics.contention import contended
 from fairbench.metrics.due import shortfall
 from fairbench.metrics.max_min import max_min
@@ -86,15 +85,7 @@ class Shares:
 def shares(
     requests: Requests, programs: Programs, log: ServiceLog, facts: Facts, window: Window
 ) -> Shares:
-    """Return each client's service in the window, and its entitlement.
-
-    Args:
-        requests: Table of the run's requests.
-        programs: Table of the run's programs.
-        log: The run's service log.
-        facts: Facts about the run that the tables do not contain.
-        window: The time window, in seconds.
-    """
+    """Return each client's service in the window, and its entitlement."""
     weights = facts.weights
     booked = booked_in(log, window, len(facts.clients))
     service, actual = booked.seen(View.CLIENT, weights), booked.seen(View.ACTUAL, weights)
@@ -128,28 +119,15 @@ def all_active_window(programs: Programs, facts: Facts) -> Window | None:
 NAN = float("nan")
 
 
-@dataclass(frozen=True, slots=True)
-class TenantShares:
-    """Values by key: of the run, and of each client by its name."""
-
-    run: Mapping[str, Any] = field(default_factory=dict)
-    clients: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-
-def tenant_shares(got: Shares, facts: Facts, notes: Notes) -> TenantShares:
+def tenant_shares(got: Shares, facts: Facts, notes: Notes) -> Part:
     """Return each node's entitlement in a fair tree, and the fraction that it received.
 
     From the top down, a tenant's entitlement is shared max-min, by weight, according to the demands
     inside it. Owners that names do not reveal are tenants too.
-
-    Args:
-        got: Service and fair share of each client in the window.
-        facts: Facts about the run that the tables do not contain.
-        notes: Notes of the summary under construction, to which new ones are added.
     """
     places = named_below({one.name: one.owner for one in facts.clients})
     if not tenants_of(places.values()):
-        return TenantShares()
+        return Part()
     tree = _Tree(list(places.values()), got.demand, facts)
     entitled = tree.entitlement(float(got.service.sum()))
     had = {node: tree.of(node, got.service) for node in tree.members}
@@ -169,19 +147,18 @@ def tenant_shares(got: Shares, facts: Facts, notes: Notes) -> TenantShares:
         }
         for tenant in tree.tenants
     ]
-    clients: dict[str, dict[str, Any]] = {}
+    clients = []
     for one in facts.clients:
-        place, key = places[one.name], f"clients.{one.name}.tree_share"
+        place, key = places[one.name], f"{CLIENTS}{one.name}.tree_share"
         share = notes.value(key, shares[lineage(place)[-1]], got.not_judged)
-        clients[one.name] = {"tree_share": share}
-        if place != one.name:
-            clients[one.name]["owner"] = place.partition(SEPARATOR)[0]
+        owner = {} if place == one.name else {"owner": place.partition(SEPARATOR)[0]}
+        clients.append({"tree_share": share, **owner})
     run = {
         "tree_jain_index": notes.value("tree_jain_index", even),
         "tree_worst_share": notes.value("tree_worst_share", worst, got.not_judged),
         "tenants": rows,
     }
-    return TenantShares(run, clients)
+    return Part(run, clients)
 
 
 def _share(service: float, entitlement: float) -> float:

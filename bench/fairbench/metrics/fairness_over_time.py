@@ -104,13 +104,6 @@ def timeline(
     """Cut the window into cells of about a second.
 
     Admissions that were not reported are to be estimated before (``with_admissions``).
-
-    Args:
-        requests: Table of the run's requests.
-        programs: Table of the run's programs.
-        log: The run's service log.
-        facts: Facts about the run that the tables do not contain.
-        window: The time window, in seconds.
     """
     clients = len(facts.clients)
     most = max(10, MOST_CELLS // max(1, clients))
@@ -143,11 +136,6 @@ def worst_window(
 
     A client is judged in the windows in which it was held up and entitled to at least
     ``least_requests`` requests of its mean size.
-
-    Args:
-        line: Cells of the measured window.
-        length_s: Length of the sliding windows, in seconds.
-        least_requests: Least entitlement of a judged client, in requests of its mean size.
     """
     cells = line.window_cells(length_s)
     service, entitlement, held_up = line.shares(cells)
@@ -172,11 +160,9 @@ def judged_shares(
     """Return the share of each client in each window, at most 1; NaN if it is not judged.
 
     Args:
-        line: Cells of the measured window.
         service: Service in weighted tokens, shape (n_clients, n_windows).
         entitlement: Entitlement in weighted tokens, shape (n_clients, n_windows).
         held_up: Whether a client was held up, shape (n_clients, n_windows).
-        least_requests: Least entitlement of a judged client, in requests of its mean size.
 
     Returns:
         Shares, shape (n_clients, n_windows).

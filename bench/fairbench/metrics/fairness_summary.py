@@ -1,19 +1,13 @@
-"""The fairness part of a run's summary; field names are the JSON keys."""
+"""The fairness part of a run's summary, by JSON key."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from fairbench.metrics.bounds import (
-    largest_input,
-    largest_remaining_output,
-    theorem_bound,
-)
-from fairbench.metrics.catalogue import CLIENTS, Notes
+from fairbench.metrics.bounds import largest_input, largest_remaining_output, theorem_bound
+from fairbench.metrics.catalogue import CLIENTS, Notes, Part
 from fairbench.metrics.contention import with_admissions
 from fairbench.metrics.fairness import Shares, all_active_window, jain
 from fairbench.metrics.fairness_over_time import (
@@ -26,57 +20,24 @@ from fairbench.metrics.fairness_over_time import (
 )
 from fairbench.metrics.gap import max_service_gap
 from fairbench.metrics.metric import NO_SERVICE, NOT_ALL_ACTIVE, QUEUE_ESTIMATED, TOO_FEW_REQUESTS
-from fairbench.metrics.records import Facts, Floats, Requests, Window
+from fairbench.metrics.records import Facts, Floats, Requests
 from fairbench.metrics.service import View, booked_in
 from fairbench.metrics.tables import ServiceLog, Tables
 from fairbench.metrics.totals import ratio
 from fairbench.metrics.waiting import Backlog, unqueued_share
 
 DEMAND_LIMITED_ABOVE = 0.05  # of the window with nothing queued
+NAN = float("nan")
 
 
-@dataclass(frozen=True, slots=True)
-class Fairness:
-    """Fairness metrics. Rates are (weighted) tokens per second of the cluster in the window.
-
-    ``queue_empty_share`` is the part of the window in which no request waited anywhere;
-    ``demand_limited`` if that is above 5%, so that rates compare loads rather than schedulers.
-    Where admissions are not known both are estimated. The index per entitlement and the least ratio
-    are undefined where no client was short of service. ``jain_index_maxmin`` is what a perfect
-    scheduler would have scored. The gap and its bound are in weighted tokens,
-    ``service_gap_bound_s`` in seconds of cluster service; they are not confined to the window. The
-    paper's window is that of [DLPM] §6.1. Jain's index, gap and bound are of service over the
-    client's weight.
-    """
-
-    service_rate_tok_s: float
-    actual_service_tok_s: float
-    output_rate_tok_s: float
-    extend_rate_tok_s: float
-    queue_empty_share: float
-    demand_limited: bool
-    jain_index: float
-    jain_index_actual: float
-    jain_index_maxmin: float
-    jain_index_entitlement: float
-    min_entitlement_ratio: float
-    max_service_gap: float
-    service_gap_bound: float
-    service_gap_bound_s: float
-    service_rate_paper_window_tok_s: float
-    jain_index_paper_window: float
-    paper_window_start_s: float
-    paper_window_end_s: float
-
-
-def fairness(tables: Tables, facts: Facts, got: Shares, notes: Notes) -> Fairness:
+def fairness(tables: Tables, facts: Facts, got: Shares, notes: Notes) -> dict[str, float]:
     """Return the fairness metrics, given the shares in the window.
 
-    Args:
-        tables: Tables of the run's requests, programs and service.
-        facts: Facts about the run that the tables do not contain.
-        got: Service and fair share of each client in the window.
-        notes: Notes of the summary under construction, to which new ones are added.
+    Rates are (weighted) tokens per second of the cluster. ``queue_empty_share`` is the part of the
+    window in which no request waited anywhere; ``demand_limited`` if that is above 5%, so that
+    rates compare loads rather than schedulers. Where admissions are not known both are
+    estimated. The gap and its bound are not confined to the window. The paper's window is that of
+    [DLPM] §6.1. Jain's index, gap and bound are of service over the client's weight.
     """
     requests, log, weight = tables.requests, tables.service, facts.client_weights
     backlog = Backlog.of(requests, facts)
@@ -85,58 +46,52 @@ def fairness(tables: Tables, facts: Facts, got: Shares, notes: Notes) -> Fairnes
     empty = unqueued_share(seen, facts.horizon_s, got.window)
     if seen is not requests:
         notes.remark("queue_empty_share", QUEUE_ESTIMATED)
-    bound, bound_s = _bound(requests, log, facts, got, notes)
-    output, extend = got.booked.output, got.booked.extend
+    bound = _bound(requests, log, facts, got, notes)
     entitled, why = got.entitled_ratios, got.not_judged
     window = all_active_window(tables.programs, facts)
-    paper = _client_service(log, facts, window) if window else np.empty(0)
-    weighted = paper / weight if window else paper
-    start, end = window or (float("nan"), float("nan"))
-    value = notes.value
-    return Fairness(
-        service_rate_tok_s=_rate("service_rate_tok_s", float(got.service.sum()), got, notes),
-        actual_service_tok_s=_rate("actual_service_tok_s", float(got.actual.sum()), got, notes),
-        output_rate_tok_s=_rate("output_rate_tok_s", float(output.sum()), got, notes),
-        extend_rate_tok_s=_rate("extend_rate_tok_s", float(extend.sum()), got, notes),
-        queue_empty_share=value("queue_empty_share", empty),
-        demand_limited=not empty <= DEMAND_LIMITED_ABOVE,
-        jain_index=value("jain_index", jain(got.service / weight)),
-        jain_index_actual=value("jain_index_actual", jain(got.actual / weight)),
-        jain_index_maxmin=value("jain_index_maxmin", jain(got.entitlement / weight)),
-        jain_index_entitlement=value("jain_index_entitlement", jain(entitled), why),
-        min_entitlement_ratio=value(
-            "min_entitlement_ratio", float(entitled.min()) if len(entitled) else float("nan"), why
+    paper = np.empty(0)
+    if window:
+        paper = booked_in(log, window, len(facts.clients)).seen(View.CLIENT, facts.weights)
+    start, end = window or (NAN, NAN)
+    amounts = {
+        "service_rate_tok_s": got.service,
+        "actual_service_tok_s": got.actual,
+        "output_rate_tok_s": got.booked.output,
+        "extend_rate_tok_s": got.booked.extend,
+    }
+    length_s = got.window.length_s
+    return {
+        **notes.values({key: ratio(float(one.sum()), length_s) for key, one in amounts.items()}),
+        **notes.values({"queue_empty_share": empty}),
+        "demand_limited": not empty <= DEMAND_LIMITED_ABOVE,
+        **notes.values(
+            {
+                "jain_index": jain(got.service / weight),
+                "jain_index_actual": jain(got.actual / weight),
+                "jain_index_maxmin": jain(got.entitlement / weight),
+            }
         ),
-        max_service_gap=value("max_service_gap", gap.tokens if gap else float("nan")),
-        service_gap_bound=bound,
-        service_gap_bound_s=bound_s,
-        service_rate_paper_window_tok_s=value(
-            "service_rate_paper_window_tok_s", ratio(float(paper.sum()), end - start)
+        "jain_index_entitlement": notes.value("jain_index_entitlement", jain(entitled), why),
+        "min_entitlement_ratio": notes.value("min_entitlement_ratio", _least(entitled), why),
+        "max_service_gap": notes.value("max_service_gap", gap.tokens if gap else NAN),
+        **bound,
+        **notes.values({"service_rate_paper_window_tok_s": ratio(float(paper.sum()), end - start)}),
+        "jain_index_paper_window": notes.value(
+            "jain_index_paper_window",
+            jain(paper / weight if window else paper),
+            NO_SERVICE if window else NOT_ALL_ACTIVE,
         ),
-        jain_index_paper_window=value(
-            "jain_index_paper_window", jain(weighted), NO_SERVICE if window else NOT_ALL_ACTIVE
-        ),
-        paper_window_start_s=value("paper_window_start_s", start),
-        paper_window_end_s=value("paper_window_end_s", end),
-    )
-
-
-def _client_service(log: ServiceLog, facts: Facts, window: Window) -> Floats:
-    return booked_in(log, window, len(facts.clients)).seen(View.CLIENT, facts.weights)
-
-
-def _rate(key: str, amount: float, got: Shares, notes: Notes) -> float:
-    return notes.value(key, ratio(amount, got.window.length_s))
+        **notes.values({"paper_window_start_s": start, "paper_window_end_s": end}),
+    }
 
 
 def _bound(
     requests: Requests, log: ServiceLog, facts: Facts, got: Shares, notes: Notes
-) -> tuple[float, float]:
+) -> dict[str, float]:
     """Return the theorem's bound in weighted tokens, and in seconds of the window's rate."""
     if facts.bound is None:
-        undefined, why = float("nan"), facts.bound_unavailable
-        notes.value("service_gap_bound", undefined, why)
-        return undefined, notes.value("service_gap_bound_s", undefined, why)
+        keys, why = ("service_gap_bound", "service_gap_bound_s"), facts.bound_unavailable
+        return {key: notes.value(key, NAN, why) for key in keys}
     remaining = largest_remaining_output(requests, log, facts)
     longest = largest_input(requests)
     weights = facts.client_weights
@@ -144,24 +99,19 @@ def _bound(
     view = View.CLIENT if facts.bound.view == "client" else View.CHARGED
     service = got.booked.seen(view, facts.weights)
     seconds = ratio(bound * got.window.length_s, float(service.sum()))
-    return bound, notes.value("service_gap_bound_s", seconds, NO_SERVICE)
+    key = "service_gap_bound_s"
+    return {"service_gap_bound": bound, key: notes.value(key, seconds, NO_SERVICE)}
 
 
 BACKLOGGED = "backlogged_share"
 
 
-class OverTime(NamedTuple):
-    """Metrics of the run and of each client by JSON key, and rows of ``worst_windows``."""
+def over_time(
+    tables: Tables, facts: Facts, got: Shares, notes: Notes
+) -> tuple[Part, list[dict[str, Any]]]:
+    """Return fairness over time in the window of ``got``, and the rows of ``worst_windows``.
 
-    run: Mapping[str, float]
-    clients: tuple[Mapping[str, float], ...]
-    rows: list[dict[str, Any]]
-
-
-def over_time(tables: Tables, facts: Facts, got: Shares, notes: Notes) -> OverTime:
-    """Return fairness over time in the window of ``got``; undefined without a shortage.
-
-    The parameters are those of ``fairness``, with known admissions in the requests of ``tables``.
+    Admissions must be known in the requests of ``tables``. Values are undefined without a shortage.
     """
     clients = len(facts.clients)
     why = got.not_judged or TOO_FEW_REQUESTS
@@ -173,18 +123,16 @@ def over_time(tables: Tables, facts: Facts, got: Shares, notes: Notes) -> OverTi
         columns[BACKLOGGED] = backlogged_shares(line)
         found = [worst_window(line, length_s) for length_s in WINDOWS_S]
         rows = [_row(one, facts) for one in found if one]
-    run = {f"min_{key}": _least(column) for key, column in columns.items()}
-    return OverTime(
-        {key: notes.value(key, value, why) for key, value in run.items()},
-        tuple(
-            {
-                key: notes.value(f"{CLIENTS}{client.name}.{key}", float(column[index]), why)
-                for key, column in columns.items()
-            }
-            for index, client in enumerate(facts.clients)
-        ),
-        rows,
-    )
+    run = {f"min_{key}": _least(column[~np.isnan(column)]) for key, column in columns.items()}
+    run = {key: notes.value(key, value, why) for key, value in run.items()}
+    of_clients = [
+        {
+            key: notes.value(f"{CLIENTS}{client.name}.{key}", float(column[index]), why)
+            for key, column in columns.items()
+        }
+        for index, client in enumerate(facts.clients)
+    ]
+    return Part(run, of_clients), rows
 
 
 def key_of(length_s: float) -> str:
@@ -203,7 +151,5 @@ def _row(worst: WorstWindow, facts: Facts) -> dict[str, Any]:
     }
 
 
-def _least(column: Floats) -> float:
-    """Return the least number of a column, NaN if it has none."""
-    known = column[~np.isnan(column)]
-    return float(known.min()) if len(known) else float("nan")
+def _least(values: Floats) -> float:
+    return float(values.min()) if len(values) else NAN

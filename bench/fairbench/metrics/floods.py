@@ -81,10 +81,7 @@ def _window(
     """Return the flood of a client and its excess demand; nothing without a flood.
 
     Args:
-        left: Which requests count.
-        rows: The client's among them, in order.
         limit: Weighted tokens a second from which on a client floods.
-        others: How many other clients there are.
     """
     stretch = best_stretch(traffic.tokens[rows], limit * traffic.arrival_s[rows])
     rows = rows[stretch.first : stretch.last + 1]
@@ -100,13 +97,7 @@ def _window(
 
 
 def _flood(traffic: Traffic, left: Flags, rows: Ints, others: int) -> Flood:
-    """Return the flood of these requests of one client.
-
-    Args:
-        left: Which requests of all clients count.
-        rows: Requests of the flood, in order.
-        others: How many other clients there are.
-    """
+    """Return the flood of these requests of one client."""
     start_s, end_s = traffic.arrival_s[rows[[0, -1]]].tolist()
     here = left & (traffic.arrival_s >= start_s) & (traffic.arrival_s <= end_s)
     mine, total = float(traffic.tokens[rows].sum()), float(traffic.tokens[here].sum())
@@ -211,8 +202,6 @@ def _harm(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> Harm
     """Return the harm in these rows.
 
     Args:
-        rows: Requests of other clients during the harm, in order.
-        held_up: Which of them were held up.
         usual_s: Usual wait of each client.
     """
     victims = _victims(traffic, rows, held_up, usual_s)
@@ -257,13 +246,7 @@ def _victims(traffic: Traffic, rows: Ints, held_up: Flags, usual_s: Floats) -> l
 
 
 def _usual_peak(traffic: Traffic, left: Flags, client: int, long_s: float) -> float:
-    """Return what an ordinary other client asks for in its busiest time: the third quartile.
-
-    Args:
-        left: Which requests count.
-        client: The client that is left out.
-        long_s: Length of the time, in seconds.
-    """
+    """Return what an ordinary other client asks for in its busiest time: the third quartile."""
     peaks = []
     for other in np.unique(traffic.client[left]).tolist():
         rows = left & (traffic.client == other)

@@ -100,12 +100,6 @@ def divided(log: ServiceLog, view: View, backlog: Backlog, facts: Facts) -> Cell
     There are no more cells than an average client has rows, so that a table of cells is no larger
     than the log. There are also no more than a few times the square root of all rows, since work
     per cell takes as long. The latter limit does not apply to few clients.
-
-    Args:
-        log: The run's service log.
-        view: View of service to count.
-        backlog: Intervals in which clients had requests waiting.
-        facts: Facts about the run that the tables do not contain.
     """
     clients, rows = len(facts.clients), len(log)
     most = MANY_CELLS if clients <= FEW else 4 * isqrt(rows)

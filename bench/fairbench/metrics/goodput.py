@@ -7,14 +7,14 @@ program never came to ask for, since a starved client sends less.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fairbench.metrics.arrays import in_order
-from fairbench.metrics.catalogue import CLIENTS, Notes
+from fairbench.metrics.catalogue import CLIENTS, Notes, Part
 from fairbench.metrics.fairness import entitlement_ratios, jain
 from fairbench.metrics.max_min import max_min
 from fairbench.metrics.records import FINISHED, Facts, Flags, Floats, Ints, Programs, Requests
@@ -94,8 +94,6 @@ def client_goodput(tables: Tables, facts: Facts, which: Sequence[int]) -> Iterat
     """Yield the goodput counts of the clients with these indices.
 
     Args:
-        tables: Tables of the run's requests, programs and service.
-        facts: Facts about the run that the tables do not contain.
         which: Indices of clients in ``facts.clients``.
     """
     clients = len(facts.clients)
@@ -137,61 +135,42 @@ def _counted(programs: Programs, own: Requests, targets: Targets, facts: Facts) 
 NAN = float("nan")
 
 
-@dataclass(frozen=True, slots=True)
-class Goodput:
-    """Goodput values by key: of the run, of each client, and of each class in a row."""
-
-    run: Mapping[str, Any] = field(default_factory=dict)
-    clients: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-
-def goodput(tables: Tables, facts: Facts, notes: Notes) -> Goodput:
-    """Return the goodput in the window of a run with targets.
-
-    Args:
-        tables: Tables of the run's requests, programs and service.
-        facts: Facts about the run that the tables do not contain.
-        notes: Notes of the summary under construction, to which new ones are added.
-    """
+def goodput(tables: Tables, facts: Facts, notes: Notes) -> Part:
+    """Return the goodput in the window, and that of each class; nothing without targets."""
     promised = [index for index, one in enumerate(facts.clients) if one.targets]
+    if not promised:
+        return Part()
     each = list(client_goodput(tables, facts, promised))
     length_s = facts.window.length_s
-    run: dict[str, Any] = _rates(each, length_s, notes, "") | _spread(each, facts, promised, notes)
-    run |= _slack(each, notes) | _waste(each, notes)
-    clients = {}
+    run: dict[str, Any] = {
+        **notes.values(_rates(each, length_s)),
+        **notes.values(_spread(each, facts, promised)),
+        **notes.values(_slack(each)),
+        **_waste(each, notes),
+    }
+    clients: list[dict[str, Any]] = [{} for _ in facts.clients]
     for index, one in zip(promised, each, strict=True):
         client = facts.clients[index]
-        named = {"goodput_class": client.service_class} if client.service_class else {}
-        clients[client.name] = {
-            "goodput_targets": str(client.targets),
-            **named,
-            **_rates([one], length_s, notes, f"{CLIENTS}{client.name}."),
-        }
+        clients[index] = {"goodput_targets": str(client.targets)}
+        if client.service_class:
+            clients[index]["goodput_class"] = client.service_class
+        clients[index] |= notes.values(_rates([one], length_s), f"{CLIENTS}{client.name}.")
     if classes := _classes(facts, promised, each, length_s):
         run["goodput_classes"] = classes
-    return Goodput(run, clients)
+    return Part(run, clients)
 
 
-def _rates(
-    each: Iterable[ClientGoodput], length_s: float, notes: Notes | None, prefix: str
-) -> dict[str, float]:
+def _rates(counts: Sequence[ClientGoodput], length_s: float) -> dict[str, float]:
     """Return goodput per second of the window, and the fraction of requests in time."""
-    counts = list(each)
     met, asked = sum(one.met for one in counts), sum(one.asked for one in counts)
-    values = {
+    return {
         "goodput_req_s": ratio(sum(one.in_window for one in counts), length_s),
         "goodput_tok_s": ratio(sum(one.in_window_tokens for one in counts), length_s),
         "goodput_ratio": ratio(met, asked),
     }
-    for key, value in values.items():
-        if notes is not None:
-            notes.value(prefix + key, value)
-    return values
 
 
-def _spread(
-    each: Sequence[ClientGoodput], facts: Facts, promised: list[int], notes: Notes
-) -> dict[str, float]:
+def _spread(each: Sequence[ClientGoodput], facts: Facts, promised: list[int]) -> dict[str, float]:
     """Return how evenly goodput is spread over the clients with targets."""
     weight = facts.client_weights[promised]
     rates = np.array([one.in_window_tokens for one in each], dtype=np.float64)
@@ -199,32 +178,29 @@ def _spread(
     asked = np.array([one.asked_tokens for one in each], dtype=np.float64)
     shares = entitlement_ratios(got, max_min(float(got.sum()), asked, weight))
     parts = [ratio(one.met, one.asked) for one in each if one.asked]
-    values = {
+    return {
         "goodput_min_ratio": min(parts, default=NAN),
         "goodput_jain_index": jain(rates / weight),
         "goodput_worst_share": float(np.nanmin(shares)) if np.any(shares >= 0) else NAN,
     }
-    return {key: notes.value(key, value) for key, value in values.items()}
 
 
-def _slack(each: Iterable[ClientGoodput], notes: Notes) -> dict[str, float]:
+def _slack(each: Sequence[ClientGoodput]) -> dict[str, float]:
     """Return the median time left of requests in time, and the median excess of others."""
     slack = np.concatenate([one.slack_s for one in each])
     in_time = slack >= -TICK_S
-    values = {
+    return {
         "goodput_slack_p50_s": _median(np.maximum(slack[in_time], 0.0)),
         "goodput_late_p50_s": _median(-slack[~in_time]),
     }
-    return {key: notes.value(key, value) for key, value in values.items()}
 
 
 def _median(values: Floats) -> float:
     return float(np.median(values)) if len(values) else NAN
 
 
-def _waste(each: Iterable[ClientGoodput], notes: Notes) -> dict[str, float]:
+def _waste(counts: Sequence[ClientGoodput], notes: Notes) -> dict[str, float]:
     """Return the tokens computed for requests that missed, and their fraction of all."""
-    counts = list(each)
     wasted, computed = sum(one.wasted for one in counts), sum(one.computed for one in counts)
     share = notes.value("goodput_wasted_ratio", ratio(wasted, computed))
     return {"goodput_wasted_tokens": wasted, "goodput_wasted_ratio": share}
@@ -233,13 +209,12 @@ def _waste(each: Iterable[ClientGoodput], notes: Notes) -> dict[str, float]:
 def _classes(
     facts: Facts, promised: list[int], each: list[ClientGoodput], length_s: float
 ) -> list[dict[str, Any]]:
-    """Return a row per class, with None for NaN."""
+    """Return a row per class."""
     members: dict[str, list[ClientGoodput]] = {}
     for index, one in zip(promised, each, strict=True):
         if name := facts.clients[index].service_class:
             members.setdefault(name, []).append(one)
     return [
-        {"class": name, "clients": len(counts)}
-        | {k: v if v == v else None for k, v in _rates(counts, length_s, None, "").items()}
+        {"class": name, "clients": len(counts), **_rates(counts, length_s)}
         for name, counts in members.items()
     ]

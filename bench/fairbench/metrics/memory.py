@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from fairbench.metrics.catalogue import Notes
-from fairbench.metrics.metric import NOT_ALONE_IN_MEMORY
+from fairbench.metrics.catalogue import CLIENTS, Notes, Part
 from fairbench.metrics.records import Facts, Floats, Requests, Window
 from fairbench.metrics.tables import NOBODY, Memory, Tables
 from fairbench.metrics.totals import cache_hit_rate, ratio
@@ -44,50 +40,29 @@ def hit_rates(requests: Requests, clients: int) -> list[float]:
     return [cache_hit_rate(requests, requests.client == client) for client in range(clients)]
 
 
-def memory_summary(
-    tables: Tables, memory: Memory, facts: Facts
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the metrics of memory: of the run, with ``notes``, and of each client by index.
-
-    Precondition: a row's client has an index in ``facts``.
-    """
+def memory_summary(tables: Tables, memory: Memory, facts: Facts, notes: Notes) -> Part:
+    """Return the metrics of memory. Precondition: a row's client has an index in ``facts``."""
     window = Window(facts.window.start_s, min(facts.window.end_s, facts.horizon_s))
     names = [client.name for client in facts.clients]
     held = held_token_s(memory, len(names), window)
     lost = evicted_tokens(memory, len(names), window)
     hits = hit_rates(tables.requests, len(names))
     entitled = facts.client_weights / facts.client_weights.sum()
-    notes = Notes()
-    clients = [
-        _noted(
-            notes,
-            name,
-            {
-                "residency_tokens": ratio(float(held[at]), window.length_s),
-                "residency_ratio": ratio(float(held[at]), float(held.sum() * entitled[at])),
-                "evicted_tokens": float(lost[at].sum()),
-                "evicted_by_others_tokens": float(lost[at].sum() - lost[at, at]),
-                "evicted_of_others_tokens": float(lost[:, at].sum() - lost[at, at]),
-                "cache_hit_rate_alone": (alone := facts.hit_alone.get(name, float("nan"))),
-                "cache_sharing_incentive": ratio(hits[at], alone),
-            },
-        )
-        for at, name in enumerate(names)
-    ]
+    clients = []
+    for at, name in enumerate(names):
+        prefix, alone = f"{CLIENTS}{name}.", facts.hit_alone.get(name, float("nan"))
+        values = {
+            "residency_tokens": ratio(float(held[at]), window.length_s),
+            "residency_ratio": ratio(float(held[at]), float(held.sum() * entitled[at])),
+            "evicted_tokens": float(lost[at].sum()),
+            "evicted_by_others_tokens": float(lost[at].sum() - lost[at, at]),
+            "evicted_of_others_tokens": float(lost[:, at].sum() - lost[at, at]),
+            "cache_hit_rate_alone": alone,
+            "cache_sharing_incentive": ratio(hits[at], alone),
+        }
+        clients.append(notes.values(values, prefix))
     matrix = [
         {"client": names[of], "by": names[by], "tokens": float(lost[of, by])}
         for of, by in np.argwhere(lost > 0).tolist()
     ]
-    return {"evictions": matrix, "notes": notes.reasons}, clients
-
-
-def _noted(notes: Notes, client: str, values: Mapping[str, float]) -> dict[str, float | None]:
-    """Return the values as JSON, with a note on the reason for each undefined value."""
-    made: dict[str, float | None] = {}
-    for key, value in values.items():
-        alone = key in ("cache_hit_rate_alone", "cache_sharing_incentive")
-        finite = np.isfinite(
-            notes.value(f"clients.{client}.{key}", value, NOT_ALONE_IN_MEMORY if alone else "")
-        )
-        made[key] = value if finite else None
-    return made
+    return Part({"evictions": matrix}, clients)

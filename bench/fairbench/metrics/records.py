@@ -282,18 +282,3 @@ class Facts:
     def client_weights(self) -> Floats:
         """The weights of clients; service divided by weight is called *normalised*."""
         return np.array([client.weight for client in self.clients], dtype=np.float64)
-
-    @property
-    def weighted(self) -> bool:
-        """Return whether some client's weight differs from 1."""
-        return any(client.weight != 1 for client in self.clients)
-
-    @property
-    def promised(self) -> bool:
-        """Return whether some client has latency targets."""
-        return any(client.targets != NO_TARGETS for client in self.clients)
-
-    @property
-    def padded(self) -> bool:
-        """Return whether some client pads its requests."""
-        return any(client.padding != PLAIN for client in self.clients)

@@ -56,13 +56,7 @@ class Booked(NamedTuple):
 
 
 def booked_in(log: ServiceLog, window: Window, clients: int) -> Booked:
-    """Return the service that was booked in the window (without its end), for all views.
-
-    Args:
-        log: The run's service log.
-        window: The time window, in seconds.
-        clients: Number of clients.
-    """
+    """Return the service that was booked in the window (without its end), for all views."""
     total = np.zeros((4, clients))
     if window.length_s == 0:
         return Booked(*total)
@@ -127,11 +121,6 @@ def cumulative(
 
 def amounts(log: Service, view: View, weights: ServiceWeights) -> tuple[Floats, Floats, Floats]:
     """Return the amounts that each row books at its start, at its end, and per step.
-
-    Args:
-        log: Rows of a service log.
-        view: View of service to count.
-        weights: Weights of extend and output tokens.
 
     Returns:
         Three arrays in (weighted) tokens, each of shape (n_rows,).

@@ -6,11 +6,10 @@ Only of runs that play a trace with sessions.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from fairbench.metrics.catalogue import Notes
+from fairbench.metrics.catalogue import CLIENTS, Notes, Part
 from fairbench.metrics.censored_latency import Sample, mean_percentile, percentile, samples
 from fairbench.metrics.records import FINISHED, REFUSED, Facts, Floats
 from fairbench.metrics.tables import Tables
@@ -19,12 +18,9 @@ PERCENTS = (50, 95)
 OF_RUN = ("session", "ttft")  # latencies that are averaged over the well-behaved clients
 
 
-def session_summary(tables: Tables, facts: Facts) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the metrics of sessions: of the run, with ``notes`` and ``censored``, and of clients.
-
-    The run's programs are recorded sessions.
-    """
-    notes, sessions = Notes(), _Sessions(tables, facts)
+def session_summary(tables: Tables, facts: Facts, notes: Notes) -> Part:
+    """Return the metrics of a run whose programs are recorded sessions."""
+    sessions = _Sessions(tables, facts)
     waits = samples(tables.requests, tables.programs, replace(facts, latency="ttft"))
     found = [
         {
@@ -38,20 +34,20 @@ def session_summary(tables: Tables, facts: Facts) -> tuple[dict[str, Any], list[
         }
         for at, wait in enumerate(waits)
     ]
-    clients: list[dict[str, Any]] = []
+    clients = []
     for at, (client, own) in enumerate(zip(facts.clients, found, strict=True)):
-        prefix = f"clients.{client.name}."
-        row = {key: _json(notes.latency(prefix + key, one)) for key, one in own.items()}
-        hit = notes.value(f"{prefix}session_cache_hit_rate", sessions.hit_rate(at))
-        clients.append(row | {"session_cache_hit_rate": _json(hit)})
+        prefix = f"{CLIENTS}{client.name}."
+        row = {key: notes.latency(prefix + key, one) for key, one in own.items()}
+        hit = notes.values({"session_cache_hit_rate": sessions.hit_rate(at)}, prefix)
+        clients.append({**row, **hit})
     good = [at for at, one in enumerate(facts.clients) if not one.misbehaving]
     here = [at for at in good if waits[at].n] or good  # the others sent nothing in the window
     run = {
-        key: _json(notes.latency(key, mean_percentile([found[at][own] for at in here])))
+        key: notes.latency(key, mean_percentile([found[at][own] for at in here]))
         for own in (f"{name}_p{percent}_s" for name in OF_RUN for percent in PERCENTS)
         for key in [f"victim_{own}"]
     }
-    return run | {"notes": notes.reasons, "censored": notes.censored}, clients
+    return Part(run, clients)
 
 
 class _Sessions:
@@ -121,7 +117,3 @@ class _Sessions:
         return [
             row for one in self._of(client) for row in range(self._first[one], self._after[one])
         ]
-
-
-def _json(value: float) -> float | None:
-    return value if np.isfinite(value) else None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import ceil, isfinite
+from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -21,61 +20,40 @@ from fairbench.metrics.records import (
     Requests,
     Window,
 )
-from fairbench.metrics.tables import ServiceLog, Tables
+from fairbench.metrics.tables import Tables
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Counts and rates of the whole run (tokens and requests per second of ``duration``).
+def totals(tables: Tables, horizon_s: float, notes: Notes) -> dict[str, Any]:
+    """Return the counts and rates of a whole run (per second), which ended at ``horizon_s``.
 
     As in vLLM and SGLang the token totals are those of completed requests. num_requests = completed
     + failed + refused + unfinished: ``failed`` ones broke off, which no simulated one does,
     ``unfinished`` ones were under way at the end. ``extend_throughput`` counts computed extend
     tokens, recomputation left out.
     """
-
-    duration: float
-    num_programs: int
-    num_requests: int
-    completed: int
-    failed: int
-    refused: int
-    unfinished: int
-    total_input_tokens: int
-    total_output_tokens: int
-    request_throughput: float
-    output_throughput: float
-    extend_throughput: float
-    cache_hit_rate: float
-
-
-def totals(requests: Requests, programs: Programs, log: ServiceLog, horizon_s: float) -> Totals:
-    """Return the totals of a run that ended at ``horizon_s``; rates are NaN for 0.
-
-    Args:
-        requests: Table of the run's requests.
-        programs: Table of the run's programs.
-        log: The run's service log.
-        horizon_s: End of the run, in seconds.
-    """
+    requests = tables.requests
     done = requests.status == FINISHED
-    computed = sum(int(part.extend_tokens.sum()) for part in log.parts())
+    computed = sum(int(part.extend_tokens.sum()) for part in tables.service.parts())
     completed, output = int(np.count_nonzero(done)), int(requests.output_tokens[done].sum())
-    return Totals(
-        duration=horizon_s,
-        num_programs=len(programs),
-        num_requests=len(requests),
-        completed=completed,
-        failed=0,  # the tables do not tell them from refused ones; who drove the run does
-        refused=int(np.count_nonzero(requests.status == REFUSED)),
-        unfinished=int(np.count_nonzero(requests.status == UNFINISHED)),
-        total_input_tokens=int(requests.input_tokens[done].sum()),
-        total_output_tokens=output,
-        request_throughput=ratio(completed, horizon_s),
-        output_throughput=ratio(output, horizon_s),
-        extend_throughput=ratio(float(computed), horizon_s),
-        cache_hit_rate=cache_hit_rate(requests, np.ones(len(requests), np.bool_)),
-    )
+    return {
+        "duration": horizon_s,
+        "num_programs": len(tables.programs),
+        "num_requests": len(requests),
+        "completed": completed,
+        "failed": 0,  # the tables do not tell them from refused ones; who drove the run does
+        "refused": int(np.count_nonzero(requests.status == REFUSED)),
+        "unfinished": int(np.count_nonzero(requests.status == UNFINISHED)),
+        "total_input_tokens": int(requests.input_tokens[done].sum()),
+        "total_output_tokens": output,
+        **notes.values(
+            {
+                "request_throughput": ratio(completed, horizon_s),
+                "output_throughput": ratio(output, horizon_s),
+                "extend_throughput": ratio(float(computed), horizon_s),
+                "cache_hit_rate": cache_hit_rate(requests, np.ones(len(requests), np.bool_)),
+            }
+        ),
+    }
 
 
 def ratio(amount: float, of: float) -> float:
@@ -143,8 +121,8 @@ def distribution(name: str, seconds: Floats) -> dict[str, float]:
     }
 
 
-def sides_summary(tables: Tables, facts: Facts) -> dict[str, Any]:
-    """Return the metrics of both sides, with ``notes``; empty for colocated replicas.
+def sides_summary(tables: Tables, facts: Facts, notes: Notes) -> Mapping[str, float]:
+    """Return the metrics of both sides; empty for colocated replicas.
 
     Busy time counts the whole run; a transfer counts from its first byte until it has arrived.
     """
@@ -160,15 +138,12 @@ def sides_summary(tables: Tables, facts: Facts) -> dict[str, Any]:
     share = busy_s / (workers * facts.horizon_s) if facts.horizon_s else np.full(2, np.nan)
     took_s = requests.received_s - requests.sent_s
     took_s = took_s[~np.isnan(took_s)]
-    values = {
-        "prefill_busy_ratio": float(share[0]),
-        "decode_busy_ratio": float(share[1]),
-        "prefill_gpu_s": float(busy_s[0]),
-        "decode_gpu_s": float(busy_s[1]),
-        "mean_transfer_ms": float(took_s.mean() * 1e3) if len(took_s) else float("nan"),
-    }
-    notes = Notes()
-    known = {key: notes.value(key, value) for key, value in values.items()}
-    return {key: value if isfinite(value) else None for key, value in known.items()} | {
-        "notes": notes.reasons
-    }
+    return notes.values(
+        {
+            "prefill_busy_ratio": float(share[0]),
+            "decode_busy_ratio": float(share[1]),
+            "prefill_gpu_s": float(busy_s[0]),
+            "decode_gpu_s": float(busy_s[1]),
+            "mean_transfer_ms": float(took_s.mean() * 1e3) if len(took_s) else float("nan"),
+        }
+    )

@@ -50,11 +50,6 @@ def traffic_of(clients: Sequence[str], requests: Requests, horizon_s: float) -> 
     """Return the requests of a run as traffic.
 
     A request that still waits at the horizon has waited that long at least.
-
-    Args:
-        clients: Names of the clients, by index.
-        requests: Table of the run's requests.
-        horizon_s: End of the run, in seconds.
     """
     weights = ServiceWeights()
     output = np.where(requests.output_tokens > 0, requests.output_tokens, requests.max_new_tokens)

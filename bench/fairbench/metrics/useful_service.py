@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairbench.core import ServiceWeights
-from fairbench.metrics.catalogue import Notes
+from fairbench.metrics.catalogue import CLIENTS, Notes
 from fairbench.metrics.records import FINISHED, PLAIN, Facts, Floats, Padding, Window
 from fairbench.metrics.service import booked_in
 from fairbench.metrics.tables import Tables
@@ -99,20 +99,16 @@ KEY = "useful_service_tok_s"
 
 
 def useful_service(tables: Tables, facts: Facts, notes: Notes) -> list[dict[str, Any]]:
-    """Return each client's useful rate in the window, and its padding, where somebody pads.
-
-    Args:
-        tables: Tables of the run's requests, programs and service.
-        facts: Facts about the run that the tables do not contain.
-        notes: Notes of the summary under construction, to which new ones are added.
-    """
+    """Return each client's useful rate in the window, and its padding; nothing if nobody pads."""
+    if all(client.padding == PLAIN for client in facts.clients):
+        return []
     padding = {index: client.padding for index, client in enumerate(facts.clients)}
     served = useful(tables, padding, facts.window, facts.weights)
     length_s = facts.window.length_s or float("nan")
     rows: list[dict[str, Any]] = []
     for client, tokens in zip(facts.clients, served.tolist(), strict=True):
-        rate = notes.value(f"clients.{client.name}.{KEY}", tokens / length_s)
-        rows.append({KEY: rate} | told(client.padding._asdict()))
+        rate = notes.values({KEY: tokens / length_s}, f"{CLIENTS}{client.name}.")
+        rows.append({**rate, **told(client.padding._asdict())})
     return rows
 
 

@@ -100,13 +100,7 @@ def merged_each(queue: Ints, start: Floats, end: Floats) -> tuple[Ints, Interval
 
 
 def unqueued_share(requests: Requests, horizon_s: float, window: Window) -> float:
-    """Return the fraction of the window without a waiting request; NaN if it is empty.
-
-    Args:
-        requests: Table of the run's requests.
-        horizon_s: End of the run, in seconds.
-        window: The time window, in seconds.
-    """
+    """Return the fraction of the window without a waiting request; NaN if it is empty."""
     if not window.length_s:
         return float("nan")
     table = waits(requests, horizon_s)

@@ -123,13 +123,7 @@ def _cell(row: BoardRow, metric: BoardMetric, board: Board) -> str:
 
 
 def mark_of(one: Score, row: BoardRow, board: Board) -> str:
-    """Return the mark of a significant difference from the baseline; the baseline has none.
-
-    Args:
-        one: Score of a row in a metric.
-        row: The row.
-        board: The board of the row.
-    """
+    """Return the mark of a significant difference from the baseline; the baseline has none."""
     return " " if row.name == board.baseline else MARKS.get(one.against, NOISE)
 
 

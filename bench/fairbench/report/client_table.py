@@ -55,13 +55,7 @@ def described(name: str, client: Mapping[str, Any]) -> str:
 
 
 def client_value(row: Mapping[str, Any], column: Column, censored: Collection[str]) -> str:
-    """Return a client's metric as text, given the summary keys that are lower bounds.
-
-    Args:
-        row: Metrics of the client, by key.
-        column: Column of the metric.
-        censored: Keys of the summary that are lower bounds.
-    """
+    """Return a client's metric as text, given the summary keys that are lower bounds."""
     if column.form is Form.SECONDS:
         return latency(row, column.key, censored, f"{CLIENTS}{row['client']}.")
     return written(row, column.key, column.form)

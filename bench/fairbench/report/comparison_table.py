@@ -64,13 +64,7 @@ def tail_of(cells: Iterable[SchedulerResults]) -> int:
 def comparison_text(
     cells: Sequence[SchedulerResults], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return the comparison in lines of at most ``width`` columns; numbers are never cut.
-
-    Args:
-        cells: Results of the schedulers, configuration by configuration.
-        colour: Whether to use ANSI colours.
-        width: Most columns of a line.
-    """
+    """Return the comparison in lines of at most ``width`` columns; numbers are never cut."""
     return printed(render(cells, width), colour=colour, width=width)
 
 
@@ -154,11 +148,6 @@ def ends_of(interval: Interval, column: Column, runs: int) -> str:
     """Return ``low-high``, and the number of runs if not all have a value; "" without both.
 
     Ends that are written alike, as those of a replayed trace over seeds, are left out.
-
-    Args:
-        interval: Combined metric, with its ends and number of runs.
-        column: Column of the metric.
-        runs: Number of runs combined.
     """
     ends = ""
     if interval["low"] is not None:

@@ -51,9 +51,7 @@ def show(interval: Summary | None, digits: int, *, share: bool = False) -> str:
     A single run has no interval.
 
     Args:
-        interval: Mean with its interval, or None.
         digits: Number of decimals.
-        share: Whether 1 is written as 100%.
     """
     if interval is None:
         return "-"

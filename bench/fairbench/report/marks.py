@@ -66,11 +66,6 @@ def marks_of(samples: Sequence[Sample], better: Better, *, in_seconds: bool = Fa
     several seeds, the paired interval of every difference to another value decides; with one seed,
     the numbers do. Values that agree in three digits are equal; if all are equal, none is marked.
     Values that are only known to exceed all others are the worst together.
-
-    Args:
-        samples: Values to compare, each by seed.
-        better: Better direction of the metric.
-        in_seconds: Whether the values are times in seconds.
     """
     if better is Better.NEITHER:
         return [NEITHER] * len(samples)

@@ -87,13 +87,7 @@ def bound_of(interval: Mapping[str, Any]) -> str:
 
 
 def written(row: Mapping[str, Any], key: str, form: Form | None = None) -> str:
-    """Format a metric of a summary or of a client's row, as the catalogue specifies.
-
-    Args:
-        row: Metrics by key.
-        key: Key of the metric.
-        form: Form of the text, or None for that of the catalogue.
-    """
+    """Format a metric of a summary or of a client's row, as the catalogue specifies."""
     return WRITERS[form or CATALOGUE[key].form](row.get(key))
 
 

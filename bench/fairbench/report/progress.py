@@ -186,10 +186,4 @@ class TerminalProgress:
             yield done
 
     def ended(self, name: str, number: int, count: int) -> None:
-        """Do nothing: the bar already shows the progress.
-
-        Args:
-            name: Name of the task.
-            number: Number of tasks that have ended.
-            count: Number of all tasks.
-        """
+        """Do nothing: the bar already shows the progress."""

@@ -30,15 +30,7 @@ def summary_text(
     colour: bool = False,
     width: int = MAX_WIDTH,
 ) -> str:
-    """Return the output of ``render`` as lines of text, with or without ANSI colours.
-
-    Args:
-        summary: Metrics of the run, by key.
-        path: Path of the run.
-        complete: Whether the run reached its end.
-        colour: Whether to use ANSI colours.
-        width: Most columns of a line.
-    """
+    """Return the output of ``render`` as lines of text, with or without ANSI colours."""
     return printed(
         render(summary, path=path, complete=complete, width=width), colour=colour, width=width
     )
@@ -51,12 +43,6 @@ def render(
 
     An undefined number is shown as ``-``, with the reason among the notes at the end. A percentile
     that falls among unfinished programs is shown as ``> x``.
-
-    Args:
-        summary: Metrics of the run, by key.
-        path: Path of the run.
-        complete: Whether the run reached its end.
-        width: Most columns of a line.
     """
     blocks: list[RenderableType] = [
         Text(cluster_line(summary), style="bold"),
@@ -73,14 +59,7 @@ def render(
 def scored_text(
     summary: Summary, paths: str, *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return ``summary_text`` for records that contain only requests.
-
-    Args:
-        summary: Metrics of the run, by key.
-        paths: Text that names the files of records.
-        colour: Whether to use ANSI colours.
-        width: Most columns of a line.
-    """
+    """Return ``summary_text`` for records that contain only requests."""
     heading = summary.get("layout")
     title = f"scored from records ({heading})" if heading else cluster_line(summary)
     return printed(

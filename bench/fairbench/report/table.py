@@ -56,7 +56,6 @@ def stacked(
         columns: metrics in their order; those with the lowest ``dropped`` go to the next table
             first.
         make: builds the table of some columns, labels of rows included.
-        width: characters in a line.
     """
     ruler = Console(width=10 * width)
 

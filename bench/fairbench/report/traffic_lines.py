@@ -35,8 +35,6 @@ def harm_line(traffic: Traffic, harm: Harm, heavy: int, measured: str, basis: st
 
     Args:
         heavy: How many clients flood.
-        measured: What the waits are, such as the time to first token.
-        basis: Where the waits are from.
     """
     others = len(traffic.clients) - heavy
     worst = ", ".join(printable(traffic.clients[one.client]) for one in harm.victims[:NAMED])
@@ -67,13 +65,7 @@ def judged(traffic: Traffic) -> Judged:
 
 
 def traffic_lines(found: Judged, basis: str, measured: str = TTFT) -> Iterator[str]:
-    """Yield the floods of the traffic and their harm; nothing without a flood.
-
-    Args:
-        found: Traffic with its floods and their harm.
-        basis: Words for the source of the waits.
-        measured: Name of the waits, such as the time to first token.
-    """
+    """Yield the floods of the traffic and their harm; nothing without a flood."""
     yield from (flood_line(found.traffic, one) for one in found.floods)
     if found.harm is not None:
         for one in found.harm.parts or (found.harm,):

@@ -61,12 +61,6 @@ def spec_changes(
 
     A value that affects no records of either, such as the rate of another scenario, is no
     difference.
-
-    Args:
-        before: The earlier experiment.
-        chosen_before: ``chosen`` keys of the earlier manifest.
-        after: The later experiment.
-        chosen_after: ``chosen`` keys of the later manifest.
     """
     sides = used_values(before), used_values(after)
     chosen = _chosen(before, chosen_before) | _chosen(after, chosen_after)

@@ -52,20 +52,6 @@ def run_header(
 
     ``served`` describes what served a run on real or emulated servers (``emulated``,
     ``backend``, ``served``); None is the simulator. Sizes are in tokens, None if unknown.
-
-    Args:
-        spec: Specification of the experiment.
-        plans: Plan of each client.
-        complete: Whether the run reached its end.
-        pool_tokens: KV pool of a worker, in tokens.
-        mem_fraction_static: Fraction of GPU memory for weights and KV pool.
-        chunked_prefill_size: Largest prompt chunk of an iteration, in tokens.
-        timing_profile: Name of the timing profile.
-        timing_grade: Grade of the timing profile.
-        timing_error_pct: Error added to the timing profile, in percent.
-        token_count_method: Method by which real input text was counted.
-        bound: Service bound of router and local scheduler, if any.
-        served: Facts about the servers, or None for the simulator.
     """
     return {
         "simulated": served is None,

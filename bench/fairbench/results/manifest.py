@@ -63,13 +63,7 @@ def _trace(workload: WorkloadSpec) -> dict[str, str]:
 
 
 def build_manifest(spec: ExperimentSpec, *, complete: bool, watch: Stopwatch) -> dict[str, Any]:
-    """Return the facts about a run that are neither its spec nor its result.
-
-    Args:
-        spec: Specification of the experiment.
-        complete: Whether the run reached its end.
-        watch: Stopwatch started with the run.
-    """
+    """Return the facts about a run that are neither its spec nor its result."""
     return {
         "schema_version": SCHEMA_VERSION,
         "complete": complete,

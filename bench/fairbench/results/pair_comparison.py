@@ -138,8 +138,6 @@ def contrast(baseline: Side, other: Side, metrics: Sequence[str]) -> Contrast:
 
     Args:
         baseline: The side that is the reference.
-        other: The side to compare with it.
-        metrics: Keys of the metrics.
     """
     seeds = sorted(baseline.runs.keys() & other.runs.keys())
     if not seeds:

@@ -107,12 +107,6 @@ def difference(
 
     Values are between 0 and ``most``, so that no difference is larger. Raises DataError for a value
     that is no number, ValueError for sides of different lengths.
-
-    Args:
-        first: Values of the first side, in the order of seeds.
-        second: Values of the second side, in the same order.
-        level: Confidence level of the interval, in (0, 1).
-        most: Largest possible value.
     """
     pairs = list(zip(first, second, strict=True))
     defined = [pair for pair in pairs if pair[0].raw is not None and pair[1].raw is not None]
@@ -155,11 +149,6 @@ def seeds_needed(effect: float, spread: float, level: float = LEVEL) -> int | No
 
     ``spread`` is the standard deviation of single differences. The formula is the usual one with
     quantiles of t. The result is None for more than ``MOST_SEEDS``.
-
-    Args:
-        effect: Mean difference to detect, in the unit of the values.
-        spread: Standard deviation, in the same unit.
-        level: Confidence level of the test, in (0, 1).
     """
 
     def enough(seeds: int) -> bool:

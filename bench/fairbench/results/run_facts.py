@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf, nextafter
 from typing import Any
@@ -11,7 +11,6 @@ from fairbench.config import ExperimentSpec
 from fairbench.core import PS_PER_S, NoBound, ServiceBound, ServiceWeights
 from fairbench.hardware.catalogue import is_known, load_profile
 from fairbench.hardware.timing import ProfileCosts
-from fairbench.metrics.memory import memory_summary
 from fairbench.metrics.records import (
     PLAIN,
     Client,
@@ -21,11 +20,7 @@ from fairbench.metrics.records import (
     Padding,
     Window,
 )
-from fairbench.metrics.sessions import session_summary
 from fairbench.metrics.shown_percentiles import chosen_percentiles, parse_percentiles
-from fairbench.metrics.summary import summarize
-from fairbench.metrics.tables import Tables
-from fairbench.metrics.totals import sides_summary
 from fairbench.results.store import StoredRun
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.targets import written_targets
@@ -156,33 +151,6 @@ def costs_of(profile_id: str | None) -> ProfileCosts | None:
     """Return the iteration costs of a timing profile; None if unknown."""
     known = profile_id is not None and is_known(profile_id)
     return ProfileCosts(load_profile(profile_id)) if known and profile_id else None
-
-
-def metrics_of(tables: Tables, facts: Facts) -> dict[str, Any]:
-    """Return a run's metrics as JSON types; ``notes`` explains a missing bound."""
-    metrics = summarize(tables.requests, tables.programs, tables.service, facts).to_json()
-    if facts.bound is None:
-        metrics["notes"]["bound_source"] = facts.bound_unavailable
-    sides = sides_summary(tables, facts)
-    metrics["notes"] |= sides.pop("notes", {})
-    metrics |= sides
-    for of_run, of_clients in _of_some_runs(tables, facts):
-        metrics["notes"] |= of_run.pop("notes", {})
-        metrics["censored"] += of_run.pop("censored", [])
-        metrics |= of_run
-        for row, more in zip(metrics["clients"], of_clients, strict=True):
-            row |= more
-    return metrics
-
-
-def _of_some_runs(
-    tables: Tables, facts: Facts
-) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Yield the metrics of memory and of sessions that the run has: its own, and its clients'."""
-    if tables.memory is not None:
-        yield memory_summary(tables, tables.memory, facts)
-    if facts.sessions:
-        yield session_summary(tables, facts)
 
 
 def run_window(spec: ExperimentSpec, last_arrival_s: float, now_s: float) -> Window:

@@ -75,13 +75,6 @@ def save_run(
 
     It is written under a hidden name and renamed when complete. Raises UsageError if it cannot be
     written, and leaves nothing behind then.
-
-    Args:
-        parent: Directory in which to make the run's directory.
-        spec: Specification of the experiment.
-        tables: Columns of each table, by the table's name.
-        summary: Metrics of the run, by key.
-        manifest: Facts about the run, by key.
     """
     with made(parent):
         hidden = parent / f".writing-{secrets.token_hex(8)}"
@@ -155,13 +148,6 @@ def write_run(
     """Write a run's files into its directory; the manifest, written last, makes it a run.
 
     Raises RunFailed if they cannot be written.
-
-    Args:
-        path: The run's directory.
-        spec: Specification of the experiment.
-        tables: Columns of each table, by the table's name.
-        summary: Metrics of the run, by key.
-        manifest: Facts about the run, by key.
     """
     try:
         _write_tables(path, tables)

@@ -122,14 +122,7 @@ class SweepStore:
         return {file.stem: read_json(file)["clients"] for file in files}
 
     def save_failure(self, key: str, point: str, error: str, traceback: str) -> None:
-        """Keep why a point failed.
-
-        Args:
-            key: Key of the point.
-            point: Name of the point.
-            error: Error message.
-            traceback: Traceback of the error, as text.
-        """
+        """Keep why a point failed."""
         failure = {"point": point, "error": error, "traceback": traceback}
         write_json(self.path / "failed" / f"{key}.json", failure)
 
@@ -140,13 +133,7 @@ class SweepStore:
 
 
 def save_alone(folder: Path, key: str, rows: AloneRows) -> None:
-    """Store the latencies of the clients alone for one configuration and seed.
-
-    Args:
-        folder: Directory of the results of clients alone.
-        key: Key of the configuration and seed.
-        rows: Rows of the clients.
-    """
+    """Store the latencies of the clients alone for one configuration and seed."""
     write_json(folder / f"{key}.json", {"clients": list(rows)})
 
 

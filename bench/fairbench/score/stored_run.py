@@ -38,7 +38,8 @@ def score_run(
         percentiles: Percentiles of latencies to compute.
     """
     from fairbench.metrics.records import Window
-    from fairbench.results.run_facts import metrics_of, stored_facts
+    from fairbench.metrics.summary import summarize
+    from fairbench.results.run_facts import stored_facts
     from fairbench.results.run_tables import read_tables
     from fairbench.results.store import SUMMARY, read_run
     from fairbench.results.summary_schema import check_whole
@@ -51,7 +52,7 @@ def score_run(
         stored["window_end_s"] if end_s is None else end_s,
     )
     bound, reason = _bound(path, stored)
-    scored = metrics_of(tables, stored_facts(run, window, bound, reason, percentiles))
+    scored = summarize(tables, stored_facts(run, window, bound, reason, percentiles))
     if not stored["simulated"]:
         _keep_what_was_measured(scored, stored)
     remarks = {key: why for key, why in stored["notes"].items() if _is_remark(key, scored)}

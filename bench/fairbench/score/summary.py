@@ -13,6 +13,7 @@ from fairbench.errors import UsageError, unknown_name
 from fairbench.metrics.catalogue import forget_needing
 from fairbench.metrics.metric import Needs
 from fairbench.metrics.records import Client, Facts, Programs, Requests, Service, Window
+from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import Tables
 from fairbench.metrics.totals import distribution
 from fairbench.metrics.traffic import traffic_of
@@ -21,7 +22,6 @@ from fairbench.report.pages.page import Definitions, Page, Paragraph, Section
 from fairbench.report.result_lines import notes_of, results_of
 from fairbench.report.traffic_lines import TTFT, judged
 from fairbench.results.header import NOBODY_NAMED
-from fairbench.results.run_facts import metrics_of
 from fairbench.schedulers.setup import checked_weights
 from fairbench.score.records import Scored
 from fairbench.targets import named_targets
@@ -79,7 +79,7 @@ def scored_summary(
         tenant_weights=weights,
     )
     tables = Tables(list(scored.clients), scored.requests, scored.programs, service)
-    summary = metrics_of(tables, facts)
+    summary = summarize(tables, facts)
     if not scored.knows_admission:
         forget_needing(summary, Needs.ADMISSION, NO_ADMISSION)
     if not scored.knows_cached:

@@ -17,6 +17,7 @@ from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.hardware.timing import TimingParams, TimingProfile, perturbed, slowed
 from fairbench.metrics.records import Facts
+from fairbench.metrics.summary import summarize
 from fairbench.metrics.tables import RunResult, Tables
 from fairbench.results.header import run_header
 from fairbench.results.run_facts import (
@@ -24,7 +25,6 @@ from fairbench.results.run_facts import (
     costs_of,
     fit_limits,
     lone_step,
-    metrics_of,
     run_facts,
 )
 from fairbench.schedulers.gateway.registry import DEMOTE
@@ -235,7 +235,7 @@ class Simulation:
                 f"workload {self.spec.workload.name}: every request is larger than the KV pool of "
                 f"{self.engine.pool_tokens:,} tokens; give a larger pool or shorter prompts"
             )
-        summary = self._header(facts, source, complete) | metrics_of(tables, facts)
+        summary = self._header(facts, source, complete) | summarize(tables, facts)
         requests, programs, service, memory = tables.columns()
         return RunResult(requests, programs, service, summary, complete, memory)
 

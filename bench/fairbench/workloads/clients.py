@@ -257,9 +257,7 @@ def client_targets(
     then from the workload. Raises UsageError.
 
     Args:
-        spec: Workload with its classes and targets.
         given: Targets that the user chose, such as ``NAME.ttft`` -> time.
-        names: Names of the run's clients.
     """
     if not (given or spec.targets or spec.classes):
         return dict.fromkeys(names, NO_TARGETS)

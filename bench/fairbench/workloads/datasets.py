@@ -111,9 +111,7 @@ def load_source(kind: str, dataset_path: str, tokenizer_path: str | None = None)
     that cannot be read or does not fit the kind.
 
     Args:
-        kind: Name of the program kind.
         dataset_path: Path of the file, or ``hf:OWNER/NAME``.
-        tokenizer_path: Path of the tokenizer's file, or None for approximate counts.
     """
     if not schemas_for(kind):
         raise UsageError(

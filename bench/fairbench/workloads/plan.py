@@ -95,11 +95,6 @@ def program_stream(
     """Yield a client's programs in time order, created as needed.
 
     Each program has a random stream of its own, so nothing about a program depends on scheduling.
-
-    Args:
-        plan: Client whose programs are created.
-        seed: Seed of the run.
-        source: Real input of programs, or None for sampled lengths.
     """
     if plan.disguise is None:
         for at_s, program in _programs(plan, seed, source):
@@ -170,13 +165,7 @@ LEAST_GAP_S = 0.01  # between two beginnings: a refused program ends at once
 
 
 def users_of(plan: ClientPlan, *, seed: int, source: ItemSource | None = None) -> tuple[User, ...]:
-    """Return the users of a client with closed-loop arrivals; none for other clients.
-
-    Args:
-        plan: Client whose users are returned.
-        seed: Seed of the run.
-        source: Real input of programs, or None for sampled lengths.
-    """
+    """Return the users of a client with closed-loop arrivals; none for other clients."""
     if not isinstance(plan.arrivals, ClosedArrivals):
         return ()
     return tuple(

@@ -20,8 +20,6 @@ def sample_input(rng: random.Random, mean_tokens: float, sigma: float) -> int:
     """Draw the length of a prompt part: lognormal, at least 1, at most ``LONGEST_INPUT`` means.
 
     Args:
-        rng: Random stream.
-        mean_tokens: Mean length, in tokens.
         sigma: Spread of the logarithm of the length; 0 makes the length constant.
     """
     return sample_length(rng, mean_tokens, sigma, LONGEST_INPUT * mean_tokens)
@@ -50,10 +48,7 @@ def check_mean(field: str, mean_tokens: float, sigma: float, max_new_tokens: int
     """Raise ValueError unless a mean below ``max_new_tokens`` is possible.
 
     Args:
-        field: Name of the field that sets the mean, for the message.
-        mean_tokens: Mean length, in tokens.
         sigma: Spread of the logarithm of the length; 0 also allows a mean of ``max_new_tokens``.
-        max_new_tokens: Limit of the length, in tokens.
     """
     if mean_tokens > max_new_tokens or (sigma and mean_tokens == max_new_tokens):
         raise ValueError(

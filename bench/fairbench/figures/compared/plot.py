@@ -75,14 +75,7 @@ def drawn(cells: Sequence[SchedulerResults], kind: str) -> Figure:
 def write_pictures(
     cells: Sequence[SchedulerResults], output: Path, name: str, formats: Sequence[str]
 ) -> list[Path]:
-    """Write every kind of picture; return the files. Raises UsageError if one cannot be written.
-
-    Args:
-        cells: Results of each scheduler.
-        output: Directory of the files, created if it does not exist.
-        name: Beginning of the files' names.
-        formats: Suffixes of the files, without a dot.
-    """
+    """Write every kind of picture; return the files. Raises UsageError if one cannot be written."""
     check_drawable()
     written: list[Path] = []
     for kind, draw in KINDS.items():

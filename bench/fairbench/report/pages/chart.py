@@ -61,13 +61,7 @@ def log_range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def drawing(height: float, title: str, parts: Sequence[str]) -> str:
-    """Return the SVG of all parts.
-
-    Args:
-        height: Height of the drawing, in pixels.
-        title: Label for screen readers.
-        parts: SVG elements.
-    """
+    """Return the SVG of all parts."""
     return (
         f'<svg viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(title)}">'
         f"{''.join(parts)}</svg>"
@@ -78,24 +72,13 @@ def text(x: float, y: float, words: str, anchor: str = "start") -> str:
     """Return text at a position.
 
     Args:
-        x: Horizontal position, in pixels.
-        y: Position of the baseline, in pixels from the top.
-        words: The text, which is escaped here.
         anchor: Part of the text at ``x``: ``start``, ``middle`` or ``end``.
     """
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    """Return a straight line with a class of the style sheet.
-
-    Args:
-        x1: Horizontal start, in pixels.
-        y1: Vertical start, in pixels.
-        x2: Horizontal end, in pixels.
-        y2: Vertical end, in pixels.
-        kind: Class of the style sheet.
-    """
+    """Return a straight line with a class of the style sheet."""
     return f'<line x1="{x1:g}" y1="{y1:g}" x2="{x2:g}" y2="{y2:g}" class="{kind}"/>'
 
 
@@ -108,8 +91,6 @@ def legend_place(number: int, per_row: int = PER_ROW, left: float = LEFT) -> tup
     """Return the position of an entry of a legend in pixels: its left end, and its middle.
 
     Args:
-        number: Number of the entry, from 0.
-        per_row: Entries in a row.
         left: Left end of the first entry, in pixels.
     """
     row, column = divmod(number, per_row)
@@ -137,14 +118,7 @@ def tick_text(value: float) -> str:
 
 
 def horizontal_axis(scale: Scale, top: float, bottom: float, label: str) -> list[str]:
-    """Return the grid, ticks and label below a chart.
-
-    Args:
-        scale: Scale of the axis.
-        top: Top of the chart, in pixels.
-        bottom: Bottom of the chart, in pixels.
-        label: Label of the axis.
-    """
+    """Return the grid, ticks and label below a chart."""
     parts = [line(scale.start_px, bottom, scale.end_px, bottom, "axis")]
     for tick in scale.ticks():
         x = scale.at(tick)
@@ -156,8 +130,6 @@ def vertical_axis(scale: Scale, label: str, *, percent: bool = False) -> list[st
     """Return the grid and ticks beside a chart, with its label above them.
 
     Args:
-        scale: Scale of the axis.
-        label: Label of the axis.
         percent: Whether ticks are written in percent.
     """
     parts = [text(4, scale.end_px - 10, label)]

@@ -77,14 +77,7 @@ def area_chart(
 
 
 def shade(across: Scale, window: tuple[float, float], top: float, height: float) -> str:
-    """Return a window in x as a shaded rectangle.
-
-    Args:
-        across: Horizontal scale.
-        window: Start and end in the unit of x.
-        top: Top of the rectangle, in pixels.
-        height: Height of the rectangle, in pixels.
-    """
+    """Return a window in x as a shaded rectangle."""
     x, end = across.at(window[0]), across.at(window[1])
     return f'<rect x="{x:g}" y="{top:g}" width="{end - x:g}" height="{height:g}" class="shade"/>'
 

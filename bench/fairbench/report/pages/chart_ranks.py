@@ -94,15 +94,7 @@ def _range(values: Sequence[float], axis: Axis) -> tuple[float, float]:
 
 
 def free_box(x: float, y: float, wide: float, taken: Sequence[Box], frame: Box) -> tuple[Box, int]:
-    """Return the nearest free box for a label, and its distance in steps.
-
-    Args:
-        x: Horizontal position of the mark, in pixels.
-        y: Vertical position of the mark, in pixels from the top.
-        wide: Width of the label, in pixels.
-        taken: Boxes of marks and of other labels, which the label must not overlap.
-        frame: Box in which the label must lie.
-    """
+    """Return the nearest free box for a label, and its distance in steps."""
     for steps, box in _boxes(x, y, wide):
         inside = box.left > frame.left and box.right < frame.right
         inside = inside and box.top > frame.top and box.bottom < frame.bottom

@@ -33,7 +33,6 @@ def log_page(
     """Return the page of recorded traffic.
 
     Args:
-        name: What the file is called.
         measured: What the waits are; "" if none were recorded.
         sections: What else is known, below the clients.
     """

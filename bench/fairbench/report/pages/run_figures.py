@@ -33,13 +33,7 @@ ROW_PX, RATIO_BAR_PX, LABELS_PX, COUNTS_PX = 26, 18, 118, 44
 
 
 def crowd_figures(summary: Summary, tables: Tables, facts: Facts) -> Iterator[Figure]:
-    """Yield the figures for which the run has numbers.
-
-    Args:
-        summary: Metrics of the run, by key.
-        tables: Tables of the run's requests, programs and service.
-        facts: Facts about the run that the tables do not contain.
-    """
+    """Yield the figures for which the run has numbers."""
     if curve := lorenz_of_service(summary):
         got = shares(tables.requests, tables.programs, tables.service, facts, facts.window)
         fair = lorenz(got.entitlement.tolist(), facts.client_weights.tolist())
@@ -103,14 +97,7 @@ OF_GROUPS = {"misbehaving": 0, "well-behaved": 1}  # their colours, of ``palette
 
 
 def run_figures(summary: Summary, tables: Tables, facts: Facts, found: Judged) -> Iterator[Figure]:
-    """Yield the figures for which the run has numbers; each client has one colour.
-
-    Args:
-        summary: Metrics of the run, by key.
-        tables: Tables of the run's requests, programs and service.
-        facts: Facts about the run that the tables do not contain.
-        found: Traffic with its floods and their harm.
-    """
+    """Yield the figures for which the run has numbers; each client has one colour."""
     shown, rest = _shown(summary, facts, found)
     names = [facts.clients[n].name for n in shown]
     swatches = client_series(names, found.heavy)

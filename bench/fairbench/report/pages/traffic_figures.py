@@ -50,11 +50,6 @@ def traffic_figures(
     """Yield the load over time, and the waits if they are known.
 
     ``shown`` are the clients with a colour of their own, the largest if none are given.
-
-    Args:
-        found: Traffic with its floods and their harm.
-        measured: Name of the waits, such as the time to first token.
-        shown: Names of clients.
     """
     traffic, heavy = found.traffic, found.heavy
     if traffic.span_s <= 0:
@@ -110,7 +105,6 @@ def waits_figure(
 
     Args:
         limits: The waits of the lightest and of the darkest cell, s.
-        measured: What the waits are, such as the time to first token.
     """
     edges = _edges(traffic)
     rows = [
@@ -149,13 +143,7 @@ def wait_limits(traffic: Traffic) -> tuple[float, float]:
 
 
 def waiting_clients(traffic: Traffic, heavy: Sequence[str], harm: Harm | None) -> list[str]:
-    """Return the victims, the worst first; without any, the clients with the longest waits.
-
-    Args:
-        traffic: Traffic of the run or log.
-        heavy: Names of the heavy clients.
-        harm: Harm done by floods, or None.
-    """
+    """Return the victims, the worst first; without any, the clients with the longest waits."""
     if harm is not None:
         return [traffic.clients[one.client] for one in harm.victims][:ROWS]
     good = [name for name in traffic.clients if name not in heavy]

@@ -68,11 +68,6 @@ def chosen(lines: Sequence[Line], places: Collection[str], rows: Collection[str]
 
     A configuration may be named by its first words, such as ``tot s1``. Raises UsageError for a
     name that matches nothing.
-
-    Args:
-        lines: Lines to choose from.
-        places: Names or first words of the configurations to keep.
-        rows: Names of the schedulers to keep.
     """
     known = dict.fromkeys(line.place for line in lines)
     names = dict.fromkeys(line.scheduler for line in lines)

@@ -71,14 +71,7 @@ def folded(values: Sequence[Value], fold: Fold) -> Value:
 
 
 def score(own: Sequence[Value], base: Sequence[Value], fold: Fold, metric: Metric) -> Score:
-    """Score a row's values over the seeds against those of the baseline.
-
-    Args:
-        own: The row's value for each seed.
-        base: The baseline's value for each seed, in the same order.
-        fold: Way in which the configurations were combined.
-        metric: The metric.
-    """
+    """Score a row's values over the seeds against those of the baseline."""
     undefined = next((one for one in own if one.raw is None), None)
     if undefined is not None:
         return Score(None, reason=undefined.reason)

@@ -29,12 +29,7 @@ def no_column(field: str, taken: Iterable[str], record: Record, where: str) -> D
 
 
 def no_client(taken: Iterable[str], record: Record) -> str:
-    """Return the remark on a file without a recognized column of clients.
-
-    Args:
-        taken: Columns in use.
-        record: Record of the file.
-    """
+    """Return the remark on a file without a recognized column of clients."""
     near = _nearest("client", taken, record) or "COLUMN"
     return f"no column for client (has {_has(record)}): name it with --clients-from {near}"
 
@@ -55,8 +50,6 @@ def no_such_column(name: str, record: Record, where: str) -> DataError:
 
     Args:
         name: Name of the missing column; dots lead into nested objects.
-        record: Record in which the column is missing.
-        where: Place of the record, for the message.
     """
     outer = name.partition(".")[0]
     inside = outer != name and isinstance(record.get(outer), Mapping)
@@ -95,14 +88,7 @@ def given(value: Any) -> Any:
 
 
 def time_ns(value: Any, unit: str, column: Column, where: str) -> int:
-    """Return a time or a duration in ns. Raises DataError for another value.
-
-    Args:
-        value: Content of the cell.
-        unit: Unit of a number, such as ``s``.
-        column: Column of the cell, for the message.
-        where: Place of the record, for the message.
-    """
+    """Return a time or a duration in ns. Raises DataError for another value."""
     try:
         return nanoseconds(value, unit)
     except (ValueError, OverflowError):
@@ -114,14 +100,7 @@ def time_ns(value: Any, unit: str, column: Column, where: str) -> int:
 
 
 def token_count(value: Any, column: Column | None, where: str, most: int) -> int:
-    """Return a number of tokens; 0 if the record has none, as for a failed request.
-
-    Args:
-        value: Content of the cell.
-        column: Column of the cell, or None if the file has no such column.
-        where: Place of the record, for the message.
-        most: Largest number that is allowed.
-    """
+    """Return a number of tokens; 0 if the record has none, as for a failed request."""
     if column is None or given(value) is None:
         return 0
     number = value
@@ -139,13 +118,7 @@ def token_count(value: Any, column: Column | None, where: str, most: int) -> int
 
 
 def name_of(value: Any, field: str, where: str) -> str:
-    """Return a name, or "" for none; numbers are names. Only a client may have the name None.
-
-    Args:
-        value: Content of the cell.
-        field: Field of the cell, such as ``session``.
-        where: Place of the record, for the message.
-    """
+    """Return a name, or "" for none; numbers are names. Only a client may have the name None."""
     if is_blank(value) or (field == "session" and is_missing(value)):
         return ""
     text = str(value).strip() if isinstance(value, str | int | float) else None

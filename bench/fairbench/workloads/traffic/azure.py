@@ -58,8 +58,6 @@ class Azure:
         """Return the heavy client's arrivals, with gaps drawn from the trace.
 
         Args:
-            load: Usual traffic of the client.
-            rate_multiple: Factor by which the rate rises.
             until_fraction: Fraction of the run after which the rate is as usual, or None for the
                 whole run.
         """

@@ -71,7 +71,6 @@ class Closed:
         """Return the arrivals of ``rate_multiple`` times as many users.
 
         Args:
-            load: Usual traffic of the client.
             rate_multiple: Factor by which the number of users rises.
             until_fraction: None; any other value raises UsageError.
         """

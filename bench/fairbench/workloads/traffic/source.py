@@ -52,8 +52,6 @@ class TrafficKind(Protocol):
         """Return the arrivals of a heavy client, up to a fraction of the run.
 
         Args:
-            load: Usual traffic of the client.
-            rate_multiple: Factor by which the rate rises.
             until_fraction: Fraction of the run until which the client is heavy, or None for the
                 whole run.
         """
