@@ -5,7 +5,7 @@ import os
 import pytest
 
 from fairbench.execute import estimate as module
-from fairbench.execute.estimate import estimate
+from fairbench.execute.simulations import estimate
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 from fairbench.attack.behaviour import CHOICES, HONEST, Behaviour
 from fairbench.attack.choose import RANDOM_FIRST, Choices, random_behaviours, tpe_behaviours
+from fairbench.attack.flags import Objective, value_of
 from fairbench.attack.measure import (
     Harm,
     Seen,
@@ -20,7 +21,6 @@ from fairbench.attack.measure import (
     replayed,
     tried,
 )
-from fairbench.attack.objective import Objective, value_of
 from fairbench.attack.simulate import (
     gpu_s_per_hour,
     programs_multiple,

@@ -21,8 +21,8 @@ from pydantic import AfterValidator, Field
 
 from fairbench.attack.behaviour import NO_MORE, Behaviour, checked, one_of
 from fairbench.attack.choose import OPTIMISERS
+from fairbench.attack.flags import Objective
 from fairbench.attack.measure import Harm, Seen
-from fairbench.attack.objective import Objective
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.config.resolve import read_spec
 from fairbench.errors import DataError

@@ -14,7 +14,7 @@ from fairbench.config.sweep import Sweep, make_sweep
 from fairbench.errors import DataError, RunFailed
 from fairbench.execute.comparison_plan import grid_of
 from fairbench.execute.context import RunContext
-from fairbench.execute.sweep_jobs import jobs_left, run_jobs
+from fairbench.execute.simulations import jobs_left, run_jobs
 from fairbench.results.comparison import compare
 from fairbench.results.directories import run_folder
 from fairbench.results.store import Summary, read_json, write_json

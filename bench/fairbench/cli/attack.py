@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import typer
 from typer import Option
 
-from fairbench.attack.flags import ATTACKED, AttackFlags, Optimiser
+from fairbench.attack.flags import ATTACKED, AttackFlags, Objective, Optimiser
 from fairbench.attack.known import KNOWN
-from fairbench.attack.objective import Objective
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
     ExecutorName,
@@ -188,9 +187,8 @@ def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str
 
 
 def _search(search: Search, as_json: bool) -> None:
-    from fairbench.attack.figure import draw
+    from fairbench.attack.report import attack_text, draw, processors_text
     from fairbench.attack.search import result_json
-    from fairbench.attack.table import attack_text, processors_text
     from fairbench.cli.output import look, print_json
 
     found = search.run()
@@ -223,8 +221,8 @@ def _replay(
 ) -> None:
     from fairbench.attack.known import named_workload
     from fairbench.attack.measure import pair
+    from fairbench.attack.report import attack_text
     from fairbench.attack.simulate import replay
-    from fairbench.attack.table import attack_text
     from fairbench.attack.workload import HONEST as HONESTLY
     from fairbench.cli.output import look, print_json
     from fairbench.config.resolve import check_size

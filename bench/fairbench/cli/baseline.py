@@ -53,7 +53,7 @@ def check(
     """Rerun all experiments; exit 1 if a result differs from the stored one."""
     from fairbench.cli.check import fail_unless_passed, judged, print_outcome
     from fairbench.gate.baseline import check_stored, metrics_stored, read_specs
-    from fairbench.gate.clause import parse_clause
+    from fairbench.gate.judge import parse_clause
 
     specs = read_specs(folder)
     check_stored(folder, specs)

@@ -77,10 +77,9 @@ def diagnose_log(
     from fairbench.capacity.slo import parse_slos
     from fairbench.cli.output import look, print_json
     from fairbench.diagnose.access_log import read_log
-    from fairbench.diagnose.as_json import diagnosis_json
     from fairbench.diagnose.diagnosis import Asked, diagnose
     from fairbench.diagnose.page import diagnosis_page
-    from fairbench.diagnose.text import diagnosis_text
+    from fairbench.diagnose.text import diagnosis_json, diagnosis_text
     from fairbench.execute.context import run_context
     from fairbench.report.progress import shown_progress
 

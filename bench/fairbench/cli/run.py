@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from fairbench.cli.bench_file import OnSaved, OutputDetails, OutputFile, run_lines
 from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
@@ -22,6 +21,7 @@ from fairbench.cli.flags import (
     takes,
     with_key,
 )
+from fairbench.cli.output import OnSaved, OutputDetails, OutputFile, run_lines
 from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS, assigned
 from fairbench.config.flags.run import RunFlags
 from fairbench.errors import RunFailed

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from fairbench.cli.bench_file import OutputDetails, OutputFile
 from fairbench.cli.flags import Weights, json_option, option_of
-from fairbench.cli.output import check_writable, write_report
+from fairbench.cli.output import OutputDetails, OutputFile, check_writable, write_report
 from fairbench.config.flags.flag import goodput_flag, parse_weights, split_commas
 from fairbench.config.flags.run import RUN
 from fairbench.errors import UsageError
@@ -125,8 +124,7 @@ def score(
     Times may start at any zero. A request without an end counts as failed. Several files are read
     as one run; if their layout has no client names (vllm, sglang), each file is a client.
     """
-    from fairbench.cli.bench_file import add_bench_line
-    from fairbench.cli.output import print_json
+    from fairbench.cli.output import add_bench_line, print_json
     from fairbench.score.layout import parse_map
     from fairbench.score.records import read_scored
 

@@ -155,8 +155,7 @@ def sweep(
 def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
     """Print the points, and the expected number of requests of each."""
     from fairbench.cli.output import print_json
-    from fairbench.execute.estimate import estimate
-    from fairbench.execute.sweep_jobs import expected_requests
+    from fairbench.execute.simulations import estimate, expected_requests
     from fairbench.results.grid import point_names
 
     requests = [round(expected_requests(spec, spec.client_plans())) for spec in specs]

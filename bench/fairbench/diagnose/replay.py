@@ -18,10 +18,9 @@ from fairbench.diagnose import FCFS
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure
 from fairbench.execute.expected.check import machine_of
-from fairbench.execute.expected.load import gpu_s
-from fairbench.execute.expected.programs import Call
+from fairbench.execute.expected.load import Call, gpu_s
 from fairbench.execute.interruption import Interruption
-from fairbench.files.clock import Clock
+from fairbench.files.times import Clock
 from fairbench.metrics.records import Floats, Ints
 from fairbench.metrics.traffic import Traffic
 from fairbench.sim.run import simulate

@@ -24,8 +24,7 @@ from fairbench.execute.executor import Failure, attempt
 from fairbench.execute.interruption import Interrupted, Interruption
 from fairbench.execute.live_options import LivePoint, by_workers
 from fairbench.execute.sent_files import SentFiles
-from fairbench.execute.simulations import files_of
-from fairbench.execute.sweep_jobs import FailedPoint, keep_outcome, tell_ended
+from fairbench.execute.simulations import FailedPoint, files_of, keep_outcome, tell_ended
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import Workers
 from fairbench.live.launchers.base import Wanted

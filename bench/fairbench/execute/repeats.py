@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fairbench.config import ExperimentSpec
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure
-from fairbench.execute.simulations import simulation
-from fairbench.execute.sweep_jobs import tell_ended
+from fairbench.execute.simulations import simulation, tell_ended
 from fairbench.results.directories import check_writable, fresh_directory
 from fairbench.results.grid import point_names
 from fairbench.results.intervals import INTERVALS_FILE, combine

@@ -10,7 +10,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed
 from fairbench.execute.context import RunContext
 from fairbench.execute.live_options import live_points_left
-from fairbench.execute.sweep_jobs import FailedPoint, jobs_left, run_jobs
+from fairbench.execute.simulations import FailedPoint, jobs_left, run_jobs
 from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench.results.directories import run_folder
 from fairbench.results.store import write_json

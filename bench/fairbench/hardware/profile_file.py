@@ -10,8 +10,7 @@ from typing import Any
 from fairbench.errors import DataError, UsageError, unknown_name
 from fairbench.files.reader import digest as digest_of
 from fairbench.files.toml_text import read_toml
-from fairbench.hardware.kv_pool import KVPool
-from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
+from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 
 SUFFIX = ".toml"
 FILE = "file:"

@@ -13,8 +13,7 @@ import numpy as np
 
 from fairbench.errors import RunFailed
 from fairbench.files.json_text import parsed
-from fairbench.hardware.kv_pool import KVPool
-from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
+from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 from fairbench.profiling.form import Column, Iterations, fitted, predicted_ms
 
 if TYPE_CHECKING:

@@ -8,12 +8,11 @@ from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from fairbench.errors import DataError, UsageError, printable
-from fairbench.files.clock import zone_of
 from fairbench.files.column_names import NAMES, plain
-from fairbench.files.times import is_blank, is_missing, number_of
+from fairbench.files.times import is_blank, is_missing, number_of, zone_of
 from fairbench.score.files import Object
 from fairbench.score.layout import LAST, OPTIONAL, PLAIN, TIMES, Layout, Shape, common, inner
-from fairbench.score.signs import signed
+from fairbench.score.states import signed
 
 Run = TypeVar("Run")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairbench.errors import DataError, UsageError, printable
-from fairbench.files.clock import Clock, clock_of
+from fairbench.files.times import Clock, clock_of
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.child import Child, start_child
 from fairbench.execute.drivers import remote_process
 from fairbench.execute.drivers.process import serve
 from fairbench.execute.drivers.sharded import Driver
+from fairbench.execute.local_processes import Child, start_child
 from fairbench.execute.sent_files import SentFiles
 from fairbench.live.processes.process import Place, Process
 
