@@ -61,13 +61,7 @@ class Harm(NamedTuple):
 
 
 def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> ExperimentSpec:
-    """Return the experiment with the workload of an attack.
-
-    Args:
-        spec: Experiment to change.
-        workload: Workload of the attack or of its honest twin.
-        scenario: Name of the scenario in the workload, which sets the number of clients.
-    """
+    """Return the experiment with the workload of an attack."""
     count = workload.client_count(scenario)
     return spec.model_copy(
         update={"workload": workload, "scenario": scenario, "clients": count, "weights": None}
@@ -80,13 +74,7 @@ def measure(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen:
 
 
 def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
-    """Measure a simulated or live run. Raises UsageError if the run is too short.
-
-    Args:
-        plans: Plans of all clients; misbehaving ones are attackers, the others victims.
-        tables: Requests, programs and service of the run.
-        facts: Facts of the run, with the end of its window in seconds.
-    """
+    """Measure a simulated or live run. Raises UsageError if the run is too short."""
     end_s = facts.window.end_s
     attackers = {plan.index: padding_of(plan) for plan in plans if plan.misbehaving}
     victims = [plan.index for plan in plans if not plan.misbehaving]

@@ -29,14 +29,7 @@ EXPLAINED = (
 def attack_text(
     title: str, rows: Sequence[Mapping[str, Any]], *, colour: bool = False, width: int = MAX_WIDTH
 ) -> str:
-    """Return a table with one row per ``about`` and its harm (``measure.combined``).
-
-    Args:
-        title: Text above the table.
-        rows: Attacks, each with its ``about`` and the keys of ``measure.combined``.
-        colour: Whether the text has ANSI colours.
-        width: Most columns of a line.
-    """
+    """Return a table with one row per ``about`` and its harm (``measure.combined``)."""
     table = plain_table("", *KEYS, "P95")
     for row in rows:
         p95 = (">" if row["more"] and row["p95"] else "") + interval_text(row["p95"])
@@ -72,13 +65,7 @@ def interval_text(value: Mapping[str, float | None] | None) -> str:
 
 
 def draw(search: Search, found: Sequence[Found], paths: Sequence[Path]) -> None:
-    """Draw every trial by loss and gain, the ranks of the worst, and the search's course.
-
-    Args:
-        search: Search with its stored trials.
-        found: Confirmed attacks, the worst first.
-        paths: Files to write, one for each format.
-    """
+    """Draw every trial by loss and gain, the ranks of the worst, and the search's course."""
     trials = [trial for trial in search.store.trials() if not trial.error]
     objective, spec = Objective(search.plan.objective), search.spec
     with paper_style():

@@ -208,13 +208,7 @@ def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
 
 
 def result_json(search: Search, found: Sequence[Found], trials: int) -> Mapping[str, Any]:
-    """Return the outcome as JSON types.
-
-    Args:
-        search: Search that has ended.
-        found: Confirmed attacks, the worst first.
-        trials: Number of trials of the search.
-    """
+    """Return the outcome as JSON types."""
     spec, plan = search.spec, search.plan
     return {
         "scheduler": spec.scheduler,

@@ -115,13 +115,7 @@ class SearchStore:
 
     @classmethod
     def create(cls, parent: Path, spec: ExperimentSpec, plan: Plan) -> SearchStore:
-        """Create a new directory in ``parent``. Raises UsageError if that fails.
-
-        Args:
-            parent: Directory in which the new directory is created.
-            spec: Experiment that is attacked.
-            plan: Settings of the search.
-        """
+        """Create a new directory in ``parent``. Raises UsageError if that fails."""
         check_writable(parent)
         name = f"attack-{spec.scheduler}-{spec.workload.name}-seed{spec.seed}"
         store = cls(fresh_directory(parent, name.replace("/", "_")))

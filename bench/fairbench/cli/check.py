@@ -103,15 +103,7 @@ def judged(
     alpha: float = 0.05,
     allowed: Collection[str] = (),
 ) -> Outcome:
-    """Compare two directories. Raises UsageError if they or a clause cannot be used.
-
-    Args:
-        baseline: Directory of the baseline's runs.
-        current: Directory of the new runs.
-        clauses: Limits as texts, such as ``min_share_60s:-5%``.
-        alpha: Significance level of the tests over repeated runs.
-        allowed: Keys of experiments that may differ.
-    """
+    """Compare two directories. Raises UsageError if they or a clause cannot be used."""
     from fairbench.gate.outcome import judge
     from fairbench.gate.points import read_pairs
 
@@ -119,13 +111,7 @@ def judged(
 
 
 def print_outcome(outcome: Outcome, output: Format, *, cannot_tell_fails: bool = True) -> None:
-    """Print an outcome on stdout; for GitHub also add it to the summary of the job.
-
-    Args:
-        outcome: Outcome to print.
-        output: Format of the text.
-        cannot_tell_fails: Whether an inconclusive check counts as failed.
-    """
+    """Print an outcome on stdout; for GitHub also add it to the summary of the job."""
     typer.echo(_text(outcome, output, cannot_tell_fails=cannot_tell_fails), nl=False)
     if output is Format.GITHUB and (summary := os.environ.get(JOB_SUMMARY)):
         with Path(summary).open("a", encoding="utf-8") as file:
@@ -149,13 +135,7 @@ def _text(outcome: Outcome, output: Format, *, cannot_tell_fails: bool) -> str:
 def fail_unless_passed(
     outcome: Outcome, *, cannot_tell_fails: bool = True, advice: str = ""
 ) -> None:
-    """Raise RunFailed, with the advice, if a check failed or is inconclusive.
-
-    Args:
-        outcome: Outcome of all checks.
-        cannot_tell_fails: Whether an inconclusive check counts as failed.
-        advice: Text for the end of the message.
-    """
+    """Raise RunFailed, with the advice, if a check failed or is inconclusive."""
     from fairbench.gate.judge import Verdict
 
     failed, unknown = outcome.count(Verdict.FAIL), outcome.count(Verdict.CANNOT_TELL)

@@ -149,13 +149,7 @@ def option_of(one: Declared) -> Any:
 
 
 def log_params(file: str, flags: LogFlags, block_size: int | None = None) -> TraceParams:
-    """Return how a log or a trace is to be read. Raises UsageError.
-
-    Args:
-        file: Path or name of the log or trace.
-        flags: Flags on the format of the file.
-        block_size: Length of a block of the prompt, in tokens, or None if not given.
-    """
+    """Return how a log or a trace is to be read. Raises UsageError."""
     from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns
 
     columns = dict(flags.get("trace_map") or {})

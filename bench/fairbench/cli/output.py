@@ -80,13 +80,7 @@ def print_comparison(cells: Sequence[SchedulerResults], path: Path) -> None:
 
 
 def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
-    """Print the answer of a plan on stdout, for people or programs.
-
-    Args:
-        answer: Answer of the plan, as in ``answer.json``.
-        path: Directory in which the answer is stored.
-        as_json: Whether JSON is printed, instead of a table.
-    """
+    """Print the answer of a plan on stdout, for people or programs."""
     from fairbench.capacity.carry_out import ANSWER
     from fairbench.capacity.table import answer_text
 
@@ -123,13 +117,7 @@ def check_writable(path: Path | None, flag: str = "--report") -> None:
 
 
 def write_report(page: Page, path: Path, flag: str = "--report") -> None:
-    """Write a page in the format of the file's suffix. Raises UsageError on failure.
-
-    Args:
-        page: Page to write.
-        path: File to write: Markdown for the suffix ``.md``, otherwise HTML.
-        flag: Name of the flag in messages.
-    """
+    """Write a page in the format of the file's suffix. Raises UsageError on failure."""
     from fairbench.report.pages.html import as_html
     from fairbench.report.pages.markdown import page_markdown
     from fairbench.results.store import write_text
@@ -178,14 +166,7 @@ def run_lines(path: Path | None, *, details: bool) -> OnSaved:
 def add_run_line(
     path: Path | None, run: Path, summary: Mapping[str, Any], *, details: bool
 ) -> None:
-    """Call ``add_bench_line`` for a stored run. Raises DataError if its requests are unreadable.
-
-    Args:
-        path: File to append to, or None.
-        run: Directory of the stored run.
-        summary: Summary of the run.
-        details: Whether the line also holds the values of all requests.
-    """
+    """Call ``add_bench_line`` for a stored run. Raises DataError if its requests are unreadable."""
 
     def requests() -> Requests:
         from fairbench.results.run_tables import read_tables

@@ -33,14 +33,7 @@ class Held(NamedTuple):
 def held_by(
     gateway: str | None, saturation: str | None, most: str | None, settings: Mapping[str, Any]
 ) -> Held:
-    """Return the gateway from the flags. Raises UsageError for a conflict.
-
-    Args:
-        gateway: Name of the gateway, or None.
-        saturation: Name of the gateway's saturation detector, or None for the default.
-        most: Most requests in flight on each worker, as text, or None.
-        settings: Settings ``NAME.PARAM`` that the user chose.
-    """
+    """Return the gateway from the flags. Raises UsageError for a conflict."""
     from fairbench.config.gateway import (
         SERVED_DETECTOR,
         served_admission,

@@ -59,13 +59,7 @@ def _misplaced(key: str, value: Any, kind: str) -> UsageError:
 def check_engine(
     backend: BackendConfig | None, engine: str | None, settings: Mapping[str, Any]
 ) -> None:
-    """Raise UsageError for an engine, or an engine setting, that is not simulated.
-
-    Args:
-        backend: Backend of the experiment, or None for the simulator.
-        engine: Name of the engine, or None for the default engine.
-        settings: Values of all parts by ``NAME.PARAM``.
-    """
+    """Raise UsageError for an engine, or an engine setting, that is not simulated."""
     if backend is not None and engine is not None:
         own = f"engine = {engine!r}: backend {backend.kind} has its own engine; leave engine out"
         raise UsageError(own).of("engine", "backend.kind")
@@ -86,11 +80,6 @@ def check_machine(
     """Raise UsageError for a changed machine setting that nothing supports.
 
     Unchanged is also what is ``usual`` for the workload.
-
-    Args:
-        backend: Backend of the experiment, or None for the simulator.
-        settings: Values of all parts by ``NAME.PARAM``.
-        usual: Values that the workload sets, by ``NAME.PARAM``.
     """
     if backend is None:
         return

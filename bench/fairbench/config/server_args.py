@@ -43,15 +43,7 @@ def check_router_command(words: Sequence[str]) -> None:
 def filled(
     words: Sequence[str], *, host: str, ports: Sequence[int], workers: Sequence[str], model: str
 ) -> list[str]:
-    """Return the command with its placeholders filled in.
-
-    Args:
-        words: Words of the command, with placeholders in braces.
-        host: Address on which the router listens.
-        ports: Free ports, first for requests and then for metrics.
-        workers: URLs of the workers.
-        model: Name of the model.
-    """
+    """Return the command with its placeholders filled in."""
     values = {
         PORT: str(ports[0]),
         "port2": str(ports[1]),

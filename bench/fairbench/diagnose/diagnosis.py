@@ -108,11 +108,6 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
 
     After a signal the diagnosis has what was finished, and says what is missing. Raises UsageError
     for flags that do not fit, DataError for a log without clients.
-
-    Args:
-        log: Access log, with its traffic.
-        asked: Flags, number of replicas, schedulers and latency targets of the user.
-        context: Interruption flag, progress receiver and executor of the tasks.
     """
     if log.nameless:
         raise DataError(f"{log.file}: {log.nameless}")

@@ -74,17 +74,7 @@ def prepared(
     clock: Clock | None,
     name: str,
 ) -> Replay:
-    """Write the requests to replay into a folder; return the common parts.
-
-    Args:
-        folder: Folder for the file.
-        part: Requests to replay.
-        start_s: Time of the first of them in the log.
-        heavy: Names of the heavy clients.
-        flags: Flags of ``run``.
-        clock: Dates of the log's times, or None.
-        name: Name of the log's file, which the replay's file gets.
-    """
+    """Write the requests to replay into a folder; return the common parts."""
     file = folder / f"{Path(name).name.partition('.')[0] or 'access'}.jsonl"
     write_trace(part, file)
     plain = plain_names(part.clients)
@@ -125,12 +115,6 @@ def replayed(
 
     After a signal no more replays begin, and unfinished ones are left out. Raises UsageError for
     what cannot be simulated.
-
-    Args:
-        replay: Common parts of the replays.
-        schedulers: Names of the schedulers.
-        dp: Number of replicas.
-        context: Interruption flag, progress receiver and executor of the tasks.
     """
     specs = [replay.spec(scheduler, dp) for scheduler in schedulers]
     tasks = [partial(_simulated, spec) for spec in specs]

@@ -131,9 +131,7 @@ def replica_line(found: Diagnosis) -> str:
 def said_target(target: dict[str, Any], *, programs: bool) -> str:
     """Return a target in words if it is a P95 of the well-behaved clients.
 
-    Args:
-        target: Target of a plan.
-        programs: Whether ``victim_p95_s`` is the latency of whole sessions.
+    ``programs``: ``victim_p95_s`` is the latency of whole sessions.
     """
     sessions = "P95 of whole sessions" if programs else "TTFT P95"
     measured = {"victim_p95_s": sessions, "victim_ttft_p95_s": "TTFT P95"}.get(target["metric"])

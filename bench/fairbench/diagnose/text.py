@@ -29,13 +29,7 @@ WIDTH = 80
 
 
 def diagnosis_text(found: Diagnosis, *, colour: bool = False, width: int = WIDTH) -> str:
-    """Return the diagnosis as lines of at most ``width`` columns.
-
-    Args:
-        found: Diagnosis to show.
-        colour: Whether the text has ANSI colours.
-        width: Most columns of a line, up to ``WIDTH``.
-    """
+    """Return the diagnosis as lines of at most ``width`` columns."""
     return printed(_render(found), colour=colour, width=min(width, WIDTH))
 
 

@@ -30,11 +30,6 @@ def carry_out(plan: Plan, parent: Path, context: RunContext) -> Compared:
 
     Raises UsageError if a run is impossible here, RunFailed if no run of an argument came to its
     end, Interrupted once it has come to a halt.
-
-    Args:
-        plan: Members of the comparison, both stored and to be run.
-        parent: Directory in which the new directory is created.
-        context: Interruption flag, progress receiver and executor of the tasks.
     """
     outcome: SweepOutcome | None = None
     ran: Mapping[str, Side] = {}
@@ -53,11 +48,7 @@ def go_on(folder: Path, num_runs: int | None, context: RunContext) -> Compared:
     """Run the missing runs of a stored comparison, with ``num_runs`` seeds if given.
 
     Raises DataError if it holds no sweep, and as ``carry_out`` does.
-
-    Args:
-        folder: Directory of the stored comparison.
-        num_runs: Number of seeds; None or a smaller number keeps the stored one.
-        context: Interruption flag, progress receiver and executor of the tasks.
+    A smaller ``num_runs`` keeps the stored number.
     """
     store = SweepStore(folder)
     sweep = store.sweep()

@@ -109,14 +109,7 @@ def check_usage(
     *,
     given: Sequence[str],
 ) -> None:
-    """Raise UsageError for flags that cannot be combined.
-
-    Args:
-        arguments: Schedulers, files or directories to compare.
-        resume: Directory of a comparison to continue, or None.
-        baseline: Scheduler that is the baseline in a single directory, or None.
-        given: Names of the other flags and settings that the user gave.
-    """
+    """Raise UsageError for flags that cannot be combined."""
     if resume is not None:
         if arguments or given or baseline:
             raise UsageError(

@@ -75,13 +75,7 @@ def launcher_named(name: str, flags: LauncherFlags, *, drivers: str = LOCAL) -> 
 
 
 def check_launcher(name: str, flags: LauncherFlags, *, drivers: str) -> None:
-    """Raise UsageError as ``launcher_named`` does, without a launcher.
-
-    Args:
-        name: Name of the launcher of servers.
-        flags: Flags of places that the user gave.
-        drivers: Name of the launcher of drivers, whose flags are allowed too.
-    """
+    """Raise UsageError as ``launcher_named`` does, without a launcher."""
     if name not in LAUNCHERS:
         raise unknown_name("launcher", name, LAUNCHERS)
     for flag, value in flags._asdict().items():

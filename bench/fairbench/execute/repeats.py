@@ -45,13 +45,6 @@ def repeat(
     That directory also gets ``intervals.json``. Servers are started once, their caches emptied
     between runs, and their logs are there too. Once interrupted, what was begun is kept as it
     stands. Raises Interrupted if interrupted before servers were ready, and what a run raised.
-
-    Args:
-        spec: Experiment to run.
-        num_runs: Number of seeds.
-        parent: Directory in which the new directory is created.
-        options: Options of live runs, or None for simulations.
-        context: Interruption flag, progress receiver and executor of the tasks.
     """
     check_writable(parent)
     path = fresh_directory(parent, f"{run_name(spec)}-x{num_runs}")
@@ -75,11 +68,6 @@ def simulate_all(
     """Simulate and save all; return summaries in order, after an interruption of some.
 
     Raises what a run raised, once all have ended.
-
-    Args:
-        specs: Experiments to simulate.
-        parent: Directory in which the directories of the runs are created.
-        context: Interruption flag, progress receiver and executor of the tasks.
     """
     tasks = [simulation(spec, parent) for spec in specs]
     names = point_names(specs)

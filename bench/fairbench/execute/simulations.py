@@ -170,15 +170,7 @@ def keep_outcome(
 
 
 def tell_ended(context: RunContext, name: str, error: str, number: int, count: int) -> None:
-    """Report that a task has ended, and whether it failed, unless interrupted.
-
-    Args:
-        context: Interruption flag, progress receiver and executor of the tasks.
-        name: Name of the task.
-        error: Message of the task's error, or empty if the task succeeded.
-        number: Number of tasks that have ended, with this one.
-        count: Number of all tasks.
-    """
+    """Report that a task has ended, and whether it failed, unless interrupted."""
     if not context.interrupted():
         context.progress.ended(f"{name} failed" if error else name, number, count)
 

@@ -57,13 +57,7 @@ def run_sweep(
 
     A point that fails stops no other. Raises UsageError while another process runs the same sweep,
     Interrupted once it has come to a halt.
-
-    Args:
-        store: Stored sweep, with its finished points.
-        specs: Experiments of all points.
-        options: Options of live runs, or None if all points are simulated.
-        context: Interruption flag, progress receiver and executor of the tasks.
-        command: Command that continues the sweep with its flag ``--resume``.
+    ``command`` is the command that continues the sweep with ``--resume``.
     """
     with run_folder(store.path, "alone"):  # two at once would do the same work
         store.discard_partial()

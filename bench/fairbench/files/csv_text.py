@@ -25,10 +25,7 @@ class Row(NamedTuple):
 def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.DictReader[str]:
     """Return a reader of CSV rows, which raises ``csv.Error`` or DataError.
 
-    Args:
-        file: File to read.
-        shown: Name of the file in messages.
-        streamed: Whether only the size of each line is limited, not the total (``reader.lines``).
+    ``streamed`` has the meaning that it has in ``reader.lines``.
     """
     csv.field_size_limit(limit_bytes() // LARGEST_PART)  # as of a line; a prompt may be long
     found = lines(file, shown, blank=True, streamed=streamed)  # as a text in quotes may hold

@@ -97,13 +97,7 @@ def p_larger(first: Sequence[Fraction], second: Sequence[Fraction]) -> float:
 
 
 def can_reject(first: int, second: int, alpha: float) -> bool:
-    """Return whether samples of these sizes can reach a p-value of ``alpha`` or less.
-
-    Args:
-        first: Size of the first sample.
-        second: Size of the second sample.
-        alpha: Significance level.
-    """
+    """Return whether samples of these sizes can reach a p-value of ``alpha`` or less."""
     return 1 / comb(first + second, second) <= alpha
 
 
@@ -132,11 +126,6 @@ def judge_exact(clause: Clause, before: Value, after: Value) -> Judgement:
 
     A value that is only a bound is judged as far as the bound allows. An equal bound passes. A
     value that could lie on either side is inconclusive.
-
-    Args:
-        clause: Limit on the loss of a metric.
-        before: Value of the metric in the baseline.
-        after: Value of the metric now.
     """
     if before.raw is None or after.raw is None:
         return _judge_undefined([before], [after])

@@ -174,11 +174,6 @@ def judge(pairs: Sequence[PairedPoint], texts: Sequence[str], *, alpha: float) -
     A clause is judged over all seeds of an experiment together. Without clauses, simulated points
     must not differ at all. Raises UsageError for a wrong clause, and for none over other runs,
     which always differ.
-
-    Args:
-        pairs: Points, each with its runs in the baseline and now.
-        texts: Clauses as texts, such as ``min_share_60s:-5%``.
-        alpha: Significance level of the tests over repeated runs.
     """
     if not texts and not all(pair.simulated for pair in pairs):
         raise UsageError(

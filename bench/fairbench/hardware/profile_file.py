@@ -45,13 +45,7 @@ def read_profile(gpu: str) -> TimingProfile:
 
 
 def profile_of_table(data: Mapping[str, Any], profile_id: str, where: str) -> TimingProfile:
-    """Return the profile that a table describes. Raises DataError naming the key.
-
-    Args:
-        data: Table of the profile, by key.
-        profile_id: Id that the profile gets.
-        where: Place of the table, for messages.
-    """
+    """Return the profile that a table describes. Raises DataError naming the key."""
     for key in data:
         if key not in _KEYS:
             raise DataError(f"{where}: {unknown_name('key', key, _KEYS)}")
@@ -79,13 +73,7 @@ def profile_of_table(data: Mapping[str, Any], profile_id: str, where: str) -> Ti
 
 
 def table_of(profile: TimingProfile, source: str, error_pct: Mapping[str, float]) -> dict[str, Any]:
-    """Return the table that ``profile_of_table`` reads, with six significant digits.
-
-    Args:
-        profile: Profile to store.
-        source: Origin of the profile, as stored under ``source``.
-        error_pct: Errors on held-out iterations, in percent; empty if unknown.
-    """
+    """Return the table that ``profile_of_table`` reads, with six significant digits."""
     pool, frontend, domain = profile.pool, profile.frontend, profile.fit_domain
     table: dict[str, Any] = {
         "profile": profile.profile_id,

@@ -177,14 +177,7 @@ def _bundled(place: str) -> str:
 
 
 def pool_of(shape: ModelShape, gpu: GPU, tp: int, dtype: str) -> KVPool:
-    """Return the KV pool of each of ``tp`` GPUs. Raises UsageError if none is left.
-
-    Args:
-        shape: Shape of the model.
-        gpu: GPU, with its memory.
-        tp: GPUs that share the model.
-        dtype: Data type of the weights.
-    """
+    """Return the KV pool of each of ``tp`` GPUs. Raises UsageError if none is left."""
     pool = KVPool(
         pre_load_avail_gib=gpu.pre_load_avail_gib,
         weights_gib=shape.weight_bytes(dtype) / tp / 2**30,
@@ -230,14 +223,7 @@ PROMPTS = (128, 1_024, 8_192)
 def described(
     profile: TimingProfile, source: str, note: str, error_pct: Mapping[str, float]
 ) -> Iterator[str]:
-    """Yield the lines that ``fairbench profile`` prints.
-
-    Args:
-        profile: Profile to describe.
-        source: Origin of the profile, as text.
-        note: Remark on the profile, or empty.
-        error_pct: Errors in held-out iterations by name, in percent; empty if there are none.
-    """
+    """Yield the lines that ``fairbench profile`` prints."""
     pool = profile.pool
     yield f"profile   {profile.profile_id}"
     yield f"grade     {profile.grade}"

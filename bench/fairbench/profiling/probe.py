@@ -251,14 +251,7 @@ def observations(probed: Probed) -> tuple[Iterations, Column, Column]:
 
 
 def worst(found: dict[str, float], delay_ms: float, start: TimingProfile, probed: Probed) -> str:
-    """Return in words the largest error of the fit.
-
-    Args:
-        found: Fitted coefficients by name.
-        delay_ms: Fitted delay of a request, in ms.
-        start: Derived profile, with the frontend's time for a request.
-        probed: Measurements.
-    """
+    """Return in words the largest error of the fit."""
     it, times_ms, waits = observations(probed)
     ours = predicted_ms(found, it) + waits * (delay_ms + start.frontend.request_ms)
     off = np.abs(ours / times_ms - 1)

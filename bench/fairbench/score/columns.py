@@ -105,11 +105,6 @@ def one_of_several(runs: Sequence[Run], line: int | None, where: str) -> Run:
     """Return the only run, or the run that ``line`` chooses.
 
     Raises UsageError if it does not, or if there is no such run.
-
-    Args:
-        runs: Runs of a file, in order.
-        line: Number of the run, from 1, or None if not given.
-        where: Name of the file in messages.
     """
     if line is None and len(runs) > 1:
         raise UsageError(

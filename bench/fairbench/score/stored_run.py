@@ -30,12 +30,7 @@ def score_run(
 
     Facts that the tables do not hold, such as the workload, stay as stored. Raises DataError if the
     directory is no run or its files were changed.
-
-    Args:
-        path: Directory of the run.
-        start_s: Start of the window, in seconds, or None for the stored one.
-        end_s: End of the window, in seconds, or None for the stored one.
-        percentiles: Percentiles of latencies to compute.
+    A window's end of None is the stored one.
     """
     from fairbench.metrics.records import Window
     from fairbench.results.run_facts import metrics_of, stored_facts

@@ -201,13 +201,7 @@ class Machine(NamedTuple):
 
 
 def gpu_s(calls: Sequence[Call], machine: Machine, *, cached: bool) -> float:
-    """Return the seconds of one replica for some requests, with an endless cache or none.
-
-    Args:
-        calls: Requests, with their numbers of tokens.
-        machine: Replica that serves the requests.
-        cached: Whether the ``cached_tokens`` of each request need no computing.
-    """
+    """Return the seconds of one replica for some requests, with an endless cache or none."""
     return sum(_prefill_s(call, machine, cached) + _decode_s(call, machine) for call in calls)
 
 
@@ -238,13 +232,6 @@ def busiest_minute(
 
     Every client's programs count with the GPU time of its own, without a cache. ``peak`` is None if
     nobody sends anything.
-
-    Args:
-        groups: Groups of clients with the same traffic.
-        samples: Sampled programs of each group, in the order of ``groups``.
-        machine: Replica that serves the requests.
-        duration_s: Length of the run, in seconds.
-        dp: Number of replicas.
     """
     parts = max(PEAK_PARTS, round(duration_s / PEAK_S))
     edges = np.linspace(0.0, duration_s, parts + 1)
