@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config.resolve import read_spec
-from fairbench.execute.comparison import carry_out
-from fairbench.execute.comparison_plan import plan_comparison
+from fairbench.execute.comparison import carry_out, plan_comparison
 from fairbench.execute.context import RunContext
 from fairbench.execute.interruption import Interrupted, Interruption
 from fairbench.results.store import EXPERIMENT

@@ -189,17 +189,15 @@ def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str
 def _search(search: Search, as_json: bool) -> None:
     from fairbench.attack.report import attack_text, draw, processors_text
     from fairbench.attack.search import result_json
-    from fairbench.cli.output import look, print_json
+    from fairbench.cli.output import print_json, show
 
     found = search.run()
     path, result = search.store.path, result_json(search, found, len(search.store.trials()))
     if find_spec("matplotlib") and find_spec("seaborn"):
         draw(search, found, [path / "attack.svg"])
     if as_json:
-        print_json(dict(result))
-        typer.echo(f"fairbench: saved to {path}", err=True)
+        print_json(result, path)
         return
-    colour, width = look()
     took = processors_text(result["cpu_hours"])
     title = (
         f"Worst of {result['trials']} behaviours in {took} of processors "
@@ -207,7 +205,7 @@ def _search(search: Search, as_json: bool) -> None:
         f"by {result['objective']}; "
         f"simulated on {result['timing_profile']}, {result['confirm']} seeds each"
     )
-    typer.echo(attack_text(title, result["worst"], colour=colour, width=width), nl=False)
+    show(attack_text, title, result["worst"])
     typer.echo(f"files  {path}")
 
 
@@ -224,7 +222,7 @@ def _replay(
     from fairbench.attack.report import attack_text
     from fairbench.attack.simulate import replay
     from fairbench.attack.workload import HONEST as HONESTLY
-    from fairbench.cli.output import look, print_json
+    from fairbench.cli.output import print_json, show
     from fairbench.config.resolve import check_size
 
     pairs = []
@@ -243,6 +241,5 @@ def _replay(
         about = {"scheduler": spec.scheduler, "dp": spec.dp, "timing_profile": spec.gpu}
         print_json({**about, "seeds": seeds, "attacks": rows})
         return
-    colour, width = look()
     title = f"Attacks under {spec.scheduler}, dp {spec.dp}; simulated on {spec.gpu}, {seeds} seeds"
-    typer.echo(attack_text(title, rows, colour=colour, width=width), nl=False)
+    show(attack_text, title, rows)

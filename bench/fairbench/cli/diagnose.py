@@ -75,7 +75,7 @@ def diagnose_log(
     requests, only a part is replayed: the first flood, or the busiest period.
     """
     from fairbench.capacity.slo import parse_slos
-    from fairbench.cli.output import look, print_json
+    from fairbench.cli.output import print_json, show
     from fairbench.diagnose.access_log import read_log
     from fairbench.diagnose.diagnosis import Asked, diagnose
     from fairbench.diagnose.page import diagnosis_page
@@ -98,8 +98,7 @@ def diagnose_log(
     if as_json:
         print_json(diagnosis_json(found))
     else:
-        colour, width = look()
-        typer.echo(diagnosis_text(found, colour=colour, width=width), nl=False)
+        show(diagnosis_text, found)
     if report is not None:
         write_report(diagnosis_page(found), report)  # last, so that a full disk loses no answer
         if not as_json:

@@ -18,6 +18,7 @@ from fairbench.config.flags.flag import OUTPUT
 from fairbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from fairbench.execute.sweeps import SweepOutcome
     from fairbench.metrics.records import Requests
     from fairbench.report.pages.page import Page
     from fairbench.results.comparison import SchedulerResults
@@ -65,18 +66,33 @@ def look() -> tuple[bool, int]:
     return terminal and "NO_COLOR" not in os.environ, max(MIN_WIDTH, min(columns, MAX_WIDTH))
 
 
-def print_json(summary: Mapping[str, Any]) -> None:
-    """Print the summary for programs: one JSON object on stdout, with null for undefined."""
+def show(made: Callable[..., str], *args: Any) -> None:
+    """Print the text that a function makes of these arguments, with the ``look`` of stdout."""
+    colour, width = look()
+    typer.echo(made(*args, colour=colour, width=width), nl=False)
+
+
+def print_json(summary: Mapping[str, Any], saved: Path | None = None) -> None:
+    """Print one JSON object on stdout, with null for undefined; where it is saved, on stderr."""
     typer.echo(json.dumps(summary, allow_nan=False))
+    if saved is not None:
+        typer.echo(f"fairbench: saved to {saved}", err=True)
 
 
 def print_comparison(cells: Sequence[SchedulerResults], path: Path) -> None:
     """Print the comparison of a sweep for people, on stdout."""
     from fairbench.report.comparison_table import comparison_text
 
-    colour, width = look()
-    typer.echo(comparison_text(cells, colour=colour, width=width), nl=False)
+    show(comparison_text, cells)
     typer.echo(f"files  {path}")
+
+
+def print_outcome(outcome: SweepOutcome) -> None:
+    """Print the failures of a sweep and the remarks on its runs on stderr."""
+    for failure in outcome.failures:
+        typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
+    for remark in outcome.remarks():
+        typer.echo(f"fairbench: {remark}", err=True)
 
 
 def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
@@ -85,11 +101,9 @@ def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
     from fairbench.capacity.table import answer_text
 
     if as_json:
-        print_json(answer)
-        typer.echo(f"fairbench: saved to {path}", err=True)
+        print_json(answer, path)
         return
-    colour, width = look()
-    typer.echo(answer_text(answer, colour=colour, width=width), nl=False)
+    show(answer_text, answer)
     typer.echo(f"files  {path / ANSWER}")
 
 

@@ -193,8 +193,7 @@ def _once(
     if on_saved:
         on_saved(path, result.summary)
     if as_json:
-        print_json(result.summary)
-        typer.echo(f"fairbench: saved to {path}", err=True)
+        print_json(result.summary, path)
     else:
         print_summary(result.summary, path, complete=result.complete, explain=explain)
     if result.complete:
@@ -227,8 +226,7 @@ def _repeatedly(
         for run in repeats.runs:
             on_saved(run.path, run.summary)
     if as_json:
-        print_json(repeats.combined)
-        typer.echo(f"fairbench: saved to {repeats.path}", err=True)
+        print_json(repeats.combined, repeats.path)
     else:
         tail = shown_tail(run.summary for run in repeats.runs)
         typer.echo("\n".join([*repeat_lines(repeats.combined, tail), f"files  {repeats.path}"]))

@@ -173,18 +173,13 @@ def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
 
 def _print(outcome: SweepOutcome, *, as_json: bool) -> None:
     """Print the comparison; failed runs and warnings go to stderr."""
-    from fairbench.cli.output import print_comparison, print_json
+    from fairbench.cli.output import print_comparison, print_json, print_outcome
 
     path = outcome.store.path
     if as_json:
-        print_json(outcome.comparison)
-        typer.echo(f"fairbench: saved to {path}", err=True)
+        print_json(outcome.comparison, path)
+    elif outcome.cells:
+        print_comparison(outcome.cells, path)
     else:
-        if outcome.cells:
-            print_comparison(outcome.cells, path)
-        else:
-            typer.echo(f"files  {path}")
-        for failure in outcome.failures:
-            typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
-    for remark in outcome.remarks():
-        typer.echo(f"fairbench: {remark}", err=True)
+        typer.echo(f"files  {path}")
+    print_outcome(outcome)

@@ -220,12 +220,14 @@ def _drafts(sweep: Sweep) -> Iterator[dict[str, Any]]:
     for grid in sweep.grid:
         for values in product(*(_values(values) for values in grid.values())):
             draft = {**sweep.base, **dict(zip(grid, values, strict=True))}
-            if not any(_matches({**DEFAULTS, **draft}, rule) for rule in sweep.exclude):
+            if not any(
+                all(
+                    ({**DEFAULTS, **draft}).get(key) in _values(values)
+                    for key, values in rule.items()
+                )
+                for rule in sweep.exclude
+            ):
                 yield draft
-
-
-def _matches(draft: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
-    return all(draft.get(key) in _values(values) for key, values in rule.items())
 
 
 def _values(values: Any) -> Sequence[Any]:

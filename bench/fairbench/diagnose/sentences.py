@@ -123,7 +123,7 @@ def replica_line(found: Diagnosis) -> str:
     saved = ""
     if len(rows) > 1 and all(row["replicas"] for row in rows):
         part = 1 - rows[0]["replicas"] / rows[1]["replicas"]
-        saved = f" ({percent_whole(part)} fewer)" if part > 0 else ""
+        saved = f" ({f'{part:.0%}'} fewer)" if part > 0 else ""
     line = f"Replicas for {targets}: {', '.join(counts)}{saved}."
     return _marked(line) if unlike_replay(found) else line
 
@@ -138,11 +138,6 @@ def said_target(target: dict[str, Any], *, programs: bool) -> str:
     if measured is None:
         return str(target["slo"])
     return f"a {measured} below {number(target['limit'])} s (mean of the well-behaved clients)"
-
-
-def percent_whole(value: float) -> str:
-    """Return a share without decimals."""
-    return f"{value:.0%}"
 
 
 def basis_lines(found: Diagnosis) -> Iterator[str]:

@@ -53,14 +53,13 @@ def _list(lines: list[str]) -> Table:
 def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
     """Return the headings of the table of replays; ``whole`` ones are clear on their own."""
     who = "others" if found.floods else "all"
-    own = [f"{name_of_heavy(found)} P50 s"] if found.floods else []
+    own = (
+        [f"{(found.heavy[0] if len(found.heavy) == 1 else 'heavy clients')} P50 s"]
+        if found.floods
+        else []
+    )
     p95 = f"{who} TTFT P95 s" if whole else "P95 s"
     return ["replay under", f"{who} TTFT P50 s", p95, *own, "min share 60 s", "tok/s"]
-
-
-def name_of_heavy(found: Diagnosis) -> str:
-    """Return the heading of the heavy clients' column."""
-    return found.heavy[0] if len(found.heavy) == 1 else "heavy clients"
 
 
 def rows(found: Diagnosis) -> list[list[str]]:

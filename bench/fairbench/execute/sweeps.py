@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,21 +73,15 @@ def run_sweep(
                 f"finished. Continue with: fairbench {command} --resume {store.path}"
             )
         cells = compare_sweep(store.path)
-        comparison = _comparison(store, cells, failures)
+        comparison = {
+            "sweep": store.path.name,
+            "path": str(store.path),
+            "failures": [{"point": name, "error": error} for name, error in failures],
+            "cells": [cell_json(cell) for cell in cells],
+        }
         write_json(store.path / "comparison.json", comparison)
         write_metrics(store.path, cells)
     return SweepOutcome(store, cells, failures, comparison)
-
-
-def _comparison(
-    store: SweepStore, cells: Iterable[SchedulerResults], failures: Iterable[FailedPoint]
-) -> dict[str, Any]:
-    return {
-        "sweep": store.path.name,
-        "path": str(store.path),
-        "failures": [{"point": name, "error": error} for name, error in failures],
-        "cells": [cell_json(cell) for cell in cells],
-    }
 
 
 def cell_json(cell: SchedulerResults) -> dict[str, Any]:

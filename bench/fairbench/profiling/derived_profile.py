@@ -242,15 +242,10 @@ def described(
             f"held out  {error_pct['MAPE']:.1f}% off on average, P95 {error_pct['P95']:.0f}%, "
             f"bias {error_pct['bias']:+.1f}%"
         )
-    steps = (f"{n}: {decode_ms(profile, n):.1f}" for n in BATCHES)
+    steps = (f"{n}: {(profile.decode_ps(n, n * CONTEXT) / 1e9):.1f}" for n in BATCHES)
     yield f"decode    ms a step by batch, {CONTEXT:,} tokens of context each: {', '.join(steps)}"
     prompts = (f"{n:,}: {prefill_ms(profile, n):.1f}" for n in PROMPTS)
     yield f"prefill   ms by tokens of a lone prompt, in one iteration: {', '.join(prompts)}"
-
-
-def decode_ms(profile: TimingProfile, batch: int) -> float:
-    """Return the milliseconds of a decode step of ``batch`` sequences of ``CONTEXT`` tokens."""
-    return profile.decode_ps(batch, batch * CONTEXT) / 1e9
 
 
 def prefill_ms(profile: TimingProfile, tokens: int) -> float:

@@ -49,7 +49,11 @@ def score_run(
     scored = metrics_of(tables, stored_facts(run, window, bound, reason, percentiles))
     if not stored["simulated"]:
         _keep_what_was_measured(scored, stored)
-    remarks = {key: why for key, why in stored["notes"].items() if _is_remark(key, scored)}
+    remarks = {
+        key: why
+        for key, why in stored["notes"].items()
+        if (key not in scored and not key.startswith("clients."))
+    }
     whole = {**stored, **scored, "notes": {**scored["notes"], **remarks}}
     return ScoredRun(whole, tables.requests)
 
@@ -80,8 +84,3 @@ def _keep_what_was_measured(scored: dict[str, Any], stored: Mapping[str, Any]) -
     for key in dict.fromkeys([*needing(Needs.ADMISSION), *needing(Needs.CACHED)]):
         if stored.get(key, 0) is None and key in stored["notes"]:
             forget(scored, [key], stored["notes"][key])
-
-
-def _is_remark(key: str, scored: Mapping[str, Any]) -> bool:
-    """Return whether a note is about the run itself and not about a metric."""
-    return key not in scored and not key.startswith("clients.")
