@@ -125,12 +125,8 @@ def combined(harms: Sequence[Harm]) -> dict[str, Any]:
     If a seed's P95 ratio is a lower bound, only ``low`` holds for the P95, and ``more`` is true.
     """
     return {
-        "gain": _interval([one.gain for one in harms]),
-        "kept": _interval([one.kept for one in harms]),
-        "finished": _interval([one.finished for one in harms]),
-        "p95": _interval([one.p95 for one in harms]),
-        "more": any(one.more for one in harms),
-        "hits": _interval([one.hits for one in harms]),
+        name: any(values) if name == "more" else _interval(values)
+        for name, values in zip(Harm._fields, map(list, zip(*harms, strict=True)), strict=True)
     }
 
 

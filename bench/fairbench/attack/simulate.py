@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from functools import partial
 from itertools import islice
 from statistics import fmean
@@ -107,14 +106,7 @@ def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list
 
     ``again`` ends the message after an interruption.
     """
-    results: dict[int, Any] = {}
-    with (
-        context.progress.tasks([1.0] * len(tasks)) as done,
-        closing(context.executor.run(tasks, context.interrupted)) as running,
-    ):
-        for index, result in running:
-            results[index] = result
-            done(index)
+    results: dict[int, Any] = dict(context.run(tasks))
     if context.interrupted():
         raise context.interrupted.ended(f"interrupted. {again}")
     for result in results.values():

@@ -82,9 +82,11 @@ class Spent:
 class Trial:
     """An attack and its harm by seed, or the reason why it is impossible."""
 
-    number: int
+    __pydantic_config__ = NO_MORE
+
+    number: Annotated[int, Field(ge=0, alias="trial")]
     behaviour: Behaviour
-    harms: tuple[Harm, ...]
+    harms: tuple[Harm, ...] = ()
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -93,18 +95,6 @@ class Trial:
         if self.error:
             return data | {"error": self.error}
         return data | {"harms": [harm._asdict() for harm in self.harms]}
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A trial in its stored form."""
-
-    __pydantic_config__ = NO_MORE
-
-    trial: Count
-    behaviour: Behaviour
-    harms: tuple[Harm, ...] = ()
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +137,6 @@ class SearchStore:
         return found
 
     def save_honest(self, seen: Mapping[int, Seen]) -> None:
-        """Keep it."""
         data = {str(seed): one._asdict() for seed, one in sorted(seen.items())}
         write_json(self.path / HONEST, data)
 
@@ -170,12 +159,12 @@ class SearchStore:
             raise DataError(f"{file}: trials: must be a list")
         found = []
         for number, data in enumerate(rows):
-            row = checked(_Row, data, f"{file}: trials[{number}]")
-            if not row.harms and not row.error:
+            trial = checked(Trial, data, f"{file}: trials[{number}]")
+            if not trial.harms and not trial.error:
                 raise DataError(
                     f"{file}: trials[{number}] must have the field harms or the field error"
                 )
-            found.append(Trial(number, row.behaviour, row.harms, row.error))
+            found.append(replace(trial, number=number))
         return found
 
     def save_trials(self, trials: Iterable[Trial]) -> None:

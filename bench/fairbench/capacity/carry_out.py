@@ -10,9 +10,8 @@ from fairbench.capacity.answer import Judged, answer_json, judge
 from fairbench.capacity.question import Choice, Clusters, Question
 from fairbench.capacity.search import Found, Search, bisected, each
 from fairbench.config import ExperimentSpec, identity
-from fairbench.config.sweep import Sweep, make_sweep
+from fairbench.config.sweep import Sweep, grid_of, make_sweep
 from fairbench.errors import DataError, RunFailed
-from fairbench.execute.comparison import grid_of
 from fairbench.execute.context import RunContext
 from fairbench.execute.simulations import jobs_left, run_jobs
 from fairbench.results.comparison import compare

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
@@ -118,16 +117,11 @@ def replayed(
     """
     specs = [replay.spec(scheduler, dp) for scheduler in schedulers]
     tasks = [partial(_simulated, spec) for spec in specs]
-    running = context.executor.run(tasks, context.interrupted)
-    with context.progress.tasks([1.0] * len(tasks)) as done, closing(running) as results:
-        for number, (index, result) in enumerate(results, start=1):
-            if isinstance(result, Failure):
-                if context.interrupted():
-                    continue
+    for number, (index, result) in enumerate(context.run(tasks), start=1):
+        if isinstance(result, Failure):
+            if not context.interrupted():
                 raise result.error
-            if not result.summary["complete"]:
-                continue
-            done(index)
+        elif result.summary["complete"]:
             scheduler = schedulers[index]
             context.progress.ended(f"replayed under {scheduler}", number, len(tasks))
             yield _by_log(replay, scheduler, result)

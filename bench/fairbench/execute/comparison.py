@@ -13,9 +13,8 @@ from fairbench.config import ExperimentSpec
 from fairbench.config.flags.experiment import COMPARE
 from fairbench.config.flags.flag import check_names
 from fairbench.config.resolve import experiment
-from fairbench.config.settings import flat_settings
 from fairbench.config.spec import experiment_tables
-from fairbench.config.sweep import Sweep, make_sweep, overridden, points
+from fairbench.config.sweep import Sweep, grid_of, make_sweep, overridden, points
 from fairbench.errors import DataError, RunFailed, UsageError, unknown_name
 from fairbench.execute.context import Progress, RunContext, run_context
 from fairbench.execute.live_options import LiveFlags, options_of_points
@@ -89,15 +88,13 @@ def plan_comparison(
         raise _nothing_new([*flags, *settings, *(["num_runs"] if num_runs else [])])
     model = next(iter(stored.values()), None)
     members: list[Side | ToRun] = []
-    for argument in arguments:
-        side = stored.get(argument)
-        members.append(side or ToRun(argument, _spec(argument, flags, settings, model)))
-    keys = [one.key for one in members if isinstance(one, ToRun)]
-    for number, key in enumerate(keys):
-        if key in keys[:number]:
-            raise UsageError(
-                f"{arguments[number]}: this experiment is given twice; give two different ones"
-            )
+    for text in arguments:
+        members.append(stored.get(text) or ToRun(text, _spec(text, flags, settings, model)))
+    keys = set[str]()
+    for one in (one for one in members if isinstance(one, ToRun)):
+        if one.key in keys:
+            raise UsageError(f"{one.name}: this experiment is given twice; give different ones")
+        keys.add(one.key)
     return Plan(tuple(members), _seeds(members, flags, model, num_runs))
 
 
@@ -187,13 +184,6 @@ def _seeds(
     return tuple(range(first, first + (num_runs or NUM_RUNS)))
 
 
-def grid_of(spec: ExperimentSpec) -> dict[str, Any]:
-    """Return the experiment as a grid of one point; a list counts as a single value."""
-    tables = dict(experiment_tables(spec))
-    flat = flat_settings(tables.pop("settings", {})) | tables
-    return {key: [value] for key, value in flat.items() if key != "tag"}
-
-
 def called(sides: Sequence[Side]) -> list[Side]:
     """Name the sides by their differences: their schedulers, or their present names."""
     named = labels([side.first.experiment for side in sides])
@@ -252,8 +242,7 @@ def carry_out(plan: Plan, parent: Path, context: RunContext) -> Compared:
     Raises UsageError if a run is impossible here, RunFailed if no run of an argument came to its
     end, Interrupted once it has come to a halt.
     """
-    outcome: SweepOutcome | None = None
-    ran: Mapping[str, Side] = {}
+    outcome, ran = None, dict[str, Side]()
     if plan.to_run:
         sweep = plan.sweep()
         specs = points(sweep)
@@ -293,11 +282,9 @@ def grouped(folder: Path, sides: Sequence[Side], baseline: str | None = None) ->
         for group in by_place(sides)
         if len(group) > 1 and (baseline is None or baseline in (side.name for side in group))
     ]
-    if not groups:
-        raise DataError(
-            f"{folder}: must hold runs of two or more schedulers in the same configuration"
-        )
-    return groups
+    if groups:
+        return groups
+    raise DataError(f"{folder}: must hold runs of two or more schedulers in one configuration")
 
 
 def _sides(outcome: SweepOutcome) -> list[Side]:

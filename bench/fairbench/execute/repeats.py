@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,15 +71,10 @@ def simulate_all(
     tasks = [simulation(spec, parent) for spec in specs]
     names = point_names(specs)
     results = {}
-    with (
-        context.progress.tasks([1.0] * len(specs)) as done,
-        closing(context.executor.run(tasks, context.interrupted)) as running,
-    ):
-        for number, (index, result) in enumerate(running, start=1):
-            results[index] = result
-            done(index)
-            error = str(result.error) if isinstance(result, Failure) else ""
-            tell_ended(context, names[index], error, number, len(specs))
+    for number, (index, result) in enumerate(context.run(tasks), start=1):
+        results[index] = result
+        error = str(result.error) if isinstance(result, Failure) else ""
+        tell_ended(context, names[index], error, number, len(specs))
     for result in results.values():
         if isinstance(result, Failure):
             raise result.error

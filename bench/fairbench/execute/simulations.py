@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from time import process_time
@@ -120,18 +119,13 @@ def _run_alone(
 def run_jobs(store: SweepStore, jobs: Sequence[Job], context: RunContext) -> list[FailedPoint]:
     """Run all jobs; return the failures, which are also stored."""
     failures = []
-    running = context.executor.run([job.task for job in jobs], context.interrupted)
-    with (
-        context.progress.tasks([job.requests for job in jobs]) as done,
-        closing(running) as results,
-    ):
-        for number, (index, result) in enumerate(results, start=1):
-            done(index)
-            job = jobs[index]
-            error = keep_outcome(store, job.key, job.name, result, context.interrupted)
-            if error:
-                failures.append(FailedPoint(job.name, error))
-            tell_ended(context, job.name, error, number, len(jobs))
+    results = context.run([job.task for job in jobs], [job.requests for job in jobs])
+    for number, (index, result) in enumerate(results, start=1):
+        job = jobs[index]
+        error = keep_outcome(store, job.key, job.name, result, context.interrupted)
+        if error:
+            failures.append(FailedPoint(job.name, error))
+        tell_ended(context, job.name, error, number, len(jobs))
     return failures
 
 

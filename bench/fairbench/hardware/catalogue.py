@@ -154,7 +154,7 @@ def load_profile(profile_id: str) -> TimingProfile:
     if is_profile_file(profile_id):
         return read_profile(profile_id)
     if profile_id in _derived():
-        return profile_of_table(_derived()[profile_id], profile_id, DERIVED)
+        return profile_of_table(_derived()[profile_id], DERIVED)
     data = _load("engine_profiles.json")
     entry = data["profiles"][profile_id]
     gpu, model, parallel, _ = profile_id.split("/")

@@ -20,6 +20,8 @@ from fairbench.errors import UsageError
 from fairbench.hardware.flash_attention import FlashAttention2, flash_attention_2
 from fairbench.hardware.gpu_time import PS_PER_MS, Chunk, StepTime
 
+Amount = Annotated[float, Ge(0), Lt(1e12)]
+
 
 @dataclass(frozen=True)
 class KVPool:
@@ -29,12 +31,12 @@ class KVPool:
     unknown.
     """
 
-    pre_load_avail_gib: float
-    weights_gib: float
-    kv_bytes_per_token: float
-    mem_fraction_static: float
-    chunked_prefill_size: int
-    host_gb_s: float = 0.0
+    pre_load_avail_gib: Amount
+    weights_gib: Amount
+    kv_bytes_per_token: Amount
+    mem_fraction_static: Amount
+    chunked_prefill_size: Annotated[int, Ge(0)]
+    host_gb_s: Amount = 0.0
 
     def tokens(self, mem_fraction_static: float) -> int:
         """Return the pool size in tokens. Raises UsageError if none is left."""
@@ -70,17 +72,17 @@ class Frontend:
     HTTP and tokenizes. ``delay_ms`` is latency on the way in and out that occupies no process.
     """
 
-    request_ms: float = 0.0
-    token_ms: float = 0.0
-    delay_ms: float = 0.0
+    request_ms: Amount = 0.0
+    token_ms: Amount = 0.0
+    delay_ms: Amount = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class FitDomain:
     """The decode iterations of the fit; None for the default KV pool."""
 
-    decode_batch: int
-    context_tokens: int | None
+    decode_batch: Annotated[int, Ge(0)]
+    context_tokens: Annotated[int, Ge(0)] | None = None
 
 
 @dataclass(frozen=True)
