@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from fairbench.config.flags.flag import OTHER, Flag, flags_of
+from fairbench.config.flags.run import RUN
 
 if TYPE_CHECKING:
     from fairbench.attack.measure import Harm
@@ -62,15 +63,10 @@ def _flag(help: str, default: str = "", **rest: Any) -> Flag:
 class AttackedFlags(TypedDict, total=False):
     """Flags of the experiment that is attacked."""
 
-    scheduler: Annotated[str | None, _flag("Pair of router and local scheduler.", "d2lpm")]
-    gateway: Annotated[str | None, _flag("Queue before the router.", "none", metavar="POLICY")]
-    saturation: Annotated[
-        str | None,
-        _flag("Saturation detector: when --gateway releases requests.", metavar="DETECTOR"),
-    ]
-    eviction: Annotated[
-        str | None, _flag("Eviction policy, see `list evictions`.", "lru", metavar="POLICY")
-    ]
+    scheduler: Annotated[str | None, RUN["scheduler"].flag]
+    gateway: Annotated[str | None, RUN["gateway"].flag]
+    saturation: Annotated[str | None, RUN["saturation"].flag]
+    eviction: Annotated[str | None, RUN["eviction"].flag]
     scenario: Annotated[
         str | None, _flag("Scenario that gives load and parameters, without heavy clients.", "none")
     ]

@@ -11,16 +11,7 @@ from typing import Any
 from fairbench.attack.behaviour import CHOICES, HONEST, Behaviour
 from fairbench.attack.choose import RANDOM_FIRST, Choices, random_behaviours, tpe_behaviours
 from fairbench.attack.flags import Objective, value_of
-from fairbench.attack.measure import (
-    Harm,
-    Seen,
-    combined,
-    harm,
-    measure,
-    pair,
-    replayed,
-    tried,
-)
+from fairbench.attack.measure import Harm, Seen, combined, harm, measure, pair, replayed, tried
 from fairbench.attack.simulate import (
     gpu_s_per_hour,
     programs_multiple,

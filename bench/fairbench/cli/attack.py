@@ -16,6 +16,7 @@ from fairbench.cli.flags import (
     ExecutorName,
     NoProgress,
     RayAddress,
+    Settings,
     above_0,
     json_option,
     takes,
@@ -53,14 +54,7 @@ def attack(
     rediscovery: Annotated[
         bool, Option("--rediscover", help="Test whether the search finds six known attacks.")
     ] = False,
-    settings: Annotated[
-        list[str] | None,
-        Option(
-            "--set",
-            metavar="NAME.PARAM=VALUE",
-            help="Parameter of a scheduler, the engine or the workload; may be repeated.",
-        ),
-    ] = None,
+    settings: Settings = None,
     result_dir: Annotated[
         Path, Option(help="Parent directory; the search makes a new directory in it.")
     ] = DEFAULT_RESULT_DIR,

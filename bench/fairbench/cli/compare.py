@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from fairbench.cli.flags import (
-    DEFAULT_RESULT_DIR,
-    NoProgress,
-    Settings,
-    json_option,
-    option,
-    takes,
-)
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, NoProgress, Settings, json_option, option, takes
 from fairbench.config.flags.experiment import CompareFlags
 from fairbench.config.flags.flag import COMMON, OUTPUT, assigned
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Unpack
 
 import typer
 from typer import Option
 
-from fairbench.cli.flags import NoProgress, given, json_option, log_params, takes
+from fairbench.cli.flags import (
+    NoProgress,
+    ReportFile,
+    given,
+    json_option,
+    log_params,
+    option_of,
+    takes,
+)
 from fairbench.cli.output import check_writable, write_report
 from fairbench.config.flags.flag import split_commas
+from fairbench.config.flags.run import RUN
 from fairbench.config.flags.trace import LogFlags
 from fairbench.diagnose import FAIR, FCFS
-from fairbench.hardware.engines import ENGINES
 
 
 @takes(LogFlags)
@@ -30,16 +37,9 @@ def diagnose_log(
             "floods]",
         ),
     ] = None,
-    gpu: Annotated[
-        str | None,
-        Option(
-            help="Timing profile: its id or a unique prefix, see `list profiles`. [default: a100]"
-        ),
-    ] = None,
-    model: Annotated[str | None, Option(help="Model served. [default: llama-3.1-8b]")] = None,
-    engine: Annotated[
-        str | None, Option(metavar="|".join(ENGINES), help="Engine to simulate. [default: sglang]")
-    ] = None,
+    gpu: Annotated[str | None, option_of(RUN["gpu"])] = None,
+    model: Annotated[str | None, option_of(RUN["model"])] = None,
+    engine: Annotated[str | None, option_of(RUN["engine"])] = None,
     scheduler: Annotated[
         str | None,
         Option(
@@ -59,12 +59,7 @@ def diagnose_log(
     no_plan: Annotated[
         bool, Option("--no-plan", help="Do not search for the number of replicas.")
     ] = False,
-    report: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE.html", help="Write a page with charts to this file (.html or .md), too."
-        ),
-    ] = None,
+    report: ReportFile = None,
     as_json: Annotated[bool, json_option("the diagnosis")] = False,
     disable_tqdm: NoProgress = False,
     **log_flags: Unpack[LogFlags],

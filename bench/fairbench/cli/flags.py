@@ -62,10 +62,7 @@ AllowUntested = Annotated[
 ReadyTimeout = Annotated[
     float,
     option(
-        SERVERS,
-        "Seconds within which servers must be ready.",
-        "--ready-check-timeout-sec",
-        min=1,
+        SERVERS, "Seconds within which servers must be ready.", "--ready-check-timeout-sec", min=1
     ),
 ]
 ExecutorName = Annotated[
@@ -83,6 +80,16 @@ RayAddress = Annotated[
         "Address of the head of the Ray cluster for --executor ray. [default: auto, the "
         "cluster of this machine]",
         metavar="HOST:PORT|auto",
+    ),
+]
+
+
+ReportFile = Annotated[
+    Path | None,
+    Option(
+        "--report",
+        metavar="FILE.html",
+        help="Write a page with charts to this file (.html or .md), too.",
     ),
 ]
 

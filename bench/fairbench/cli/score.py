@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from fairbench.cli.flags import Weights, json_option, option_of
+from fairbench.cli.flags import ReportFile, Weights, json_option, option_of
 from fairbench.cli.output import OutputDetails, OutputFile, check_writable, write_report
 from fairbench.config.flags.flag import goodput_flag, parse_weights, split_commas
 from fairbench.config.flags.run import RUN
@@ -109,12 +109,7 @@ def score(
             "all requests arrive at once]",
         ),
     ] = None,
-    report: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE.html", help="Write a page with charts to this file (.html or .md), too."
-        ),
-    ] = None,
+    report: ReportFile = None,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
     as_json: Annotated[bool, json_option("the summary", panel=None)] = False,

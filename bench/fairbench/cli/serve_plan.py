@@ -34,11 +34,7 @@ def held_by(
     gateway: str | None, saturation: str | None, most: str | None, settings: Mapping[str, Any]
 ) -> Held:
     """Return the gateway from the flags. Raises UsageError for a conflict."""
-    from fairbench.config.gateway import (
-        SERVED_DETECTOR,
-        served_admission,
-        served_gateway,
-    )
+    from fairbench.config.gateway import SERVED_DETECTOR, served_admission, served_gateway
     from fairbench.schedulers.gateway.registry import ADMISSION, GATEWAY, NO_GATEWAY
 
     parts = (ADMISSION,) if served_admission(settings) else ()

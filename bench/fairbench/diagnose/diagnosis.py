@@ -14,19 +14,8 @@ from fairbench.capacity.carry_out import begin, carry_out
 from fairbench.capacity.question import Question
 from fairbench.config.defaults import DEFAULTS
 from fairbench.diagnose import FAIR, FCFS, SESSION_SLO, USUAL_SLO
-from fairbench.diagnose.access_log import (
-    FIRST_TOKEN,
-    AccessLog,
-    part_to_replay,
-    traffic_of_table,
-)
-from fairbench.diagnose.replay import (
-    Replay,
-    Replayed,
-    prepared,
-    replayed,
-    usual_replicas,
-)
+from fairbench.diagnose.access_log import FIRST_TOKEN, AccessLog, part_to_replay, traffic_of_table
+from fairbench.diagnose.replay import Replay, Replayed, prepared, replayed, usual_replicas
 from fairbench.errors import DataError
 from fairbench.execute.context import RunContext
 from fairbench.execute.interruption import Interrupted

@@ -87,9 +87,9 @@ def plan_comparison(
     if len(stored) == len(arguments) and (flags or settings or num_runs):
         raise _nothing_new([*flags, *settings, *(["num_runs"] if num_runs else [])])
     model = next(iter(stored.values()), None)
-    members: list[Side | ToRun] = []
-    for text in arguments:
-        members.append(stored.get(text) or ToRun(text, _spec(text, flags, settings, model)))
+    members: list[Side | ToRun] = [
+        stored.get(one) or ToRun(one, _spec(one, flags, settings, model)) for one in arguments
+    ]
     keys = set[str]()
     for one in (one for one in members if isinstance(one, ToRun)):
         if one.key in keys:
@@ -99,11 +99,7 @@ def plan_comparison(
 
 
 def check_usage(
-    arguments: Sequence[str],
-    resume: Path | None,
-    baseline: str | None,
-    *,
-    given: Sequence[str],
+    arguments: Sequence[str], resume: Path | None, baseline: str | None, *, given: Sequence[str]
 ) -> None:
     """Raise UsageError for flags that cannot be combined; ``given`` are all other flags."""
     if resume is not None:

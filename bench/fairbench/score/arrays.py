@@ -38,13 +38,7 @@ Mended = Counter[str]
 
 
 def arrays_of(
-    columns: Columns,
-    where: str,
-    unit_s: float | None,
-    *,
-    client: str,
-    part: int,
-    mended: Mended,
+    columns: Columns, where: str, unit_s: float | None, *, client: str, part: int, mended: Mended
 ) -> dict[str, Any]:
     """Return the columns of one file as arrays, with absolute times in seconds.
 

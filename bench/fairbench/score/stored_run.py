@@ -19,10 +19,7 @@ class ScoredRun(NamedTuple):
 
 
 def score_run(
-    path: Path,
-    start_s: float | None,
-    end_s: float | None,
-    percentiles: tuple[int, ...] = (),
+    path: Path, start_s: float | None, end_s: float | None, percentiles: tuple[int, ...] = ()
 ) -> ScoredRun:
     """Return the summary of a run's directory in a window, and its requests.
 

@@ -85,11 +85,7 @@ def _hear_stop(pipe: Pipe, stop: Event) -> None:
 
 
 def _driven(
-    begin: Begin,
-    pipe: Pipe,
-    clock: Callable[[], float],
-    hearing: Thread,
-    stop: Event,
+    begin: Begin, pipe: Pipe, clock: Callable[[], float], hearing: Thread, stop: Event
 ) -> DriveResult | Failed:
     def starts_in_s() -> float:
         pipe.send(Ready())
