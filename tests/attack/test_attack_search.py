@@ -10,14 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.attack.behaviour import Behaviour
-from fairbench.attack.figure import draw
+from fairbench.attack.flags import value_of
 from fairbench.attack.known import KNOWN, known_workload
 from fairbench.attack.measure import Harm, Seen, combined, harm, pair, replayed
-from fairbench.attack.objective import value_of
+from fairbench.attack.report import attack_text, draw, processors_text
 from fairbench.attack.search import Search, worst_of
 from fairbench.attack.simulate import gpu_s_per_hour, programs_multiple, replay, tokens_per_hour
 from fairbench.attack.store import Plan, SearchStore, Spent, Trial
-from fairbench.attack.table import attack_text, processors_text
 from fairbench.attack.workload import ATTACK, Stakes, attack_workload
 from fairbench.cli.app import app
 from fairbench.config.resolve import experiment

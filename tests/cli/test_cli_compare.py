@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from fairbench.cli.app import app
 from fairbench.config.resolve import read_spec
-from fairbench.execute.comparison import carry_out
-from fairbench.execute.comparison_plan import plan_comparison
+from fairbench.execute.comparison import carry_out, plan_comparison
 from fairbench.execute.context import RunContext
 from fairbench.execute.interruption import Interrupted, Interruption
 from fairbench.results.store import EXPERIMENT
@@ -114,7 +113,7 @@ def test_wrong_usage_is_exit_code_2_and_one_line(compared, tmp_path):
         (["vtc"], "vtc: a comparison needs two arguments; give another"),
         (["vtc", "d2lmp"], "'d2lmp': must be a scheduler"),
         (["vtc", "d2lmp"], "Did you mean 'd2lpm'?"),
-        (["vtc", "vtc"], "this experiment is given twice; give two different ones"),
+        (["vtc", "vtc"], "this experiment is given twice; give different ones"),
         (["vtc", "lpm", "--workload", "chatt"], "Did you mean 'chat'?"),
         (["vtc", "lpm", "--dp", "0"], "dp = 0"),
         (["vtc", "lpm", "--num-runs", "0"], "--num-runs"),
@@ -140,7 +139,7 @@ def test_wrong_usage_is_exit_code_2_and_one_line(compared, tmp_path):
         ([path, "--baseline", "fcsf"], "unknown baseline 'fcsf'"),
         ([path, "--metric", "jain_indx"], "Did you mean 'jain_index'?"),
         ([path, "--metric", "duration"], "has no worse direction; choose a metric that has one"),
-        ([vtc], "must hold runs of two or more schedulers in the same"),
+        ([vtc], "must hold runs of two or more schedulers in one"),
         ([tmp_path / "empty"], "empty: holds no run"),
         (
             [broken, vtc],

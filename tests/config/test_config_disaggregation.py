@@ -7,7 +7,7 @@ from fairbench.config import identity, to_toml
 from fairbench.config.resolve import experiment, resolve
 from fairbench.config.sweep import points, sweep_of
 from fairbench.errors import UsageError
-from fairbench.execute.comparison_plan import plan_comparison
+from fairbench.execute.comparison import plan_comparison
 from fairbench.workloads.plan import expected_programs
 
 SIDES = {"prefill": 1, "decode": 3}

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from fairbench.diagnose.access_log import read_log
-from fairbench.diagnose.as_json import diagnosis_json
 from fairbench.diagnose.diagnosis import Asked, diagnose
 from fairbench.diagnose.page import diagnosis_page
-from fairbench.diagnose.text import diagnosis_text
+from fairbench.diagnose.text import diagnosis_json, diagnosis_text
 from fairbench.execute.context import RunContext, Silent
 from fairbench.execute.executor import attempt
 from fairbench.execute.interruption import Interruption

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from fairbench.execute import estimate as module
-from fairbench.execute.estimate import estimate
+from fairbench.execute.simulations import estimate
+from fairbench.execute.simulations import estimate as module
 
 
 @pytest.fixture

@@ -15,10 +15,9 @@ import pytest
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.execute import local_processes as pool
-from fairbench.execute.child import start_child
 from fairbench.execute.executor import Failure
 from fairbench.execute.interruption import Interruption
-from fairbench.execute.local_processes import LocalProcesses
+from fairbench.execute.local_processes import LocalProcesses, start_child
 
 PATIENCE_S = 300  # machines are busy
 

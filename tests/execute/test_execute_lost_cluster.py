@@ -8,8 +8,8 @@ import pool_tasks
 import pytest
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.child import start_child
 from fairbench.execute.interruption import Interruption
+from fairbench.execute.local_processes import start_child
 from fairbench.execute.on_ray import cluster
 
 

@@ -11,7 +11,7 @@ from fairbench.cli.app import app
 from fairbench.config.resolve import resolve
 from fairbench.core import Segment
 from fairbench.execute.expected.check import check_facts
-from fairbench.execute.expected.programs import EndlessCache, calls_of, groups_of
+from fairbench.execute.expected.load import EndlessCache, calls_of, groups_of
 from fairbench.workloads.clients import plan_clients
 from fairbench.workloads.model import WorkloadSpec
 from fairbench.workloads.plan import nth_program

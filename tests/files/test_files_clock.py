@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fairbench.cli.app import app
-from fairbench.files.clock import Clock, clock_of, read_clock, zone_of
+from fairbench.files.times import Clock, clock_of, read_clock, zone_of
 
 NOON_S = datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()
 

@@ -7,10 +7,9 @@ import pytest
 from gate_helpers import summary
 
 from fairbench.errors import UsageError
-from fairbench.gate.changes import changes, short_texts
 from fairbench.gate.formats import as_commands, as_junit, outcome_markdown, outcome_text
 from fairbench.gate.judge import Verdict
-from fairbench.gate.outcome import judge
+from fairbench.gate.outcome import changes, judge, short_texts
 from fairbench.gate.points import PairedPoint
 from fairbench.results.values import Value
 

@@ -6,7 +6,6 @@ from random import Random
 import pytest
 
 from fairbench.errors import DataError
-from fairbench.gate.clause import parse_clause
 from fairbench.gate.judge import (
     Verdict,
     can_reject,
@@ -14,6 +13,7 @@ from fairbench.gate.judge import (
     judge_paired,
     judge_repeated,
     p_larger,
+    parse_clause,
 )
 from fairbench.results.values import Value
 

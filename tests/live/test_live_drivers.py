@@ -21,10 +21,10 @@ from live_skewed import RATE, serve_skewed, skewed_clock
 from test_live_launchers import only, rows
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.child import start_child
 from fairbench.execute.drivers.process import ReadClock, serve
 from fairbench.execute.drivers.sharded import Driver, Team, Written, drive_sharded
 from fairbench.execute.drivers.start import LocalCrew
+from fairbench.execute.local_processes import start_child
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.registry import check_live
 from fairbench.live.driver.drive import DriveResult, drive

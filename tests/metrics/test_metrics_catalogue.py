@@ -10,7 +10,7 @@ from comparison_helpers import stored
 from docs_keys import undocumented
 from fairbench.config.resolve import resolve
 from fairbench.errors import DataError, UsageError
-from fairbench.gate.clause import parse_clause
+from fairbench.gate.judge import parse_clause
 from fairbench.metrics.catalogue import (
     CATALOGUE,
     CLIENTS,

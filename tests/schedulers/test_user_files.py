@@ -10,7 +10,7 @@ import pytest
 
 from fairbench.config.resolve import resolve
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.comparison_plan import plan_comparison
+from fairbench.execute.comparison import plan_comparison
 from fairbench.report.pages.run_page import own_files, versions
 from fairbench.results.store import read_run
 from fairbench.schedulers import registry

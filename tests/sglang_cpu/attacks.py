@@ -13,8 +13,8 @@ from pathlib import Path
 
 from fairbench.attack.behaviour import Behaviour
 from fairbench.attack.measure import combined, harm, seen_in
+from fairbench.attack.report import attack_text
 from fairbench.attack.store import attack_file
-from fairbench.attack.table import attack_text
 from fairbench.attack.workload import ATTACK, HONEST, Stakes, attack_workload
 from fairbench.config.resolve import read_experiment, resolve
 from fairbench.results.run_facts import run_window, stored_facts

@@ -18,7 +18,7 @@ from importlib import import_module
 from pkgutil import resolve_name
 from unittest import mock
 
-from fairbench.hardware.sglang_rules import RULES
+from fairbench.hardware.engine_params import RULES
 from fairbench.live.plugins.releases import installed
 from fairbench.live.plugins.sglang.match_order import prefix_len
 from fairbench.live.plugins.sglang.release import DISTRIBUTIONS, SUPPORTED

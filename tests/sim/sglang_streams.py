@@ -12,7 +12,7 @@ from sim_helpers import PLAIN, Home
 import fairbench.sim.engine.sglang.worker as worker_module
 import fairbench.sim.engine.waiting
 from fairbench.core import PS_PER_S, Segment, prompt_tokens
-from fairbench.hardware.sglang_rules import NEWEST, RULES
+from fairbench.hardware.engine_params import NEWEST, RULES
 from fairbench.hardware.timing import Frontend, ProfileCosts
 from fairbench.live.plugins.sglang import hooks as plugin
 from fairbench.live.request_tag import tagged

@@ -6,8 +6,7 @@ from sim_helpers import US, Home, Spy, prompt
 from fairbench.core import Request, Segment
 from fairbench.errors import UsageError
 from fairbench.hardware.catalogue import load_profile
-from fairbench.hardware.engine_params import EngineParams, engine_limits
-from fairbench.hardware.sglang_rules import NEWEST, RULES
+from fairbench.hardware.engine_params import NEWEST, RULES, EngineParams, engine_limits
 from fairbench.live.plugins.sglang.release import SUPPORTED
 from fairbench.schedulers.params import make_params
 from fairbench.sim.engine.kv_cache import KVCache

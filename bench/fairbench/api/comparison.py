@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from fairbench.api.result import Result, html_table
+from fairbench.api.result import Result, html_table, saved_in
 from fairbench.config.flags.experiment import CompareFlags
 from fairbench.errors import UsageError
-from fairbench.execute.comparison import carry_out, go_on, read_alone
-from fairbench.execute.comparison_plan import check_usage, plan_comparison
-from fairbench.execute.context import run_context
-from fairbench.execute.interruption import Interrupted
+from fairbench.execute.comparison import check_usage, compare_experiments
 from fairbench.figures.compared.plot import cells_of, drawn, latex_table
 from fairbench.report.pair_table import contrast_text, shown_metrics
 from fairbench.report.progress import shown_progress
@@ -58,12 +54,29 @@ class Comparison:
         if metrics:
             check_metrics(metrics, sides)
         known = known_metrics(sides)
-        self._contrasts = list(_contrasts(groups, metrics or known))
-        shown = metrics or [key for key in shown_metrics(sides) if key in known]
-        self._shown = list(_contrasts(groups, shown))
-        self._sides = sides
-        self.runs = _runs([run for side in sides for run in side.runs.values()])
-        self.differences = _differences(self._contrasts)
+        self._groups, self._sides = groups, sides
+        self._metrics = metrics or known
+        self._usual = metrics or [key for key in shown_metrics(sides) if key in known]
+
+    @cached_property
+    def contrasts(self) -> list[Contrast]:
+        """The pairs, with all metrics that were chosen."""
+        return list(_contrasts(self._groups, self._metrics))
+
+    @cached_property
+    def shown(self) -> list[Contrast]:
+        """The pairs, with the main metrics unless some were chosen."""
+        return list(_contrasts(self._groups, self._usual))
+
+    @cached_property
+    def runs(self) -> pa.Table:
+        """The metrics of every run, one row each."""
+        return _runs([run for side in self._sides for run in side.runs.values()])
+
+    @cached_property
+    def differences(self) -> pa.Table:
+        """The differences, one row per metric and pair."""
+        return _differences(self.contrasts)
 
     def plot(self, kind: str = "tradeoff") -> Figure:
         """Draw ``bars`` with intervals, the ``tradeoff`` of latency and throughput, or a ``cdf``.
@@ -78,7 +91,7 @@ class Comparison:
         return latex_table(cells_of(self._sides))
 
     def __str__(self) -> str:
-        return contrast_text(self._shown).rstrip("\n")
+        return contrast_text(self.shown).rstrip("\n")
 
     def _repr_html_(self) -> str:
         """Return the differences as an HTML table, for notebooks."""
@@ -86,11 +99,11 @@ class Comparison:
             *("other", "place", "metric", "baseline_mean", "other_mean", "difference"),
             *("low", "high", "decision"),
         )
-        rows = _differences(self._shown).to_pylist()
+        rows = _differences(self.shown).to_pylist()
         return html_table("Differences from the baseline", rows, columns)
 
     def __repr__(self) -> str:
-        return f"<fairbench.Comparison {self.runs.num_rows} runs, {len(self._shown)} pairs>"
+        return f"<fairbench.Comparison {self.runs.num_rows} runs, {len(self.shown)} pairs>"
 
 
 def compare(
@@ -122,28 +135,22 @@ def compare(
             "results and names or directories cannot be mixed: give only results, or only "
             "names and directories"
         )
-    check_usage(words or [""] * len(sides), resume, baseline, given=[*wanted, *(settings or {})])
     if resume is None and not words:
+        check_usage([""] * len(sides), None, baseline, given=[*wanted, *(settings or {})])
         if num_runs:
             raise UsageError(
                 "num_runs cannot be given with results, because no new runs are made; leave it out"
             )
         return Comparison(by_place(_sides(sides)), metrics)
-    if resume is None and len(words) == 1:
-        return Comparison(read_alone(Path(words[0]), baseline).groups, metrics)
-    plan = None if resume else plan_comparison(words, wanted, settings or {}, num_runs)
-    kept = result_dir is not None or plan is None
-    with nullcontext("") if kept else TemporaryDirectory(prefix="fairbench-") as temporary:
-        try:
-            with run_context(shown_progress() if show_progress else None) as context:
-                if plan is None:
-                    compared = go_on(Path(resume or ""), num_runs, context)
-                else:
-                    compared = carry_out(plan, Path(result_dir or temporary), context)
-        except Interrupted as end:
-            if kept:
-                raise
-            raise Interrupted("interrupted", end.exit_code) from None  # nothing to go on with
+    with saved_in(result_dir, resume) as parent:
+        compared = compare_experiments(
+            *(words, wanted, settings or {}),
+            num_runs=num_runs,
+            baseline=baseline,
+            resume=None if resume is None else Path(resume),
+            parent=parent,
+            progress=shown_progress() if show_progress else None,
+        )
     if compared.outcome is not None:
         compared.outcome.require_whole()
     return Comparison(compared.groups, metrics)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
@@ -18,6 +20,7 @@ from fairbench.config.resolve import experiment as requested
 from fairbench.config.spec import experiment_tables
 from fairbench.errors import RunFailed
 from fairbench.execute.context import run_context
+from fairbench.execute.interruption import Interrupted
 from fairbench.execute.live_options import NO_FLAGS, LiveFlags, live_options
 from fairbench.execute.one_run import run_and_save, run_unsaved
 from fairbench.metrics.tables import RunResult, to_arrow
@@ -87,7 +90,17 @@ class Result:
     @classmethod
     def unsaved(cls, spec: ExperimentSpec, result: RunResult) -> Result:
         """Return the result of a run that was kept in memory."""
-        tables = {name: _as_table(columns) for name, columns in result.tables().items()}
+        tables = {
+            name: (
+                pa.table(
+                    {
+                        name: to_arrow(column) if isinstance(column, np.ndarray) else column
+                        for name, column in columns.items()
+                    }
+                )
+            )
+            for name, columns in result.tables().items()
+        }
         return cls(_InMemory(Path(), result.summary, {}, tables), experiment_tables(spec), None)
 
     @property
@@ -143,13 +156,22 @@ class Result:
         return f"<fairbench.Result {named}>"
 
 
-def _as_table(columns: Mapping[str, Any]) -> pa.Table:
-    return pa.table(
-        {
-            name: to_arrow(column) if isinstance(column, np.ndarray) else column
-            for name, column in columns.items()
-        }
-    )
+@contextmanager
+def saved_in(
+    result_dir: str | PathLike[str] | None, resume: str | PathLike[str] | None
+) -> Iterator[Path]:
+    """Yield the directory for a new store: temporary if there is neither of these.
+
+    An interruption then names no store, because nothing is left to continue.
+    """
+    if result_dir is not None or resume is not None:
+        yield Path(result_dir or "")
+        return
+    with TemporaryDirectory(prefix="fairbench-") as temporary:
+        try:
+            yield Path(temporary)
+        except Interrupted as end:
+            raise Interrupted("interrupted", end.exit_code) from None
 
 
 def run(

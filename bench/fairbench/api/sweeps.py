@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from fairbench.api.result import html_table
+from fairbench.api.result import html_table, saved_in
 from fairbench.config.flags.grid import SWEEP, SweepFlags
 from fairbench.config.sweep import points, said_by, sweep_of
 from fairbench.execute.context import run_context
-from fairbench.execute.interruption import Interrupted
 from fairbench.execute.live_options import LiveFlags, options_of_points
 from fairbench.execute.sweeps import run_sweep
 from fairbench.figures.compared.plot import drawn, latex_table
@@ -126,19 +123,13 @@ def sweep(
         specs = points(swept, file=ref, said=said_by(listed, axes))
     live = LiveFlags(server_python, ready_check_timeout_sec)
     options = options_of_points(specs, live)
-    kept = resume is not None or result_dir is not None
-    with nullcontext() if kept else TemporaryDirectory(prefix="fairbench-") as temporary:
+    with saved_in(result_dir, resume) as parent:
         if resume is None:
-            store = SweepStore.create(Path(result_dir or temporary or ""), swept, specs)
-        try:
-            with run_context(shown_progress() if show_progress else None) as context:
-                run_sweep(store, specs, options, context)
-        except Interrupted as end:
-            if kept:
-                raise
-            raise Interrupted("interrupted", end.exit_code) from None  # nothing to go on with
+            store = SweepStore.create(parent, swept, specs)
+        with run_context(shown_progress() if show_progress else None) as context:
+            run_sweep(store, specs, options, context)
         result = load_sweep(store.path)
-    if not kept:
+    if result_dir is None and resume is None:
         result.path = None
         del result.comparison["path"]
     return result

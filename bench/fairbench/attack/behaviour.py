@@ -136,6 +136,20 @@ def behaviour_of(data: Mapping[str, Any]) -> Behaviour:
         raise UsageError(str(error)) from None
 
 
+# Texts of the choices that stand alone, in the order of the description.
+_TEXTS: Mapping[str, str] = {
+    "keep_alive": "{} keep-alive turns",
+    "split": "calls split in {}",
+    "max_new_multiple": "max_new_tokens x{:g}",
+    "on_share": "on for {:.0%} of every {period_s:g} s",
+    "in_flight": "at most {} programs under way",
+    "reaction": "sent at {}",
+    "deadline_part": "deadlines x{:g}",
+    "weight_multiple": "weight x{:g}",
+    "output_multiple": "answers x{} as long",
+}
+
+
 def _words(one: Behaviour) -> Iterator[str]:
     if one.identities > 1:
         turns = f" in turn, {one.period_s:g} s each" if one.in_turn else ""
@@ -144,21 +158,7 @@ def _words(one: Behaviour) -> Iterator[str]:
         whose = " of a victim's prefix" if one.padding_of_victim else ""
         fresh = ", new for each call" if one.padding_fresh else ""
         yield f"padding of {one.padding_tokens:,} tokens{whose}{fresh}"
-    if one.keep_alive:
-        yield f"{one.keep_alive} keep-alive turns"
-    if one.split > 1:
-        yield f"calls split in {one.split}"
-    if one.max_new_multiple > 1:
-        yield f"max_new_tokens x{one.max_new_multiple:g}"
-    if one.on_share < 1:
-        yield f"on for {one.on_share:.0%} of every {one.period_s:g} s"
-    if one.in_flight:
-        yield f"at most {one.in_flight} programs under way"
-    if one.reaction:
-        yield f"sent at {one.reaction}"
-    if one.deadline_part < 1:
-        yield f"deadlines x{one.deadline_part:g}"
-    if one.weight_multiple > 1:
-        yield f"weight x{one.weight_multiple:g}"
-    if one.output_multiple > 1:
-        yield f"answers x{one.output_multiple} as long"
+    changed = one.changed()
+    for name, text in _TEXTS.items():
+        if name in changed:
+            yield text.format(changed[name], period_s=one.period_s)

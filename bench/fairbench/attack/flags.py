@@ -1,12 +1,51 @@
-"""The flags of ``fairbench attack``: the experiment that is attacked, and what is searched."""
+"""The flags of ``fairbench attack``, and the objective by which attacks are ranked."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any, TypedDict
+from math import inf
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from fairbench.attack.objective import Objective
 from fairbench.config.flags.flag import OTHER, Flag, flags_of
+from fairbench.config.flags.run import RUN
+
+if TYPE_CHECKING:
+    from fairbench.attack.measure import Harm
+
+
+class Objective(StrEnum):
+    """The quantity by which attacks are ranked."""
+
+    GAIN = "gain"
+    HARM = "harm"
+    LATENCY = "latency"
+    HITS = "hits"
+
+
+LABELS = {
+    Objective.GAIN: "gain",
+    Objective.HARM: "loss of the victims (1 - kept)",
+    Objective.HITS: "loss of the victims' cache hits (1 - hits)",
+    Objective.LATENCY: "victims' P95 relative to the honest run",
+}
+
+
+def value_of(harms: Sequence[Harm], objective: str) -> float:
+    """Return a trial's value to the attacker, averaged over its seeds.
+
+    The value is the attacker's gain, the victims' loss of service or of cache hits, or the ratio of
+    the victims' P95 to the honest twin's. The ratio is infinite if the victims have no P95 because
+    their requests were refused. Victims without hits have none to lose.
+    """
+    if objective == Objective.GAIN:
+        return fmean(one.gain for one in harms)
+    if objective == Objective.LATENCY:
+        return fmean(inf if one.p95 is None else one.p95 for one in harms)
+    if objective == Objective.HITS:
+        return 1 - fmean(1.0 if one.hits is None else one.hits for one in harms)
+    return 1 - fmean(one.kept for one in harms)
 
 
 class Optimiser(StrEnum):
@@ -24,15 +63,10 @@ def _flag(help: str, default: str = "", **rest: Any) -> Flag:
 class AttackedFlags(TypedDict, total=False):
     """Flags of the experiment that is attacked."""
 
-    scheduler: Annotated[str | None, _flag("Pair of router and local scheduler.", "d2lpm")]
-    gateway: Annotated[str | None, _flag("Queue before the router.", "none", metavar="POLICY")]
-    saturation: Annotated[
-        str | None,
-        _flag("Saturation detector: when --gateway releases requests.", metavar="DETECTOR"),
-    ]
-    eviction: Annotated[
-        str | None, _flag("Eviction policy, see `list evictions`.", "lru", metavar="POLICY")
-    ]
+    scheduler: Annotated[str | None, RUN["scheduler"].flag]
+    gateway: Annotated[str | None, RUN["gateway"].flag]
+    saturation: Annotated[str | None, RUN["saturation"].flag]
+    eviction: Annotated[str | None, RUN["eviction"].flag]
     scenario: Annotated[
         str | None, _flag("Scenario that gives load and parameters, without heavy clients.", "none")
     ]

@@ -61,13 +61,7 @@ class Harm(NamedTuple):
 
 
 def replayed(spec: ExperimentSpec, workload: WorkloadSpec, scenario: str) -> ExperimentSpec:
-    """Return the experiment with the workload of an attack.
-
-    Args:
-        spec: Experiment to change.
-        workload: Workload of the attack or of its honest twin.
-        scenario: Name of the scenario in the workload, which sets the number of clients.
-    """
+    """Return the experiment with the workload of an attack."""
     count = workload.client_count(scenario)
     return spec.model_copy(
         update={"workload": workload, "scenario": scenario, "clients": count, "weights": None}
@@ -80,13 +74,7 @@ def measure(spec: ExperimentSpec, interrupted: Callable[[], bool]) -> Seen:
 
 
 def seen_in(plans: Sequence[ClientPlan], tables: Tables, facts: Facts) -> Seen:
-    """Measure a simulated or live run. Raises UsageError if the run is too short.
-
-    Args:
-        plans: Plans of all clients; misbehaving ones are attackers, the others victims.
-        tables: Requests, programs and service of the run.
-        facts: Facts of the run, with the end of its window in seconds.
-    """
+    """Measure a simulated or live run. Raises UsageError if the run is too short."""
     end_s = facts.window.end_s
     attackers = {plan.index: padding_of(plan) for plan in plans if plan.misbehaving}
     victims = [plan.index for plan in plans if not plan.misbehaving]
@@ -137,12 +125,8 @@ def combined(harms: Sequence[Harm]) -> dict[str, Any]:
     If a seed's P95 ratio is a lower bound, only ``low`` holds for the P95, and ``more`` is true.
     """
     return {
-        "gain": _interval([one.gain for one in harms]),
-        "kept": _interval([one.kept for one in harms]),
-        "finished": _interval([one.finished for one in harms]),
-        "p95": _interval([one.p95 for one in harms]),
-        "more": any(one.more for one in harms),
-        "hits": _interval([one.hits for one in harms]),
+        name: any(values) if name == "more" else _interval(values)
+        for name, values in zip(Harm._fields, map(list, zip(*harms, strict=True)), strict=True)
     }
 
 

@@ -5,22 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isclose
+from math import inf, isclose
 from typing import Any
 
 from fairbench.attack.behaviour import CHOICES, HONEST, Behaviour
 from fairbench.attack.choose import RANDOM_FIRST, Choices, random_behaviours, tpe_behaviours
-from fairbench.attack.measure import (
-    Harm,
-    Seen,
-    combined,
-    harm,
-    measure,
-    pair,
-    replayed,
-    tried,
-)
-from fairbench.attack.objective import Objective, value_of
+from fairbench.attack.flags import Objective, value_of
+from fairbench.attack.measure import Harm, Seen, combined, harm, measure, pair, replayed, tried
 from fairbench.attack.simulate import (
     gpu_s_per_hour,
     programs_multiple,
@@ -72,7 +63,8 @@ class Search:
         """
         with run_folder(self.store.path, "search"):
             trials = self.store.trials()
-            while self._goes_on(trials) and (batch := self.next_batch(trials)):
+            most_s = inf if self.plan.cpu_hours is None else 3600 * self.plan.cpu_hours
+            while self.spent.cpu_s < most_s and (batch := self.next_batch(trials)):
                 trials += self.try_all(batch, len(trials))
                 self.keep(trials)
             return self._confirm(trials)
@@ -82,12 +74,6 @@ class Search:
         self.store.save_trials(trials)
         self.store.save_spent(self.spent)
 
-    def _goes_on(self, trials: Sequence[Trial]) -> bool:
-        """Return whether trials and processor time are left."""
-        if self.plan.cpu_hours is not None and self.spent.cpu_s >= 3600 * self.plan.cpu_hours:
-            return False
-        return self.plan.trials is None or len(trials) < self.plan.trials
-
     def workload(self, behaviour: Behaviour, name: str = "attack") -> WorkloadSpec:
         """Return a behaviour's workload: its twin's programs, scaled to fit the budget."""
         lasting = {"duration_s": self.spec.duration_s, "warmup_s": self.spec.warmup_s}
@@ -95,11 +81,8 @@ class Search:
         make = partial(attack_workload, base, scenario, behaviour, self.stakes, name=name)
         whole = make()
         part = 1 / programs_multiple(*pair(self.spec, whole))
-        attack = replayed(self.spec, whole, ATTACK)
-        for budget, asks in (
-            (self.plan.budget, tokens_per_hour),
-            (self.plan.gpu_budget, gpu_s_per_hour),
-        ):
+        attack, plan = replayed(self.spec, whole, ATTACK), self.plan
+        for budget, asks in ((plan.budget, tokens_per_hour), (plan.gpu_budget, gpu_s_per_hour)):
             if budget is not None and (asked := asks(attack)):
                 part = min(part, budget / asked)
         return whole if isclose(part, 1) else make(rate_part=part)
@@ -107,7 +90,8 @@ class Search:
     def next_batch(self, trials: Sequence[Trial]) -> list[Behaviour]:
         """Return the next attacks to try, or an empty list."""
         left = BATCH if self.plan.trials is None else self.plan.trials - len(trials)
-        count = min(BATCH, left)
+        if (count := min(BATCH, left)) <= 0:
+            return []
         first, seed = len(trials), self.spec.seed
         tried_before = [trial.behaviour for trial in trials]
         if self.plan.optimiser == "random" or first < RANDOM_FIRST:
@@ -124,7 +108,7 @@ class Search:
         seeds = [self.spec.seed + n for n in range(self.plan.seeds)]
         self._know_honest(seeds)
         self._check_comparable(seeds)
-        specs = [self._attack(one) for one in batch]
+        specs = [self.attack(one) for one in batch]
         possible = [spec for spec in specs if not isinstance(spec, str)]
         seen = iter(self._simulate([seeded(spec, n) for spec in possible for n in seeds]))
         trials = []
@@ -138,7 +122,7 @@ class Search:
             self.context.progress.ended(name, number, self.plan.trials or number)
         return trials
 
-    def _attack(self, behaviour: Behaviour) -> ExperimentSpec | str:
+    def attack(self, behaviour: Behaviour) -> ExperimentSpec | str:
         """Return the experiment of an attack, or the reason why it is impossible."""
         try:
             return replayed(self.spec, self.workload(behaviour), ATTACK)
@@ -208,13 +192,7 @@ def worst_of(trials: Sequence[Trial], objective: str, most: int) -> list[Trial]:
 
 
 def result_json(search: Search, found: Sequence[Found], trials: int) -> Mapping[str, Any]:
-    """Return the outcome as JSON types.
-
-    Args:
-        search: Search that has ended.
-        found: Confirmed attacks, the worst first.
-        trials: Number of trials of the search.
-    """
+    """Return the outcome as JSON types."""
     spec, plan = search.spec, search.plan
     return {
         "scheduler": spec.scheduler,

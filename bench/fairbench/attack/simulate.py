@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from functools import partial
 from itertools import islice
 from statistics import fmean
@@ -92,13 +91,7 @@ def timed(
     spec: ExperimentSpec,
     interrupted: Callable[[], bool],
 ) -> tuple[Any, float]:
-    """Return a simulation's result and its processor time in seconds.
-
-    Args:
-        how: Function that simulates the experiment, given the experiment and ``interrupted``.
-        spec: Experiment to simulate.
-        interrupted: Function that returns whether the simulation is to stop.
-    """
+    """Return a simulation's result and its processor time in seconds."""
     begun_s = process_time()
     return how(spec, interrupted), process_time() - begun_s
 
@@ -111,19 +104,9 @@ def task_of(how: Any, spec: ExperimentSpec) -> Task:
 def simulate_all(tasks: Sequence[Task], context: RunContext, again: str) -> list[Any]:
     """Return the tasks' results in order. Raises Interrupted, or the error that a task raised.
 
-    Args:
-        tasks: Simulations, as tasks of an executor.
-        context: Interruption flag, progress receiver and executor of the tasks.
-        again: Sentence for the end of the message after an interruption.
+    ``again`` ends the message after an interruption.
     """
-    results: dict[int, Any] = {}
-    with (
-        context.progress.tasks([1.0] * len(tasks)) as done,
-        closing(context.executor.run(tasks, context.interrupted)) as running,
-    ):
-        for index, result in running:
-            results[index] = result
-            done(index)
+    results: dict[int, Any] = dict(context.run(tasks))
     if context.interrupted():
         raise context.interrupted.ended(f"interrupted. {again}")
     for result in results.values():
@@ -138,11 +121,6 @@ def replay(
     """Return each attack's harm relative to its honest twin (``measure.pair``), over the seeds.
 
     A twin shared by several attacks is simulated once.
-
-    Args:
-        pairs: Honest twin and attack, as experiments, of each attack.
-        seeds: Number of seeds, counted up from the seed of each experiment.
-        context: Interruption flag, progress receiver and executor of the tasks.
     """
     specs: list[ExperimentSpec] = []
     for number in range(seeds):

@@ -21,8 +21,8 @@ from pydantic import AfterValidator, Field
 
 from fairbench.attack.behaviour import NO_MORE, Behaviour, checked, one_of
 from fairbench.attack.choose import OPTIMISERS
+from fairbench.attack.flags import Objective
 from fairbench.attack.measure import Harm, Seen
-from fairbench.attack.objective import Objective
 from fairbench.config import ExperimentSpec, to_toml
 from fairbench.config.resolve import read_spec
 from fairbench.errors import DataError
@@ -82,9 +82,11 @@ class Spent:
 class Trial:
     """An attack and its harm by seed, or the reason why it is impossible."""
 
-    number: int
+    __pydantic_config__ = NO_MORE
+
+    number: Annotated[int, Field(ge=0, alias="trial")]
     behaviour: Behaviour
-    harms: tuple[Harm, ...]
+    harms: tuple[Harm, ...] = ()
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -96,18 +98,6 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """A trial in its stored form."""
-
-    __pydantic_config__ = NO_MORE
-
-    trial: Count
-    behaviour: Behaviour
-    harms: tuple[Harm, ...] = ()
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class SearchStore:
     """The directory of one search. Only ``create`` makes it."""
 
@@ -115,13 +105,7 @@ class SearchStore:
 
     @classmethod
     def create(cls, parent: Path, spec: ExperimentSpec, plan: Plan) -> SearchStore:
-        """Create a new directory in ``parent``. Raises UsageError if that fails.
-
-        Args:
-            parent: Directory in which the new directory is created.
-            spec: Experiment that is attacked.
-            plan: Settings of the search.
-        """
+        """Create a new directory in ``parent``. Raises UsageError if that fails."""
         check_writable(parent)
         name = f"attack-{spec.scheduler}-{spec.workload.name}-seed{spec.seed}"
         store = cls(fresh_directory(parent, name.replace("/", "_")))
@@ -153,7 +137,6 @@ class SearchStore:
         return found
 
     def save_honest(self, seen: Mapping[int, Seen]) -> None:
-        """Keep it."""
         data = {str(seed): one._asdict() for seed, one in sorted(seen.items())}
         write_json(self.path / HONEST, data)
 
@@ -176,12 +159,12 @@ class SearchStore:
             raise DataError(f"{file}: trials: must be a list")
         found = []
         for number, data in enumerate(rows):
-            row = checked(_Row, data, f"{file}: trials[{number}]")
-            if not row.harms and not row.error:
+            trial = checked(Trial, data, f"{file}: trials[{number}]")
+            if not trial.harms and not trial.error:
                 raise DataError(
                     f"{file}: trials[{number}] must have the field harms or the field error"
                 )
-            found.append(Trial(number, row.behaviour, row.harms, row.error))
+            found.append(replace(trial, number=number))
         return found
 
     def save_trials(self, trials: Iterable[Trial]) -> None:

@@ -85,6 +85,9 @@ def attack_workload(
         raise UsageError(f"an attack on {base.name}: {explain(error)}") from None
 
 
+_SENT_AS_CALLED = ("max_new_multiple", "output_multiple", "in_flight", "reaction")
+
+
 def _sends(
     program: str, one: Behaviour, stakes: Stakes, params: Params, turn: int, rate_part: float
 ) -> dict[str, Any]:
@@ -104,22 +107,13 @@ def _sends(
     else:
         rate /= one.identities
     sends["rate_multiple"] = rate
+    changed = one.changed()
     if one.padding_tokens:
         sends["padding_tokens"] = one.padding_tokens
         if one.padding_of_victim:
             sends["padding_of"] = 1
-        if one.padding_fresh:
-            sends["padding_fresh"] = True
-        if one.keep_alive:
-            sends["keep_alive"] = one.keep_alive
-    if one.max_new_multiple > 1:
-        sends["max_new_multiple"] = one.max_new_multiple
-    if one.output_multiple > 1:
-        sends["output_multiple"] = one.output_multiple
-    if one.in_flight:
-        sends["in_flight"] = one.in_flight
-    if one.reaction:
-        sends["reaction"] = one.reaction
+        sends |= {key: changed[key] for key in ("padding_fresh", "keep_alive") if key in changed}
+    sends |= {key: changed[key] for key in _SENT_AS_CALLED if key in changed}
     if one.split > 1:
         if program not in SPLITS:
             known = ", ".join(sorted(SPLITS))

@@ -10,11 +10,10 @@ from fairbench.capacity.answer import Judged, answer_json, judge
 from fairbench.capacity.question import Choice, Clusters, Question
 from fairbench.capacity.search import Found, Search, bisected, each
 from fairbench.config import ExperimentSpec, identity
-from fairbench.config.sweep import Sweep, make_sweep
+from fairbench.config.sweep import Sweep, grid_of, make_sweep
 from fairbench.errors import DataError, RunFailed
-from fairbench.execute.comparison_plan import grid_of
 from fairbench.execute.context import RunContext
-from fairbench.execute.sweep_jobs import jobs_left, run_jobs
+from fairbench.execute.simulations import jobs_left, run_jobs
 from fairbench.results.comparison import compare
 from fairbench.results.new_directories import run_folder
 from fairbench.results.store import Summary, read_json, write_json

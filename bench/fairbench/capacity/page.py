@@ -31,6 +31,7 @@ from fairbench.results.store import read_json
 from fairbench.results.sweep_store import SWEEP_FILE, SweepStore
 
 Row = Mapping[str, Any]
+LOAD = ", {:g} x the load"
 PERCENT = (Form.PERCENT, Form.WHOLE_PERCENT)
 
 
@@ -46,13 +47,14 @@ def plan_page(path: Path) -> Page:
             f"{path}: this plan is not finished; finish it with: fairbench plan --resume {path}"
         )
     answer = read_json(path / ANSWER)
+    remarks = list(remarks_of(answer))
     return Page(
         title=title(answer),
         provenance=". ".join(head_lines(answer)) + ".",
         headlines=[_headline(answer, row) for row in answer["choices"]],
         warnings=[f"Synthetic: {answer['synthetic']}."] if answer.get("synthetic") else [],
         sections=[
-            *_remarks(answer),
+            *([Section("Remarks", [Bullets(remarks)])] if remarks else []),
             *_curves(answer),
             Section("Every number of replicas that was simulated", list(_grids(answer))),
             Section(SWEEP_FILE, [Code(to_toml(SweepStore(path).sweep()))], folded=True),
@@ -63,10 +65,8 @@ def plan_page(path: Path) -> Page:
 def title(answer: Row) -> str:
     """Return the answer in a line: replicas of each choice, and what the first saves."""
     load = answer["choices"][0]["load"]
-    rows = [row for row in answer["choices"] if row["load"] == load]
-    several = len({row["timing_profile"] for row in rows}) > 1
-    first, *others = rows
-    texts = [f"{_count(row, answer)} with {_choice(row, several=several)}" for row in rows]
+    first, *others = rows = [row for row in answer["choices"] if row["load"] == load]
+    texts = [f"{_count(row, answer)} with {_choice(row, answer)}" for row in rows]
     texts[0] = texts[0].replace(" with", f" {_replicas(first)} with", 1)
     at = "" if load == 1 else f" at {load:g} times the load"
     return f"{', '.join(texts)}{at}{_saved(first, others)}"
@@ -93,8 +93,11 @@ def _saved(first: Row, others: Sequence[Row]) -> str:
     return f": {least['scheduler']} saves {part:.0%} {what}" if part > 0 else ": no difference"
 
 
-def _choice(row: Row, *, several: bool) -> str:
-    return f"{row['scheduler']} on {row['gpu']}" if several else str(row["scheduler"])
+def _choice(row: Row, answer: Row, load: str = "") -> str:
+    """Return a choice by its scheduler, its GPU if there are several, and its ``load`` if not 1."""
+    several = len({one["timing_profile"] for one in answer["choices"]}) > 1
+    name = f"{row['scheduler']} on {row['gpu']}" if several else str(row["scheduler"])
+    return name + (load.format(row["load"]) if row["load"] != 1 else "")
 
 
 def _count(row: Row, answer: Row) -> str:
@@ -106,18 +109,10 @@ def _replicas(row: Row) -> str:
 
 
 def _headline(answer: Row, row: Row) -> Headline:
-    several = len({one["timing_profile"] for one in answer["choices"]}) > 1
-    load = f", {row['load']:g} x the load" if row["load"] != 1 else ""
     price = "" if row["cost"] is None else f"{number(row['cost'])} an hour; "
     reached = "; ".join(f"{one['slo']}: {target_text(one)}" for one in row["targets"])
-    label = f"{_choice(row, several=several)}{load}"
-    return Headline(label, f"{_count(row, answer)} {_replicas(row)}", f"{price}{reached}")
-
-
-def _remarks(answer: Row) -> Iterator[Section]:
-    remarks = list(remarks_of(answer))
-    if remarks:
-        yield Section("Remarks", [Bullets(remarks)])
+    count = f"{_count(row, answer)} {_replicas(row)}"
+    return Headline(_choice(row, answer, LOAD), count, f"{price}{reached}")
 
 
 def _curves(answer: Row) -> Iterator[Section]:
@@ -132,9 +127,8 @@ def _curves(answer: Row) -> Iterator[Section]:
 
 
 def _curve(target: Row, series: Sequence[PointSeries]) -> Figure:
-    entry = metric_of(target["metric"])
-    percent = entry is not None and entry.form in PERCENT
-    factor = 100.0 if percent else 1.0
+    entry, factor = metric_of(target["metric"]), _factor(target)
+    percent = factor > 1
     unit = "%" if percent else (entry.unit if entry is not None and entry.unit else "")
     measured = re.split("[<>]", target["slo"])[0]
     every = [point.y for one in series for point in one.points]
@@ -158,11 +152,8 @@ def _curve(target: Row, series: Sequence[PointSeries]) -> Figure:
 
 def _series(answer: Row, place: int) -> Iterator[PointSeries]:
     rows = answer["choices"]
-    several = len({row["timing_profile"] for row in rows}) > 1
     loads = len({row["load"] for row in rows}) > 1
-    names = [
-        _choice(row, several=several) + (f" {row['load']:g} x" if loads else "") for row in rows
-    ]
+    names = [_choice(row, answer) + (f" {row['load']:g} x" if loads else "") for row in rows]
     for row, name, swatch in zip(rows, names, scheduler_series(names), strict=True):
         judged = [(one["replicas"], one.get("targets", ())) for one in row["tried"]]
         points = [_point(dp, targets[place]) for dp, targets in judged if len(targets) > place]
@@ -170,11 +161,15 @@ def _series(answer: Row, place: int) -> Iterator[PointSeries]:
         yield PointSeries(name, swatch, sorted(known), joined=True)
 
 
+def _factor(target: Row) -> float:
+    entry = metric_of(target["metric"])
+    return 100.0 if entry is not None and entry.form in PERCENT else 1.0
+
+
 def _point(replicas: int, target: Row) -> Point | None:
     if target["mean"] is None:
         return None
-    entry = metric_of(target["metric"])
-    factor = 100.0 if entry is not None and entry.form in PERCENT else 1.0
+    factor = _factor(target)
     ends = None
     if target["low"] is not None and target["high"] is not None:
         ends = (factor * target["low"], factor * target["high"])
@@ -183,11 +178,9 @@ def _point(replicas: int, target: Row) -> Point | None:
 
 def _grids(answer: Row) -> Iterator[Grid]:
     """Yield a table: a row for each number of replicas, by choice, in ascending order."""
-    several = len({row["timing_profile"] for row in answer["choices"]}) > 1
     table: list[list[Cell]] = []
     for row in answer["choices"]:
-        load = f", {row['load']:g} x the load" if row["load"] != 1 else ""
-        table.append([Cell(f"{_choice(row, several=several)}{load}")])
+        table.append([Cell(_choice(row, answer, LOAD))])
         for one in sorted(row["tried"], key=lambda tried: int(tried["replicas"])):
             values = [Cell(target_text(target)) for target in one.get("targets", ())]
             values += [Cell("-")] * (len(answer["targets"]) - len(values))

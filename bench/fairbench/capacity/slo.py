@@ -8,14 +8,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from fairbench.errors import UsageError
-from fairbench.metrics.catalogue import (
-    CATALOGUE,
-    CLIENTS,
-    SHORT,
-    key_of,
-    metric_of,
-    short_of,
-)
+from fairbench.metrics.catalogue import CATALOGUE, CLIENTS, SHORT, key_of, metric_of, short_of
 from fairbench.metrics.metric import Better, Form, Metric, Of
 
 SHAPE = re.compile(

@@ -23,13 +23,7 @@ Row = Mapping[str, Any]
 
 
 def answer_text(answer: Row, *, colour: bool = False, width: int = MAX_WIDTH) -> str:
-    """Return the output of ``render`` as lines of text.
-
-    Args:
-        answer: Answer of a plan, as in ``answer.json``.
-        colour: Whether the text has ANSI colours.
-        width: Most columns of a line.
-    """
+    """Return the output of ``render`` as lines of text."""
     return printed(render(answer), colour=colour, width=width)
 
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import typer
 from typer import Option
 
-from fairbench.attack.flags import ATTACKED, AttackFlags, Optimiser
+from fairbench.attack.flags import ATTACKED, AttackFlags, Objective, Optimiser
 from fairbench.attack.known import KNOWN
-from fairbench.attack.objective import Objective
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
     ExecutorName,
     NoProgress,
     RayAddress,
+    Settings,
     above_0,
     json_option,
     takes,
@@ -54,14 +54,7 @@ def attack(
     rediscovery: Annotated[
         bool, Option("--rediscover", help="Test whether the search finds six known attacks.")
     ] = False,
-    settings: Annotated[
-        list[str] | None,
-        Option(
-            "--set",
-            metavar="NAME.PARAM=VALUE",
-            help="Parameter of a scheduler, the engine or the workload; may be repeated.",
-        ),
-    ] = None,
+    settings: Settings = None,
     result_dir: Annotated[
         Path, Option(help="Parent directory; the search makes a new directory in it.")
     ] = DEFAULT_RESULT_DIR,
@@ -188,20 +181,17 @@ def _experiment(flags: dict[str, Any], settings: list[str] | None, scenario: str
 
 
 def _search(search: Search, as_json: bool) -> None:
-    from fairbench.attack.figure import draw
+    from fairbench.attack.report import attack_text, draw, processors_text
     from fairbench.attack.search import result_json
-    from fairbench.attack.table import attack_text, processors_text
-    from fairbench.cli.output import look, print_json
+    from fairbench.cli.output import print_json, show
 
     found = search.run()
     path, result = search.store.path, result_json(search, found, len(search.store.trials()))
     if find_spec("matplotlib") and find_spec("seaborn"):
         draw(search, found, [path / "attack.svg"])
     if as_json:
-        print_json(dict(result))
-        typer.echo(f"fairbench: saved to {path}", err=True)
+        print_json(result, path)
         return
-    colour, width = look()
     took = processors_text(result["cpu_hours"])
     title = (
         f"Worst of {result['trials']} behaviours in {took} of processors "
@@ -209,7 +199,7 @@ def _search(search: Search, as_json: bool) -> None:
         f"by {result['objective']}; "
         f"simulated on {result['timing_profile']}, {result['confirm']} seeds each"
     )
-    typer.echo(attack_text(title, result["worst"], colour=colour, width=width), nl=False)
+    show(attack_text, title, result["worst"])
     typer.echo(f"files  {path}")
 
 
@@ -223,10 +213,10 @@ def _replay(
 ) -> None:
     from fairbench.attack.known import named_workload
     from fairbench.attack.measure import pair
+    from fairbench.attack.report import attack_text
     from fairbench.attack.simulate import replay
-    from fairbench.attack.table import attack_text
     from fairbench.attack.workload import HONEST as HONESTLY
-    from fairbench.cli.output import look, print_json
+    from fairbench.cli.output import print_json, show
     from fairbench.config.resolve import check_size
 
     pairs = []
@@ -245,6 +235,5 @@ def _replay(
         about = {"scheduler": spec.scheduler, "dp": spec.dp, "timing_profile": spec.gpu}
         print_json({**about, "seeds": seeds, "attacks": rows})
         return
-    colour, width = look()
     title = f"Attacks under {spec.scheduler}, dp {spec.dp}; simulated on {spec.gpu}, {seeds} seeds"
-    typer.echo(attack_text(title, rows, colour=colour, width=width), nl=False)
+    show(attack_text, title, rows)

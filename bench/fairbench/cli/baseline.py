@@ -51,9 +51,9 @@ def check(
     disable_tqdm: Quiet = False,
 ) -> None:
     """Rerun all experiments; exit 1 if a result differs from the stored one."""
-    from fairbench.cli.check import fail_unless_passed, judged, print_outcome
+    from fairbench.cli.check import judged, print_outcome
     from fairbench.gate.baseline import check_stored, metrics_stored, read_specs
-    from fairbench.gate.clause import parse_clause
+    from fairbench.gate.judge import parse_clause
 
     specs = read_specs(folder)
     check_stored(folder, specs)
@@ -61,8 +61,8 @@ def check(
         parse_clause(text, metrics_stored(folder, specs))
     with _rerun(specs, show=not disable_tqdm) as (_, path):
         outcome = judged(folder, path, fail_if or [])
-    print_outcome(outcome, output)
-    fail_unless_passed(outcome, advice=f". If this is intended: fairbench baseline update {folder}")
+    advice = f". If this is intended: fairbench baseline update {folder}"
+    print_outcome(outcome, output, advice=advice)
 
 
 @baseline.command()

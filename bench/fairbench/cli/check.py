@@ -89,10 +89,8 @@ def check(
     number. Runs over several seeds are paired by seed, as in `compare`; a check passes or fails
     only if the result is significant.
     """
-    strict = cannot_tell is CannotTell.FAIL
     outcome = judged(baseline, current, fail_if or [], alpha=alpha, allowed=allow or [])
-    print_outcome(outcome, output, cannot_tell_fails=strict)
-    fail_unless_passed(outcome, cannot_tell_fails=strict)
+    print_outcome(outcome, output, cannot_tell_fails=cannot_tell is CannotTell.FAIL)
 
 
 def judged(
@@ -103,61 +101,34 @@ def judged(
     alpha: float = 0.05,
     allowed: Collection[str] = (),
 ) -> Outcome:
-    """Compare two directories. Raises UsageError if they or a clause cannot be used.
-
-    Args:
-        baseline: Directory of the baseline's runs.
-        current: Directory of the new runs.
-        clauses: Limits as texts, such as ``min_share_60s:-5%``.
-        alpha: Significance level of the tests over repeated runs.
-        allowed: Keys of experiments that may differ.
-    """
+    """Compare two directories. Raises UsageError if they or a clause cannot be used."""
     from fairbench.gate.outcome import judge
     from fairbench.gate.points import read_pairs
 
     return judge(read_pairs(baseline, current, allowed), clauses, alpha=alpha)
 
 
-def print_outcome(outcome: Outcome, output: Format, *, cannot_tell_fails: bool = True) -> None:
+def print_outcome(
+    outcome: Outcome, output: Format, *, cannot_tell_fails: bool = True, advice: str = ""
+) -> None:
     """Print an outcome on stdout; for GitHub also add it to the summary of the job.
 
-    Args:
-        outcome: Outcome to print.
-        output: Format of the text.
-        cannot_tell_fails: Whether an inconclusive check counts as failed.
+    Raises RunFailed, with the advice, if a check failed or is inconclusive.
     """
-    typer.echo(_text(outcome, output, cannot_tell_fails=cannot_tell_fails), nl=False)
-    if output is Format.GITHUB and (summary := os.environ.get(JOB_SUMMARY)):
-        with Path(summary).open("a", encoding="utf-8") as file:
-            file.write(_text(outcome, Format.MARKDOWN, cannot_tell_fails=cannot_tell_fails))
-
-
-def _text(outcome: Outcome, output: Format, *, cannot_tell_fails: bool) -> str:
-    from fairbench.cli.output import look
+    from fairbench.cli.output import show
     from fairbench.gate.formats import as_commands, as_junit, outcome_markdown, outcome_text
-
-    if output is Format.MARKDOWN:
-        return outcome_markdown(outcome)
-    if output is Format.JUNIT:
-        return as_junit(outcome, cannot_tell_fails=cannot_tell_fails)
-    if output is Format.GITHUB:
-        return as_commands(outcome, cannot_tell_fails=cannot_tell_fails)
-    colour, width = look()
-    return outcome_text(outcome, colour=colour, width=width)
-
-
-def fail_unless_passed(
-    outcome: Outcome, *, cannot_tell_fails: bool = True, advice: str = ""
-) -> None:
-    """Raise RunFailed, with the advice, if a check failed or is inconclusive.
-
-    Args:
-        outcome: Outcome of all checks.
-        cannot_tell_fails: Whether an inconclusive check counts as failed.
-        advice: Text for the end of the message.
-    """
     from fairbench.gate.judge import Verdict
 
+    if output is Format.TABLE:
+        show(outcome_text, outcome)
+    elif output is Format.MARKDOWN:
+        typer.echo(outcome_markdown(outcome), nl=False)
+    else:
+        made = as_junit if output is Format.JUNIT else as_commands
+        typer.echo(made(outcome, cannot_tell_fails=cannot_tell_fails), nl=False)
+    if output is Format.GITHUB and (summary := os.environ.get(JOB_SUMMARY)):
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(outcome_markdown(outcome))
     failed, unknown = outcome.count(Verdict.FAIL), outcome.count(Verdict.CANNOT_TELL)
     if failed or (unknown and cannot_tell_fails):
         raise RunFailed(f"the check failed: {outcome.summary()}{advice}")

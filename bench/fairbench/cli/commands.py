@@ -65,7 +65,7 @@ COMMANDS: Mapping[str, Entry] = {
     "show": Entry(
         "show:show", "Print the summary of a stored run, or the comparison of a sweep, again."
     ),
-    "recover": Entry("recover:recover", "Save the finished requests of a run that was killed."),
+    "recover": Entry("show:recover", "Save the finished requests of a run that was killed."),
     "validate": Entry(
         "validate:validate", "Replay measured runs in the simulator, and compare the results."
     ),

@@ -7,19 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from fairbench.cli.flags import (
-    DEFAULT_RESULT_DIR,
-    NoProgress,
-    Settings,
-    json_option,
-    option,
-    takes,
-)
+from fairbench.cli.flags import DEFAULT_RESULT_DIR, NoProgress, Settings, json_option, option, takes
 from fairbench.config.flags.experiment import CompareFlags
 from fairbench.config.flags.flag import COMMON, OUTPUT, assigned
 
 if TYPE_CHECKING:
-    from fairbench.execute.comparison import Compared
     from fairbench.results.pair_comparison import Contrast
 
 
@@ -80,64 +72,34 @@ def compare(
     Prints, for every metric, the difference to the baseline, paired by seed, with its 95%
     confidence interval.
     """
-    from fairbench.execute.comparison import carry_out, go_on, read_alone
-    from fairbench.execute.comparison_plan import check_usage, plan_comparison
-    from fairbench.execute.context import run_context
-    from fairbench.report.progress import shown_progress
-
-    arguments, assignments = [str(side) for side in sides or []], assigned(settings)
-    runs = ["num_runs"] if num_runs and resume is None and len(arguments) == 1 else []
-    check_usage(arguments, resume, baseline, given=[*flags, *assignments, *runs])
-    if resume is None and len(arguments) == 1:
-        compared = read_alone(Path(arguments[0]), baseline)
-    else:
-        plan = None if resume else plan_comparison(arguments, flags, assignments, num_runs)
-        with run_context(None if disable_tqdm else shown_progress()) as context:
-            if plan is None:
-                compared = go_on(Path(resume or ""), num_runs, context)
-            else:
-                compared = carry_out(plan, result_dir, context)
-    _print(compared, metric, as_json=as_json)
-    if compared.outcome is not None:
-        compared.outcome.require_whole()
-
-
-def _print(compared: Compared, metrics: list[str] | None, *, as_json: bool) -> None:
-    """Print the comparison; failed runs and warnings go to stderr."""
-    from fairbench.cli.output import look, print_json
+    from fairbench.api.comparison import Comparison
+    from fairbench.cli.output import print_json, print_outcome, show
+    from fairbench.execute.comparison import compare_experiments
     from fairbench.metrics.catalogue import key_of
-    from fairbench.report.pair_table import contrast_text, shown_metrics
-    from fairbench.results.pair_comparison import (
-        check_metrics,
-        contrast,
-        contrast_json,
-        known_metrics,
-    )
+    from fairbench.report.pair_table import contrast_text
+    from fairbench.report.progress import shown_progress
+    from fairbench.results.pair_comparison import contrast_json
 
-    sides = [side for group in compared.groups for side in group]
-    metrics = [key_of(name) for name in metrics or ()]
-    if metrics:
-        check_metrics(metrics, sides)
-    known = known_metrics(sides)
-    usual = known if as_json else [key for key in shown_metrics(sides) if key in known]
-    chosen = metrics or usual
-    contrasts = [
-        contrast(group[0], other, chosen) for group in compared.groups for other in group[1:]
-    ]
+    compared = compare_experiments(
+        [str(side) for side in sides or []],
+        flags,
+        assigned(settings),
+        num_runs=num_runs,
+        baseline=baseline,
+        resume=resume,
+        parent=result_dir,
+        progress=None if disable_tqdm else shown_progress(),
+    )
+    found = Comparison(compared.groups, [key_of(name) for name in metric or ()])
     path = compared.outcome.store.path if compared.outcome else None
     if as_json:
-        print_json(contrast_json(contrasts))
+        print_json(contrast_json(found.contrasts), path)
     else:
-        colour, width = look()
-        typer.echo(contrast_text(contrasts, colour=colour, width=width), nl=False)
-        _advise(contrasts, path)
+        show(contrast_text, found.shown)
+        _advise(found.shown, path)
     if compared.outcome is not None:
-        if as_json:
-            typer.echo(f"fairbench: saved to {path}", err=True)
-        for failure in compared.outcome.failures:
-            typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
-        for remark in compared.outcome.remarks():
-            typer.echo(f"fairbench: {remark}", err=True)
+        print_outcome(compared.outcome)
+        compared.outcome.require_whole()
 
 
 def _advise(contrasts: list[Contrast], path: Path | None) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any, Unpack
 
 import typer
 from typer import Option
 
-from fairbench.cli.flags import NoProgress, given, json_option, log_params, takes
+from fairbench.cli.flags import (
+    NoProgress,
+    ReportFile,
+    given,
+    json_option,
+    log_params,
+    option_of,
+    takes,
+)
 from fairbench.cli.output import check_writable, write_report
 from fairbench.config.flags.flag import split_commas
+from fairbench.config.flags.run import RUN
 from fairbench.config.flags.trace import LogFlags
 from fairbench.diagnose import FAIR, FCFS
-from fairbench.hardware.engines import ENGINES
 
 
 @takes(LogFlags)
@@ -30,16 +37,9 @@ def diagnose_log(
             "floods]",
         ),
     ] = None,
-    gpu: Annotated[
-        str | None,
-        Option(
-            help="Timing profile: its id or a unique prefix, see `list profiles`. [default: a100]"
-        ),
-    ] = None,
-    model: Annotated[str | None, Option(help="Model served. [default: llama-3.1-8b]")] = None,
-    engine: Annotated[
-        str | None, Option(metavar="|".join(ENGINES), help="Engine to simulate. [default: sglang]")
-    ] = None,
+    gpu: Annotated[str | None, option_of(RUN["gpu"])] = None,
+    model: Annotated[str | None, option_of(RUN["model"])] = None,
+    engine: Annotated[str | None, option_of(RUN["engine"])] = None,
     scheduler: Annotated[
         str | None,
         Option(
@@ -59,12 +59,7 @@ def diagnose_log(
     no_plan: Annotated[
         bool, Option("--no-plan", help="Do not search for the number of replicas.")
     ] = False,
-    report: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE.html", help="Write a page with charts to this file (.html or .md), too."
-        ),
-    ] = None,
+    report: ReportFile = None,
     as_json: Annotated[bool, json_option("the diagnosis")] = False,
     disable_tqdm: NoProgress = False,
     **log_flags: Unpack[LogFlags],
@@ -75,12 +70,11 @@ def diagnose_log(
     requests, only a part is replayed: the first flood, or the busiest period.
     """
     from fairbench.capacity.slo import parse_slos
-    from fairbench.cli.output import look, print_json
+    from fairbench.cli.output import print_json, show
     from fairbench.diagnose.access_log import read_log
-    from fairbench.diagnose.as_json import diagnosis_json
     from fairbench.diagnose.diagnosis import Asked, diagnose
     from fairbench.diagnose.page import diagnosis_page
-    from fairbench.diagnose.text import diagnosis_text
+    from fairbench.diagnose.text import diagnosis_json, diagnosis_text
     from fairbench.execute.context import run_context
     from fairbench.report.progress import shown_progress
 
@@ -99,8 +93,7 @@ def diagnose_log(
     if as_json:
         print_json(diagnosis_json(found))
     else:
-        colour, width = look()
-        typer.echo(diagnosis_text(found, colour=colour, width=width), nl=False)
+        show(diagnosis_text, found)
     if report is not None:
         write_report(diagnosis_page(found), report)  # last, so that a full disk loses no answer
         if not as_json:

@@ -62,10 +62,7 @@ AllowUntested = Annotated[
 ReadyTimeout = Annotated[
     float,
     option(
-        SERVERS,
-        "Seconds within which servers must be ready.",
-        "--ready-check-timeout-sec",
-        min=1,
+        SERVERS, "Seconds within which servers must be ready.", "--ready-check-timeout-sec", min=1
     ),
 ]
 ExecutorName = Annotated[
@@ -83,6 +80,16 @@ RayAddress = Annotated[
         "Address of the head of the Ray cluster for --executor ray. [default: auto, the "
         "cluster of this machine]",
         metavar="HOST:PORT|auto",
+    ),
+]
+
+
+ReportFile = Annotated[
+    Path | None,
+    Option(
+        "--report",
+        metavar="FILE.html",
+        help="Write a page with charts to this file (.html or .md), too.",
     ),
 ]
 
@@ -149,13 +156,7 @@ def option_of(one: Declared) -> Any:
 
 
 def log_params(file: str, flags: LogFlags, block_size: int | None = None) -> TraceParams:
-    """Return how a log or a trace is to be read. Raises UsageError.
-
-    Args:
-        file: Path or name of the log or trace.
-        flags: Flags on the format of the file.
-        block_size: Length of a block of the prompt, in tokens, or None if not given.
-    """
+    """Return how a log or a trace is to be read. Raises UsageError."""
     from fairbench.workloads.traces.read import TraceParams, check_params, joined_columns
 
     columns = dict(flags.get("trace_map") or {})

@@ -97,7 +97,7 @@ def leaderboard(
 
 
 def _print(board: Board, output: Format) -> None:
-    from fairbench.cli.output import look, print_json
+    from fairbench.cli.output import print_json, show
     from fairbench.report.board_table import board_markdown, board_text
     from fairbench.results.board.board import board_json
 
@@ -106,5 +106,4 @@ def _print(board: Board, output: Format) -> None:
     elif output is Format.MARKDOWN:
         typer.echo(board_markdown(board), nl=False)
     else:
-        colour, width = look()
-        typer.echo(board_text(board, colour=colour, width=width), nl=False)
+        show(board_text, board)

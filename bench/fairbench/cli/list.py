@@ -30,8 +30,7 @@ class Kind(StrEnum):
 
 def list_names(
     kind: Annotated[
-        Kind | None,
-        typer.Argument(metavar="KIND", help="Names to list. [default: everything]"),
+        Kind | None, typer.Argument(metavar="KIND", help="Names to list. [default: everything]")
     ] = None,
 ) -> None:
     """List schedulers, routers, gateways, evictions, workloads, profiles, engines or presets.

@@ -1,4 +1,4 @@
-"""Output of summaries, comparisons and pages."""
+"""Output of summaries, comparisons, pages, and lines in sglang.bench_serving's format."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from fairbench.cli.flags import option
+from fairbench.config.flags.flag import OUTPUT
 from fairbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from fairbench.execute.sweeps import SweepOutcome
+    from fairbench.metrics.records import Requests
     from fairbench.report.pages.page import Page
     from fairbench.results.comparison import SchedulerResults
 
@@ -62,37 +66,44 @@ def look() -> tuple[bool, int]:
     return terminal and "NO_COLOR" not in os.environ, max(MIN_WIDTH, min(columns, MAX_WIDTH))
 
 
-def print_json(summary: Mapping[str, Any]) -> None:
-    """Print the summary for programs: one JSON object on stdout, with null for undefined."""
+def show(made: Callable[..., str], *args: Any) -> None:
+    """Print the text that a function makes of these arguments, with the ``look`` of stdout."""
+    colour, width = look()
+    typer.echo(made(*args, colour=colour, width=width), nl=False)
+
+
+def print_json(summary: Mapping[str, Any], saved: Path | None = None) -> None:
+    """Print one JSON object on stdout, with null for undefined; where it is saved, on stderr."""
     typer.echo(json.dumps(summary, allow_nan=False))
+    if saved is not None:
+        typer.echo(f"fairbench: saved to {saved}", err=True)
 
 
 def print_comparison(cells: Sequence[SchedulerResults], path: Path) -> None:
     """Print the comparison of a sweep for people, on stdout."""
     from fairbench.report.comparison_table import comparison_text
 
-    colour, width = look()
-    typer.echo(comparison_text(cells, colour=colour, width=width), nl=False)
+    show(comparison_text, cells)
     typer.echo(f"files  {path}")
 
 
-def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
-    """Print the answer of a plan on stdout, for people or programs.
+def print_outcome(outcome: SweepOutcome) -> None:
+    """Print the failures of a sweep and the remarks on its runs on stderr."""
+    for failure in outcome.failures:
+        typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
+    for remark in outcome.remarks():
+        typer.echo(f"fairbench: {remark}", err=True)
 
-    Args:
-        answer: Answer of the plan, as in ``answer.json``.
-        path: Directory in which the answer is stored.
-        as_json: Whether JSON is printed, instead of a table.
-    """
+
+def print_plan(answer: Mapping[str, Any], path: Path, *, as_json: bool) -> None:
+    """Print the answer of a plan on stdout, for people or programs."""
     from fairbench.capacity.carry_out import ANSWER
     from fairbench.capacity.table import answer_text
 
     if as_json:
-        print_json(answer)
-        typer.echo(f"fairbench: saved to {path}", err=True)
+        print_json(answer, path)
         return
-    colour, width = look()
-    typer.echo(answer_text(answer, colour=colour, width=width), nl=False)
+    show(answer_text, answer)
     typer.echo(f"files  {path / ANSWER}")
 
 
@@ -120,13 +131,7 @@ def check_writable(path: Path | None, flag: str = "--report") -> None:
 
 
 def write_report(page: Page, path: Path, flag: str = "--report") -> None:
-    """Write a page in the format of the file's suffix. Raises UsageError on failure.
-
-    Args:
-        page: Page to write.
-        path: File to write: Markdown for the suffix ``.md``, otherwise HTML.
-        flag: Name of the flag in messages.
-    """
+    """Write a page in the format of the file's suffix. Raises UsageError on failure."""
     from fairbench.report.pages.html import as_html
     from fairbench.report.pages.markdown import page_markdown
     from fairbench.results.store import write_text
@@ -136,3 +141,76 @@ def write_report(page: Page, path: Path, flag: str = "--report") -> None:
         write_text(path, text)
     except OSError as error:
         raise UsageError(f"{flag} {path}: cannot be written: {error.strerror}") from None
+
+
+OutputFile = Annotated[
+    Path | None,
+    option(
+        OUTPUT,
+        "File to which a JSON line with the summary is appended, in the format of "
+        "sglang.bench_serving.",
+    ),
+]
+OutputDetails = Annotated[
+    bool,
+    option(
+        OUTPUT,
+        "Add lists with the values of all requests to the line of --output-file.",
+        "--output-details",
+    ),
+]
+
+OnSaved: TypeAlias = Callable[[Path, Mapping[str, Any]], None]
+"""Called with the directory and the summary of each run that was saved."""
+
+
+def run_lines(path: Path | None, *, details: bool) -> OnSaved:
+    """Return a callback that appends a run's line to the file, if a path is given.
+
+    Raises UsageError before anything runs, as ``add_bench_line`` would.
+    """
+    _check_details(path, details)
+    if path is not None:
+        from fairbench.report.bench_line import check_appendable
+
+        check_appendable(path)
+    return lambda run, summary: add_run_line(path, run, summary, details=details)
+
+
+def add_run_line(
+    path: Path | None, run: Path, summary: Mapping[str, Any], *, details: bool
+) -> None:
+    """Call ``add_bench_line`` for a stored run. Raises DataError if its requests are unreadable."""
+
+    def requests() -> Requests:
+        from fairbench.results.run_tables import read_tables
+        from fairbench.results.store import read_run
+
+        return read_tables(read_run(run)).requests
+
+    if path is not None or details:
+        add_bench_line(path, summary, requests, details=details)
+
+
+def add_bench_line(
+    path: Path | None,
+    summary: Mapping[str, Any],
+    requests: Callable[[], Requests],
+    *,
+    details: bool,
+) -> None:
+    """Append the summary in sglang.bench_serving's format to a file, if a path is given.
+
+    With ``details`` also its requests. Raises UsageError if the file cannot be written, or if
+    details are asked for without one.
+    """
+    from fairbench.report.bench_line import append_line, bench_details, bench_line
+
+    _check_details(path, details)
+    if path is not None:
+        append_line(path, bench_line(summary) | (bench_details(requests()) if details else {}))
+
+
+def _check_details(path: Path | None, details: bool) -> None:
+    if details and path is None:
+        raise UsageError("--output-details needs --output-file")

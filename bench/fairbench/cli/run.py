@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import typer
 
-from fairbench.cli.bench_file import OnSaved, OutputDetails, OutputFile, run_lines
 from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import (
     DEFAULT_RESULT_DIR,
@@ -22,6 +21,7 @@ from fairbench.cli.flags import (
     takes,
     with_key,
 )
+from fairbench.cli.output import OnSaved, OutputDetails, OutputFile, run_lines
 from fairbench.config.flags.flag import COMMON, OUTPUT, SERVERS, assigned
 from fairbench.config.flags.run import RunFlags
 from fairbench.errors import RunFailed
@@ -194,8 +194,7 @@ def _once(
     if on_saved:
         on_saved(path, result.summary)
     if as_json:
-        print_json(result.summary)
-        typer.echo(f"fairbench: saved to {path}", err=True)
+        print_json(result.summary, path)
     else:
         print_summary(result.summary, path, complete=result.complete, explain=explain)
     if result.complete:
@@ -228,8 +227,7 @@ def _repeatedly(
         for run in repeats.runs:
             on_saved(run.path, run.summary)
     if as_json:
-        print_json(repeats.combined)
-        typer.echo(f"fairbench: saved to {repeats.path}", err=True)
+        print_json(repeats.combined, repeats.path)
     else:
         tail = shown_tail(run.summary for run in repeats.runs)
         typer.echo("\n".join([*repeat_lines(repeats.combined, tail), f"files  {repeats.path}"]))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
 
-from fairbench.cli.bench_file import OutputDetails, OutputFile
-from fairbench.cli.flags import Weights, json_option, option_of
-from fairbench.cli.output import check_writable, write_report
+from fairbench.cli.flags import ReportFile, Weights, json_option, option_of
+from fairbench.cli.output import OutputDetails, OutputFile, check_writable, write_report
 from fairbench.config.flags.flag import goodput_flag, parse_weights, split_commas
 from fairbench.config.flags.run import RUN
 from fairbench.errors import UsageError
@@ -20,7 +19,7 @@ from fairbench.score.layout import LAYOUTS
 from fairbench.score.stored_run import score_run
 
 if TYPE_CHECKING:
-    from fairbench.score.records import Scored
+    pass
 
 
 class Unit(StrEnum):
@@ -110,12 +109,7 @@ def score(
             "all requests arrive at once]",
         ),
     ] = None,
-    report: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE.html", help="Write a page with charts to this file (.html or .md), too."
-        ),
-    ] = None,
+    report: ReportFile = None,
     output_file: OutputFile = None,
     output_details: OutputDetails = False,
     as_json: Annotated[bool, json_option("the summary", panel=None)] = False,
@@ -125,10 +119,12 @@ def score(
     Times may start at any zero. A request without an end counts as failed. Several files are read
     as one run; if their layout has no client names (vllm, sglang), each file is a client.
     """
-    from fairbench.cli.bench_file import add_bench_line
-    from fairbench.cli.output import print_json
+    from fairbench.cli.output import add_bench_line, print_json, show
+    from fairbench.live.service_rows import service_of
+    from fairbench.report.run_table import scored_text
     from fairbench.score.layout import parse_map
     from fairbench.score.records import read_scored
+    from fairbench.score.summary import score_page, scored_summary, scored_window
 
     if window_end is not None and window_end <= (window_start or 0.0):
         raise UsageError(f"--window-end {window_end:g}: must be above --window-start")
@@ -156,51 +152,22 @@ def score(
             unit_s=None if time_unit is None else UNITS_S[time_unit],
             registered=split_commas("--clients", clients) if clients else [],
         )
-        unruly = split_commas("--misbehaving", misbehaving) if misbehaving else []
-        entitled = parse_weights(weights)
-        promised = goodput_flag(goodput) or {}
-        summary = _summary(scored, window, unruly, entitled, promised, latency, ranks)
         requests = scored.requests
-        summary = {"records": [str(path) for path in files], **summary}
+        found = scored_summary(
+            scored,
+            service_of(requests, scored.last_token_s),
+            scored_window(requests, scored.programs, scored.horizon_s, *window),
+            misbehaving=split_commas("--misbehaving", misbehaving) if misbehaving else [],
+            weights=parse_weights(weights),
+            goodput=goodput_flag(goodput),
+            latency="ttft" if latency is Latency.TTFT else "program",
+            percentiles=ranks,
+        )
+        summary = {"records": [str(path) for path in files], **found}
         if report is not None:
-            from fairbench.score.summary import score_page
-
             write_report(score_page(scored, summary, [path.name for path in files]), report)
     add_bench_line(output_file, summary, lambda: requests, details=output_details)
     if as_json:
         print_json(summary)
     else:
-        _print_table(summary, files)
-
-
-def _summary(
-    scored: Scored,
-    window: tuple[float | None, float | None],
-    misbehaving: list[str],
-    weights: dict[str, float] | None,
-    goodput: dict[str, str],
-    latency: Latency | None,
-    percentiles: tuple[int, ...],
-) -> dict[str, Any]:
-    from fairbench.live.service_rows import service_of
-    from fairbench.score.summary import scored_summary, scored_window
-
-    return scored_summary(
-        scored,
-        service_of(scored.requests, scored.last_token_s),
-        scored_window(scored.requests, scored.programs, scored.horizon_s, *window),
-        misbehaving=misbehaving,
-        weights=weights,
-        goodput=goodput,
-        latency="ttft" if latency is Latency.TTFT else "program",
-        percentiles=percentiles,
-    )
-
-
-def _print_table(summary: dict[str, Any], files: list[Path]) -> None:
-    from fairbench.cli.output import look
-    from fairbench.report.run_table import scored_text
-
-    colour, width = look()
-    paths = ", ".join(map(str, files))
-    typer.echo(scored_text(summary, paths, colour=colour, width=width), nl=False)
+        show(scored_text, summary, ", ".join(map(str, files)))

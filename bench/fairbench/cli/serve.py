@@ -108,7 +108,13 @@ def serve(
             router=routed.router,
             workers=routed.workers,
             settings=routed.settings,
-            weights=_own(routed.weights, flagged, known.weights) if known else routed.weights,
+            weights={
+                one: weight
+                for one, weight in routed.weights.items()
+                if one in flagged or one not in known.weights
+            }
+            if known
+            else routed.weights,
             keys=clients,
             keys_file=keys_file,
             client_from=said_by,
@@ -221,10 +227,3 @@ def _weights(given: Mapping[str, float] | None, keys: Mapping[str, str] | None) 
         if name not in known:
             raise unknown_name("client in --weights", name, known)
     return weights
-
-
-def _own(
-    weights: Mapping[str, float], flagged: Mapping[str, float], filed: Mapping[str, float]
-) -> dict[str, float]:
-    """Return the weights from flags or missing in the keys file."""
-    return {one: weight for one, weight in weights.items() if one in flagged or one not in filed}

@@ -33,19 +33,8 @@ class Held(NamedTuple):
 def held_by(
     gateway: str | None, saturation: str | None, most: str | None, settings: Mapping[str, Any]
 ) -> Held:
-    """Return the gateway from the flags. Raises UsageError for a conflict.
-
-    Args:
-        gateway: Name of the gateway, or None.
-        saturation: Name of the gateway's saturation detector, or None for the default.
-        most: Most requests in flight on each worker, as text, or None.
-        settings: Settings ``NAME.PARAM`` that the user chose.
-    """
-    from fairbench.config.gateway import (
-        SERVED_DETECTOR,
-        served_admission,
-        served_gateway,
-    )
+    """Return the gateway from the flags. Raises UsageError for a conflict."""
+    from fairbench.config.gateway import SERVED_DETECTOR, served_admission, served_gateway
     from fairbench.schedulers.gateway.registry import ADMISSION, GATEWAY, NO_GATEWAY
 
     parts = (ADMISSION,) if served_admission(settings) else ()

@@ -1,4 +1,4 @@
-"""``fairbench show``: prints the summary of a stored run again."""
+"""``fairbench show`` and ``recover``: print a stored run again, or save a killed run first."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fairbench.cli.bench_file import OutputDetails, OutputFile
 from fairbench.cli.flags import Explain, json_option
+from fairbench.cli.output import OutputDetails, OutputFile
 from fairbench.errors import DataError, UsageError
 from fairbench.files.reader import MissingFile
 from fairbench.results.new_directories import FOLDER
@@ -24,8 +24,7 @@ def show(
     output_details: OutputDetails = False,
 ) -> None:
     """Print the summary of a stored run, or the comparison of a sweep, again."""
-    from fairbench.cli.bench_file import add_run_line
-    from fairbench.cli.output import check_explain, print_json, print_summary
+    from fairbench.cli.output import add_run_line, check_explain, print_json, print_summary
     from fairbench.results.store import SUMMARY, read_run
     from fairbench.results.summary_schema import check_summary
 
@@ -107,3 +106,24 @@ def _folders(folder: Path) -> list[Path]:
         return sorted(one for one in folder.iterdir() if one.is_dir())
     except OSError:
         return []
+
+
+def recover(
+    run_dir: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run that was killed.")
+    ],
+    as_json: Annotated[bool, json_option("the summary", panel=None)] = False,
+) -> None:
+    """Save the finished requests of a run that was killed.
+
+    Prints its summary. The run is marked incomplete. What was under way when it was killed is not
+    in it.
+    """
+    from fairbench.cli.output import print_json, print_summary
+    from fairbench.execute.recovery import recover_run
+
+    result = recover_run(run_dir)
+    if as_json:
+        print_json(result.summary)
+    else:
+        print_summary(result.summary, run_dir, complete=False)

@@ -155,8 +155,7 @@ def sweep(
 def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
     """Print the points, and the expected number of requests of each."""
     from fairbench.cli.output import print_json
-    from fairbench.execute.estimate import estimate
-    from fairbench.execute.sweep_jobs import expected_requests
+    from fairbench.execute.simulations import estimate, expected_requests
     from fairbench.results.grid import point_names
 
     requests = [round(expected_requests(spec, spec.client_plans())) for spec in specs]
@@ -174,18 +173,13 @@ def _list(specs: Sequence[ExperimentSpec], *, as_json: bool) -> None:
 
 def _print(outcome: SweepOutcome, *, as_json: bool) -> None:
     """Print the comparison; failed runs and warnings go to stderr."""
-    from fairbench.cli.output import print_comparison, print_json
+    from fairbench.cli.output import print_comparison, print_json, print_outcome
 
     path = outcome.store.path
     if as_json:
-        print_json(outcome.comparison)
-        typer.echo(f"fairbench: saved to {path}", err=True)
+        print_json(outcome.comparison, path)
+    elif outcome.cells:
+        print_comparison(outcome.cells, path)
     else:
-        if outcome.cells:
-            print_comparison(outcome.cells, path)
-        else:
-            typer.echo(f"files  {path}")
-        for failure in outcome.failures:
-            typer.echo(f"fairbench: {failure.name}: {failure.error}", err=True)
-    for remark in outcome.remarks():
-        typer.echo(f"fairbench: {remark}", err=True)
+        typer.echo(f"files  {path}")
+    print_outcome(outcome)

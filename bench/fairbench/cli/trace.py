@@ -68,7 +68,7 @@ def inspect(
     **flags: Unpack[TraceFlags],
 ) -> None:
     """Describe a trace: clients, rates, burstiness, lengths and shared prefixes."""
-    from fairbench.cli.output import look, print_json
+    from fairbench.cli.output import print_json, show
     from fairbench.figures.trace import draw_trace
     from fairbench.report.table import printed
     from fairbench.report.trace_table import inspected, inspected_title
@@ -93,9 +93,8 @@ def inspect(
         draw_trace(table, plot, inspected_title(facts))
     if as_json:
         print_json(facts)
-        return
-    colour, width = look()
-    typer.echo(printed(inspected(facts), colour=colour, width=width), nl=False)
+    else:
+        show(printed, inspected(facts))
 
 
 @trace.command("cut")

@@ -48,7 +48,7 @@ def check(
     as_json: Annotated[bool, json_option("the numbers", panel=None)] = False,
 ) -> None:
     """Validate a workload file, and compute the load that it puts on a cluster. Nothing is run."""
-    from fairbench.cli.output import look, print_json
+    from fairbench.cli.output import print_json, show
     from fairbench.config.resolve import resolve
     from fairbench.execute.expected.check import check_facts
     from fairbench.report.table import printed
@@ -70,9 +70,8 @@ def check(
     facts = check_facts(resolve(given(flags)))
     if as_json:
         print_json(facts)
-        return
-    colour, width = look()
-    typer.echo(printed(checked(facts), colour=colour, width=width), nl=False)
+    else:
+        show(printed, checked(facts))
 
 
 def _workload(file: str) -> WorkloadSpec:

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from fairbench.config.router_command import check_router_command
-from fairbench.config.server_args import check_server_args
+from fairbench.config.server_args import check_router_command, check_server_args
 from fairbench.config.settings import ENGINE, MACHINE
 from fairbench.errors import DataError
 from fairbench.files.json_text import parsed
@@ -154,7 +153,7 @@ class Emulator(_Servers):
     """``fairbench emulate``: the simulated engine behind real HTTP.
 
     ``time_scale`` seconds of its time pass in a second. ``router_command`` starts somebody else's
-    router before the workers, see ``config/router_command.py``; it is asked by OpenAI's API unless
+    router before the workers, see ``config/server_args.py``; it is asked by OpenAI's API unless
     ``api`` says otherwise.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -68,11 +68,6 @@ def check_machine(
     """Raise UsageError for a changed machine setting that nothing supports.
 
     Unchanged is also what is ``usual`` for the workload.
-
-    Args:
-        backend: Backend of the experiment.
-        settings: Values of all parts by ``NAME.PARAM``.
-        usual: Values that the workload sets, by ``NAME.PARAM``.
     """
     for part, params in MACHINE.items():
         default = params()
@@ -106,40 +101,32 @@ def check_behaviours(spec: ExperimentSpec, backend: BackendConfig) -> None:
             )
 
 
-class RunOptions(NamedTuple):
-    """The options of a run that are given, and the number of its drivers."""
-
-    headers: bool
-    server_python: bool
-    launcher: bool
-    driver_launcher: bool
-    drivers: int
-
-
-def check_run_options(spec: ExperimentSpec, given: RunOptions) -> None:
-    """Raise UsageError for an option that the experiment's backend does not support."""
-    if given.headers and not obeys(spec.backend, "headers"):
+def check_run_options(
+    spec: ExperimentSpec,
+    *,
+    headers: bool,
+    server_python: bool,
+    launcher: bool,
+    driver_launcher: bool,
+    drivers: int,
+) -> None:
+    """Raise UsageError for a given option that the experiment's backend does not support."""
+    if headers and not obeys(spec.backend, "headers"):
         raise UsageError("--header and --api-key-file need --base-url")
-    if given.server_python and not obeys(spec.backend, "server_python"):
+    if server_python and not obeys(spec.backend, "server_python"):
         raise python_misplaced()
-    if given.launcher and not obeys(spec.backend, "launcher"):
+    if launcher and not obeys(spec.backend, "launcher"):
         raise UsageError(f"--launcher needs --backend {kinds_with('launcher')}")
-    if given.driver_launcher and spec.backend is None:
+    flag = "--driver-launcher" if driver_launcher else f"--drivers {drivers}"
+    if (driver_launcher or drivers > 1) and spec.backend is None:
         raise UsageError(
-            "--driver-launcher needs real servers, because a simulation has no drivers; give "
-            "--backend or --base-url"
+            f"{flag} needs real servers, because a simulation has no drivers; give --backend or "
+            "--base-url"
         )
-    if given.drivers == 1:
+    if drivers == 1 or spec.backend is None:
         return
-    if spec.backend is None:
-        raise UsageError(
-            f"--drivers {given.drivers} needs real servers, because a simulation has no drivers; "
-            "give --backend or --base-url"
-        )
-    if given.drivers > (clients := len(spec.client_plans())):
-        raise UsageError(
-            f"--drivers {given.drivers}: must be at most the number of clients, {clients}"
-        )
+    if drivers > (clients := len(spec.client_plans())):
+        raise UsageError(f"--drivers {drivers}: must be at most the number of clients, {clients}")
     if spec.backend.max_concurrency is not None:
         raise UsageError(
             "--max-concurrency cannot be combined with --drivers, which do not share a count"

@@ -89,11 +89,6 @@ def check_gateway(
 
     Also for admission control where no router of ours is, nobody says what workers take, or an
     emulator's clock is not the router's.
-
-    Args:
-        gateway: Gateway of the experiment by key; empty for none.
-        settings: Values of all parts by ``NAME.PARAM``.
-        backend: Backend of the experiment, or None for the simulator.
     """
     policy = settings.get(f"{ADMISSION}.policy", OFF)
     if policy != OFF and backend is not None:
@@ -117,11 +112,6 @@ def served_gateway(policy: str, saturation: str, settings: Mapping[str, Any]) ->
     """Return every parameter of a gateway in front of real servers as NAME.PARAM.
 
     Raises UsageError for an unknown name, a wrong value, or a value that real servers rule out.
-
-    Args:
-        policy: Name of the gateway's policy.
-        saturation: Name of the saturation detector.
-        settings: Values of all parts by ``NAME.PARAM``.
     """
     owners: dict[str, Any] = {
         policy: policy_class(policy).Params,

@@ -121,12 +121,7 @@ def check_preset(
 ) -> None:
     """Raise UsageError for values that contradict a preset.
 
-    Args:
-        preset: The preset.
-        chosen: The keys of an experiment that the user chose.
-        given: The settings ``NAME.PARAM`` that the user chose.
-        workload: The name of the workload.
-        backend: The backend that was chosen, or None for the simulator.
+    ``chosen`` keys and ``given`` settings are the user's.
     """
     if backend is not None:
         raise UsageError(

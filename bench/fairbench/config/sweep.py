@@ -18,7 +18,7 @@ from fairbench.config.flags.grid import SWEEP
 from fairbench.config.resolve import resolve
 from fairbench.config.server_args import storable
 from fairbench.config.settings import current_keys, flat_settings
-from fairbench.config.spec import ExperimentSpec, identity
+from fairbench.config.spec import ExperimentSpec, experiment_tables, identity
 from fairbench.errors import DataError, UsageError, explain, unknown_name
 from fairbench.files.toml_text import bundled_names, dumps, file_of, read_toml
 from fairbench.workloads.shape import MAX_NAME
@@ -102,6 +102,13 @@ def make_sweep(data: Mapping[str, Any]) -> Sweep:
             if "." not in key and key not in KEYS:
                 raise unknown_name(f"key in {where}", key, KEYS)
     return sweep
+
+
+def grid_of(spec: ExperimentSpec) -> dict[str, Any]:
+    """Return the experiment as a grid of one point; a list counts as a single value."""
+    tables = experiment_tables(spec)
+    flat = flat_settings(tables.pop("settings", {})) | tables
+    return {key: [value] for key, value in flat.items() if key != "tag"}
 
 
 def to_toml(sweep: Sweep) -> str:
@@ -220,12 +227,14 @@ def _drafts(sweep: Sweep) -> Iterator[dict[str, Any]]:
     for grid in sweep.grid:
         for values in product(*(_values(values) for values in grid.values())):
             draft = {**sweep.base, **dict(zip(grid, values, strict=True))}
-            if not any(_matches({**DEFAULTS, **draft}, rule) for rule in sweep.exclude):
+            if not any(
+                all(
+                    ({**DEFAULTS, **draft}).get(key) in _values(values)
+                    for key, values in rule.items()
+                )
+                for rule in sweep.exclude
+            ):
                 yield draft
-
-
-def _matches(draft: Mapping[str, Any], rule: Mapping[str, Any]) -> bool:
-    return all(draft.get(key) in _values(values) for key, values in rule.items())
 
 
 def _values(values: Any) -> Sequence[Any]:

@@ -14,19 +14,8 @@ from fairbench.capacity.carry_out import begin, carry_out
 from fairbench.capacity.question import Question
 from fairbench.config.defaults import DEFAULTS
 from fairbench.diagnose import FAIR, FCFS, SESSION_SLO, USUAL_SLO
-from fairbench.diagnose.access_log import (
-    FIRST_TOKEN,
-    AccessLog,
-    part_to_replay,
-    traffic_of_table,
-)
-from fairbench.diagnose.replay import (
-    Replay,
-    Replayed,
-    prepared,
-    replayed,
-    usual_replicas,
-)
+from fairbench.diagnose.access_log import FIRST_TOKEN, AccessLog, part_to_replay, traffic_of_table
+from fairbench.diagnose.replay import Replay, Replayed, prepared, replayed, usual_replicas
 from fairbench.errors import DataError
 from fairbench.execute.context import RunContext
 from fairbench.execute.interruption import Interrupted
@@ -108,11 +97,6 @@ def diagnose(log: AccessLog, asked: Asked, context: RunContext) -> Diagnosis:
 
     After a signal the diagnosis has what was finished, and says what is missing. Raises UsageError
     for flags that do not fit, DataError for a log without clients.
-
-    Args:
-        log: Access log, with its traffic.
-        asked: Flags, number of replicas, schedulers and latency targets of the user.
-        context: Interruption flag, progress receiver and executor of the tasks.
     """
     if log.nameless:
         raise DataError(f"{log.file}: {log.nameless}")

@@ -63,7 +63,21 @@ def diagnosis_page(found: Diagnosis) -> Page:
             Section("Diagnosis", [Bullets(answers)]),
             *([Section("Load", figures[:1])] if figures else []),
             *([Section("Waits", figures[1:])] if figures[1:] else []),  # side by side
-            *([Section("Under each scheduler", [_meaning(found), _grid(found)])] * played),
+            *(
+                [
+                    Section(
+                        "Under each scheduler",
+                        [
+                            _meaning(found),
+                            Grid(
+                                headings(found, whole=True),
+                                [[Cell(text) for text in row] for row in rows(found)],
+                            ),
+                        ],
+                    )
+                ]
+                * played
+            ),
             Section("Assumptions", [Bullets(list(basis_lines(found)))]),
         ],
     )
@@ -93,15 +107,14 @@ def _of_replays(found: Diagnosis) -> Iterator[Headline]:
         )
     if found.plan is not None:
         mine, *others = found.plan["choices"]
-        counts = [_count(row["replicas"], found.plan["high"]) for row in (mine, *others)]
+        counts = [
+            (f"> {found.plan['high']}" if row["replicas"] is None else f"{row['replicas']}")
+            for row in (mine, *others)
+        ]
         also = f", {counts[1]} with {others[0]['scheduler']}" if others else ""
         yield Headline(
             "replicas for the target", counts[0], f"with {mine['scheduler']}{also}{doubt}"
         )
-
-
-def _count(replicas: int | None, most: int) -> str:
-    return f"> {most}" if replicas is None else f"{replicas}"
 
 
 def _figures(found: Diagnosis) -> Iterator[Figure]:
@@ -123,10 +136,6 @@ def _figures(found: Diagnosis) -> Iterator[Figure]:
 def _meaning(found: Diagnosis) -> Paragraph:
     when = f" during the flood{'s' if len(found.judged_s) > 1 else ''}" if found.floods else ""
     return Paragraph(MEANING.format(when=when))
-
-
-def _grid(found: Diagnosis) -> Grid:
-    return Grid(headings(found, whole=True), [[Cell(text) for text in row] for row in rows(found)])
 
 
 def access_log_page(log: AccessLog) -> Page:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
@@ -18,10 +17,9 @@ from fairbench.diagnose import FCFS
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure
 from fairbench.execute.expected.check import machine_of
-from fairbench.execute.expected.load import gpu_s
-from fairbench.execute.expected.programs import Call
+from fairbench.execute.expected.load import Call, gpu_s
 from fairbench.execute.interruption import Interruption
-from fairbench.files.clock import Clock
+from fairbench.files.times import Clock
 from fairbench.metrics.records import Floats, Ints
 from fairbench.metrics.traffic import Traffic
 from fairbench.sim.run import simulate
@@ -75,17 +73,7 @@ def prepared(
     clock: Clock | None,
     name: str,
 ) -> Replay:
-    """Write the requests to replay into a folder; return the common parts.
-
-    Args:
-        folder: Folder for the file.
-        part: Requests to replay.
-        start_s: Time of the first of them in the log.
-        heavy: Names of the heavy clients.
-        flags: Flags of ``run``.
-        clock: Dates of the log's times, or None.
-        name: Name of the log's file, which the replay's file gets.
-    """
+    """Write the requests to replay into a folder; return the common parts."""
     file = folder / f"{Path(name).name.partition('.')[0] or 'access'}.jsonl"
     write_trace(part, file)
     plain = plain_names(part.clients)
@@ -126,25 +114,14 @@ def replayed(
 
     After a signal no more replays begin, and unfinished ones are left out. Raises UsageError for
     what cannot be simulated.
-
-    Args:
-        replay: Common parts of the replays.
-        schedulers: Names of the schedulers.
-        dp: Number of replicas.
-        context: Interruption flag, progress receiver and executor of the tasks.
     """
     specs = [replay.spec(scheduler, dp) for scheduler in schedulers]
     tasks = [partial(_simulated, spec) for spec in specs]
-    running = context.executor.run(tasks, context.interrupted)
-    with context.progress.tasks([1.0] * len(tasks)) as done, closing(running) as results:
-        for number, (index, result) in enumerate(results, start=1):
-            if isinstance(result, Failure):
-                if context.interrupted():
-                    continue
+    for number, (index, result) in enumerate(context.run(tasks), start=1):
+        if isinstance(result, Failure):
+            if not context.interrupted():
                 raise result.error
-            if not result.summary["complete"]:
-                continue
-            done(index)
+        elif result.summary["complete"]:
             scheduler = schedulers[index]
             context.progress.ended(f"replayed under {scheduler}", number, len(tasks))
             yield _by_log(replay, scheduler, result)

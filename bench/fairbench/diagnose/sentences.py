@@ -123,7 +123,7 @@ def replica_line(found: Diagnosis) -> str:
     saved = ""
     if len(rows) > 1 and all(row["replicas"] for row in rows):
         part = 1 - rows[0]["replicas"] / rows[1]["replicas"]
-        saved = f" ({percent_whole(part)} fewer)" if part > 0 else ""
+        saved = f" ({f'{part:.0%}'} fewer)" if part > 0 else ""
     line = f"Replicas for {targets}: {', '.join(counts)}{saved}."
     return _marked(line) if unlike_replay(found) else line
 
@@ -131,20 +131,13 @@ def replica_line(found: Diagnosis) -> str:
 def said_target(target: dict[str, Any], *, programs: bool) -> str:
     """Return a target in words if it is a P95 of the well-behaved clients.
 
-    Args:
-        target: Target of a plan.
-        programs: Whether ``victim_p95_s`` is the latency of whole sessions.
+    ``programs``: ``victim_p95_s`` is the latency of whole sessions.
     """
     sessions = "P95 of whole sessions" if programs else "TTFT P95"
     measured = {"victim_p95_s": sessions, "victim_ttft_p95_s": "TTFT P95"}.get(target["metric"])
     if measured is None:
         return str(target["slo"])
     return f"a {measured} below {number(target['limit'])} s (mean of the well-behaved clients)"
-
-
-def percent_whole(value: float) -> str:
-    """Return a share without decimals."""
-    return f"{value:.0%}"
 
 
 def basis_lines(found: Diagnosis) -> Iterator[str]:

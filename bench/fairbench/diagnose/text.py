@@ -1,12 +1,16 @@
-"""A diagnosis as one page of text."""
+"""A diagnosis as one page of text, and as plain values, the output of ``diagnose --json``."""
 
 from __future__ import annotations
+
+from math import inf
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.diagnose.diagnosis import Diagnosis, others_waits
+from fairbench.diagnose.access_log import FIRST_TOKEN
+from fairbench.diagnose.diagnosis import Diagnosis, others_waits, unlike_replay
 from fairbench.diagnose.sentences import (
     basis_lines,
     change_lines,
@@ -17,6 +21,7 @@ from fairbench.diagnose.sentences import (
     replica_line,
     title,
 )
+from fairbench.metrics.floods import Flood, Harm
 from fairbench.report.numbers import percent, seconds, whole
 from fairbench.report.table import plain_table, printed
 
@@ -24,13 +29,7 @@ WIDTH = 80
 
 
 def diagnosis_text(found: Diagnosis, *, colour: bool = False, width: int = WIDTH) -> str:
-    """Return the diagnosis as lines of at most ``width`` columns.
-
-    Args:
-        found: Diagnosis to show.
-        colour: Whether the text has ANSI colours.
-        width: Most columns of a line, up to ``WIDTH``.
-    """
+    """Return the diagnosis as lines of at most ``width`` columns."""
     return printed(_render(found), colour=colour, width=min(width, WIDTH))
 
 
@@ -54,14 +53,13 @@ def _list(lines: list[str]) -> Table:
 def headings(found: Diagnosis, *, whole: bool = False) -> list[str]:
     """Return the headings of the table of replays; ``whole`` ones are clear on their own."""
     who = "others" if found.floods else "all"
-    own = [f"{name_of_heavy(found)} P50 s"] if found.floods else []
+    own = (
+        [f"{(found.heavy[0] if len(found.heavy) == 1 else 'heavy clients')} P50 s"]
+        if found.floods
+        else []
+    )
     p95 = f"{who} TTFT P95 s" if whole else "P95 s"
     return ["replay under", f"{who} TTFT P50 s", p95, *own, "min share 60 s", "tok/s"]
-
-
-def name_of_heavy(found: Diagnosis) -> str:
-    """Return the heading of the heavy clients' column."""
-    return found.heavy[0] if len(found.heavy) == 1 else "heavy clients"
 
 
 def rows(found: Diagnosis) -> list[list[str]]:
@@ -81,3 +79,63 @@ def _table(found: Diagnosis) -> Table:
     for row in rows(found):
         table.add_row(*row)
     return table
+
+
+OF_REPLAYS = ("min_share_60s", "service_rate_tok_s")
+
+
+def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
+    """Return the diagnosis as JSON types, with times in seconds from the first request."""
+    log, first, unlike = found.log, found.first, unlike_replay(found)
+    summary = found.replays[0].summary if found.replays else {}
+    return {
+        "file": log.file,
+        "format": log.format,
+        "sha256": log.sha256,
+        "requests": len(log.traffic.client),
+        "clients": len(log.traffic.clients),
+        "span_s": log.traffic.span_s,
+        "began": None if log.traffic.clock is None else log.traffic.clock.iso,
+        "waits": log.measured or (f"replayed under {first.scheduler}" if first else None),
+        "floods": [_flood(found, one) for one in found.floods],
+        "harm": None if found.harm is None else _harm(found, found.harm),
+        "replayed_requests": summary.get("num_requests"),
+        "replayed_programs": summary.get("num_programs"),
+        "replayed_from_s": found.part_s[0],
+        "replayed_to_s": found.part_s[1],
+        "timing_profile": summary.get("timing_profile"),
+        "dp": found.dp,
+        "replay_is_like_log": unlike is None if log.measured == FIRST_TOKEN and first else None,
+        "judged_from_s": found.judged_s[0][0],
+        "judged_to_s": found.judged_s[-1][1],
+        "judged_s": found.judged_s,
+        "schedulers": [
+            {
+                "scheduler": run.scheduler,
+                **_finite(dict(others_waits(run.traffic, found))),
+                **{key: run.summary.get(key) for key in OF_REPLAYS},
+            }
+            for run in found.replays
+        ],
+        "plan": found.plan,
+        "missing": list(found.missing),
+    }
+
+
+def _flood(found: Diagnosis, flood: Flood) -> dict[str, Any]:
+    name = found.log.traffic.clients[flood.client]
+    return {**_finite(flood._asdict()), "client": name}
+
+
+def _harm(found: Diagnosis, harm: Harm) -> dict[str, Any]:
+    victims = [
+        {**_finite(one._asdict()), "client": found.waits.clients[one.client]}
+        for one in harm.victims
+    ]
+    parts = [_harm(found, one) for one in harm.parts]
+    return {**_finite(harm._asdict()), "victims": victims, "parts": parts}
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with null for infinite ones."""
+    return {key: None if value == inf else value for key, value in values.items()}

@@ -2,19 +2,196 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
-from fairbench.config.sweep import overridden, points
-from fairbench.errors import DataError, RunFailed, unknown_name
-from fairbench.execute.comparison_plan import Plan, ToRun, called
-from fairbench.execute.context import RunContext
+from fairbench.config import ExperimentSpec
+from fairbench.config.flags.experiment import COMPARE
+from fairbench.config.flags.flag import check_names
+from fairbench.config.resolve import experiment
+from fairbench.config.spec import experiment_tables
+from fairbench.config.sweep import Sweep, grid_of, make_sweep, overridden, points
+from fairbench.errors import DataError, RunFailed, UsageError, unknown_name
+from fairbench.execute.context import Progress, RunContext, run_context
 from fairbench.execute.live_options import LiveFlags, options_of_points
 from fairbench.execute.sweeps import SweepOutcome, run_sweep
 from fairbench.results.comparison import runs_below
-from fairbench.results.pair_comparison import Side, by_place, sides_of
+from fairbench.results.grid import labels
+from fairbench.results.pair_comparison import Side, by_place, experiment_key, sides_of
+from fairbench.results.store import EXPERIMENT
 from fairbench.results.sweep_store import SweepStore
+from fairbench.schedulers.registry import PAIRS, other_kind
+from fairbench.workloads.shape import MAX_NAME
+
+NUM_RUNS = 5  # seeds of what is run, unless it is said or stored how many
+
+
+@dataclass(frozen=True, slots=True)
+class ToRun:
+    """An argument to run: its experiment with the first of the seeds."""
+
+    name: str
+    spec: ExperimentSpec
+
+    @property
+    def key(self) -> str:
+        """The common key of the runs, as in ``Side.key``."""
+        return experiment_key(experiment_tables(self.spec))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The arguments in order, and the seeds of experiments to run."""
+
+    members: tuple[Side | ToRun, ...]
+    seeds: tuple[int, ...]
+
+    @property
+    def to_run(self) -> list[ToRun]:
+        """The members that have yet to run."""
+        return [one for one in self.members if isinstance(one, ToRun)]
+
+    def sweep(self) -> Sweep:
+        """Return the planned runs as a sweep, which can be resumed and reported as usual."""
+        names = "-".join(one.spec.scheduler for one in self.to_run)
+        first, count = self.seeds[0], len(self.seeds)
+        together = self.seeds == tuple(range(first, first + count))
+        seeds = {"seed": [first] if together else list(self.seeds)}
+        return make_sweep(
+            {
+                "name": re.sub(r"[^A-Za-z0-9._-]", "_", f"compare-{names}")[:MAX_NAME],
+                "num_runs": count if together else 1,
+                "grid": [grid_of(one.spec) | seeds for one in self.to_run],
+            }
+        )
+
+
+def plan_comparison(
+    arguments: Sequence[str],
+    flags: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    num_runs: int | None = None,
+) -> Plan:
+    """Read stored experiments, and resolve those to run.
+
+    An argument is the directory of one experiment, over any seeds; an experiment FILE.toml; or a
+    scheduler, which runs at the place and seeds of the first directory, if there is one. ``flags``
+    and ``settings`` are of what is run. Raises UsageError naming what is wrong.
+    """
+    check_names(flags, COMPARE)
+    stored = {one: _stored(Path(one)) for one in arguments if is_stored(one)}
+    if len(stored) == len(arguments) and (flags or settings or num_runs):
+        raise _nothing_new([*flags, *settings, *(["num_runs"] if num_runs else [])])
+    model = next(iter(stored.values()), None)
+    members: list[Side | ToRun] = [
+        stored.get(one) or ToRun(one, _spec(one, flags, settings, model)) for one in arguments
+    ]
+    keys = set[str]()
+    for one in (one for one in members if isinstance(one, ToRun)):
+        if one.key in keys:
+            raise UsageError(f"{one.name}: this experiment is given twice; give different ones")
+        keys.add(one.key)
+    return Plan(tuple(members), _seeds(members, flags, model, num_runs))
+
+
+def check_usage(
+    arguments: Sequence[str], resume: Path | None, baseline: str | None, *, given: Sequence[str]
+) -> None:
+    """Raise UsageError for flags that cannot be combined; ``given`` are all other flags."""
+    if resume is not None:
+        if arguments or given or baseline:
+            raise UsageError(
+                f"resume {resume}: continues the comparison with its stored settings; no "
+                "other setting can be given with it"
+            )
+    elif not arguments:
+        raise UsageError("nothing to compare: give two schedulers, files or directories")
+    elif len(arguments) > 1:
+        if baseline:
+            raise UsageError(
+                f"baseline {baseline}: needs a single directory; of several arguments, the "
+                "first is the baseline"
+            )
+    elif arguments[0] and not is_stored(arguments[0]):
+        raise UsageError(
+            f"{arguments[0]}: a comparison needs two arguments; give another scheduler, file "
+            "or directory after it"
+        )
+    elif given:
+        raise _nothing_new(given)
+
+
+def _nothing_new(given: Iterable[str]) -> UsageError:
+    return UsageError(
+        f"{', '.join(given)}: cannot be given with directories of stored runs, because nothing "
+        "new is run; leave it out"
+    )
+
+
+def is_stored(argument: str) -> bool:
+    """Return whether an argument is a directory; the name of a scheduler takes precedence."""
+    return argument not in PAIRS and Path(argument).is_dir()
+
+
+def _stored(path: Path) -> Side:
+    sides = sides_of(runs_below(path))
+    if len(sides) > 1:
+        raise UsageError(
+            f"{path}: holds {len(sides)} experiments; give it as the only argument, or "
+            "give the directory of one of them"
+        )
+    return replace(sides[0], name=str(path))
+
+
+def _spec(
+    argument: str, flags: Mapping[str, Any], settings: Mapping[str, Any], model: Side | None
+) -> ExperimentSpec:
+    if argument.endswith(".toml"):
+        return experiment(flags, settings, Path(argument))
+    if argument not in PAIRS and "+" not in argument:
+        if kind := other_kind(argument):
+            raise UsageError(f"{argument!r}: {kind}")
+        near = get_close_matches(argument, PAIRS, n=1, cutoff=0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UsageError(
+            f"{argument!r}: must be a scheduler ({', '.join(sorted(PAIRS))}), an experiment "
+            f"FILE.toml, or the directory of stored runs.{hint}"
+        )
+    file = None if model is None else model.first.run.path / EXPERIMENT
+    return experiment({**flags, "scheduler": argument}, settings, file)
+
+
+def _seeds(
+    members: Sequence[Side | ToRun],
+    flags: Mapping[str, Any],
+    model: Side | None,
+    num_runs: int | None,
+) -> tuple[int, ...]:
+    specs = [one.spec for one in members if isinstance(one, ToRun)]
+    if not specs:
+        return ()
+    if model is not None and num_runs is None and "seed" not in flags:
+        return tuple(model.runs)
+    first = specs[0].seed if model is None or "seed" in flags else min(model.runs)
+    return tuple(range(first, first + (num_runs or NUM_RUNS)))
+
+
+def called(sides: Sequence[Side]) -> list[Side]:
+    """Name the sides by their differences: their schedulers, or their present names."""
+    named = labels([side.first.experiment for side in sides])
+    schedulers = [label.scheduler for label in named]
+    if len(set(schedulers)) < len(schedulers):
+        names = [Path(side.name).name for side in sides]
+        unlike = len(set(names)) == len(names)
+        schedulers = names if unlike else [side.name for side in sides]
+    return [
+        replace(side, name=name, place=label.place)
+        for side, name, label in zip(sides, schedulers, named, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,39 +202,58 @@ class Compared:
     outcome: SweepOutcome | None = None
 
 
+def compare_experiments(
+    arguments: Sequence[str],
+    flags: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    *,
+    num_runs: int | None,
+    baseline: str | None,
+    resume: Path | None,
+    parent: Path,
+    progress: Progress | None,
+) -> Compared:
+    """Return the sides of a comparison, after running what is missing.
+
+    ``arguments`` are as in ``plan_comparison``, or one directory, whose schedulers are compared by
+    configuration; ``baseline`` is one of them, by default the first. ``resume`` is the directory of
+    a comparison to continue. New runs are saved in a new directory in ``parent``. Raises UsageError
+    for what cannot be compared, and as ``carry_out``.
+    """
+    alone = resume is None and len(arguments) == 1
+    runs = ["num_runs"] if alone and num_runs else []
+    check_usage(arguments, resume, baseline, given=[*flags, *settings, *runs])
+    if alone:
+        folder = Path(arguments[0])
+        return Compared(grouped(folder, sides_of(runs_below(folder)), baseline))
+    with run_context(progress) as context:
+        if resume is not None:
+            return go_on(resume, num_runs, context)
+        return carry_out(plan_comparison(arguments, flags, settings, num_runs), parent, context)
+
+
 def carry_out(plan: Plan, parent: Path, context: RunContext) -> Compared:
     """Run the missing experiments of a plan in a new directory, and read all sides.
 
     Raises UsageError if a run is impossible here, RunFailed if no run of an argument came to its
     end, Interrupted once it has come to a halt.
-
-    Args:
-        plan: Members of the comparison, both stored and to be run.
-        parent: Directory in which the new directory is created.
-        context: Interruption flag, progress receiver and executor of the tasks.
     """
-    outcome: SweepOutcome | None = None
-    ran: Mapping[str, Side] = {}
+    outcome, ran = None, dict[str, Side]()
     if plan.to_run:
         sweep = plan.sweep()
         specs = points(sweep)
         options = options_of_points(specs, LiveFlags())
         store = SweepStore.create(parent, sweep, specs)
         outcome = run_sweep(store, specs, options, context, "compare")
-        ran = _by_key(outcome)
+        ran = {side.key: side for side in _sides(outcome)}
     sides = [_side(one, ran, outcome) for one in plan.members]
     return Compared([called(sides)], outcome)
 
 
 def go_on(folder: Path, num_runs: int | None, context: RunContext) -> Compared:
-    """Run the missing runs of a stored comparison, with ``num_runs`` seeds if given.
+    """Run the missing runs of a stored comparison, with ``num_runs`` seeds if that is more.
 
-    Raises DataError if it holds no sweep, and as ``carry_out`` does.
-
-    Args:
-        folder: Directory of the stored comparison.
-        num_runs: Number of seeds; None or a smaller number keeps the stored one.
-        context: Interruption flag, progress receiver and executor of the tasks.
+    Raises DataError if the directory holds no sweep, and as ``carry_out``.
     """
     store = SweepStore(folder)
     sweep = store.sweep()
@@ -67,18 +263,9 @@ def go_on(folder: Path, num_runs: int | None, context: RunContext) -> Compared:
     specs = points(sweep, file=str(store.file))
     options = options_of_points(specs, LiveFlags())
     outcome = run_sweep(store, specs, options, context, "compare")
-    outcome_sides = list(_by_key(outcome).values())
-    if not outcome_sides:
+    if not (sides := _sides(outcome)):
         outcome.require_whole()
-    return Compared(grouped(folder, outcome_sides), outcome)
-
-
-def read_alone(folder: Path, baseline: str | None = None) -> Compared:
-    """Group the runs of one directory by configuration; the first scheduler is the baseline.
-
-    ``baseline`` selects another one. Raises DataError if there is nothing to compare.
-    """
-    return Compared(grouped(folder, sides_of(runs_below(folder)), baseline))
+    return Compared(grouped(folder, sides), outcome)
 
 
 def grouped(folder: Path, sides: Sequence[Side], baseline: str | None = None) -> list[list[Side]]:
@@ -91,17 +278,13 @@ def grouped(folder: Path, sides: Sequence[Side], baseline: str | None = None) ->
         for group in by_place(sides)
         if len(group) > 1 and (baseline is None or baseline in (side.name for side in group))
     ]
-    if not groups:
-        raise DataError(
-            f"{folder}: must hold runs of two or more schedulers in the same configuration"
-        )
-    return groups
+    if groups:
+        return groups
+    raise DataError(f"{folder}: must hold runs of two or more schedulers in one configuration")
 
 
-def _by_key(outcome: SweepOutcome) -> Mapping[str, Side]:
-    if not outcome.cells:
-        return {}
-    return {side.key: side for side in sides_of(runs_below(outcome.store.path))}
+def _sides(outcome: SweepOutcome) -> list[Side]:
+    return sides_of(runs_below(outcome.store.path)) if outcome.cells else []
 
 
 def _side(one: Side | ToRun, ran: Mapping[str, Side], outcome: SweepOutcome | None) -> Side:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fairbench.execute.executor import Executor
+from fairbench.execute.executor import Executor, Task
 from fairbench.execute.interruption import Interruption, interruptible
 from fairbench.execute.local_processes import LocalProcesses
 
@@ -59,6 +59,20 @@ class RunContext:
     interrupted: Interruption = field(default_factory=Interruption)
     progress: Progress = field(default_factory=Silent)
     executor: Executor = field(default_factory=LocalProcesses)
+
+    def run(
+        self, tasks: Sequence[Task], costs: Sequence[float] | None = None
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield (index, result) as tasks end, as ``Executor.run`` does, and show the progress.
+
+        ``costs`` are relative; by default they are equal.
+        """
+        running = self.executor.run(tasks, self.interrupted)
+        shown = self.progress.tasks(costs or [1.0] * len(tasks))
+        with shown as done, closing(running) as results:
+            for index, result in results:
+                done(index)
+                yield index, result
 
     @property
     def on_progress(self) -> Callable[[Any], None] | None:

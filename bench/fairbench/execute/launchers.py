@@ -70,33 +70,23 @@ def launcher_named(name: str, flags: LauncherFlags, *, drivers: str = LOCAL) -> 
 
     Raises UsageError for an unknown name, or a flag that neither launcher supports.
     """
-    check_launcher(name, flags, drivers=drivers)
+    check_launchers(name, flags, drivers=drivers)
     return LAUNCHERS[name].make(flags)
 
 
-def check_launcher(name: str, flags: LauncherFlags, *, drivers: str) -> None:
-    """Raise UsageError as ``launcher_named`` does, without a launcher.
+def driver_launcher_named(name: str, flags: LauncherFlags) -> Launcher | None:
+    """Return the launcher of drivers, None for this machine. Raises UsageError if it is unknown."""
+    check_launchers(LOCAL, LauncherFlags(), drivers=name)
+    return None if name == LOCAL else LAUNCHERS[name].make(flags)
 
-    Args:
-        name: Name of the launcher of servers.
-        flags: Flags of places that the user gave.
-        drivers: Name of the launcher of drivers, whose flags are allowed too.
-    """
+
+def check_launchers(name: str, flags: LauncherFlags, *, drivers: str) -> None:
+    """Raise UsageError as ``launcher_named`` does, or for an unknown launcher of ``drivers``."""
+    if drivers not in DRIVER_LAUNCHERS:
+        raise unknown_name("driver launcher", drivers, DRIVER_LAUNCHERS)
     if name not in LAUNCHERS:
         raise unknown_name("launcher", name, LAUNCHERS)
     for flag, value in flags._asdict().items():
         if value is not None and flag not in LAUNCHERS[name].obeys | LAUNCHERS[drivers].obeys:
             owner = next(other for other, way in LAUNCHERS.items() if flag in way.obeys)
             raise UsageError(f"--{flag.replace('_', '-')} {value}: needs --launcher {owner}")
-
-
-def driver_launcher_named(name: str, flags: LauncherFlags) -> Launcher | None:
-    """Return the launcher of drivers, None for this machine. Raises UsageError if it is unknown."""
-    check_driver_launcher(name)
-    return None if name == LOCAL else LAUNCHERS[name].make(flags)
-
-
-def check_driver_launcher(name: str) -> None:
-    """Raise UsageError unless it is one of ``DRIVER_LAUNCHERS``."""
-    if name not in DRIVER_LAUNCHERS:
-        raise unknown_name("driver launcher", name, DRIVER_LAUNCHERS)

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fairbench.config import ExperimentSpec, identity
-from fairbench.config.backend_checks import RunOptions, check_run_options, obeys, python_misplaced
+from fairbench.config.backend_checks import check_run_options, obeys, python_misplaced
 from fairbench.execute.launchers import (
     LOCAL,
     LauncherFlags,
-    check_driver_launcher,
-    check_launcher,
+    check_launchers,
     driver_launcher_named,
     launcher_named,
 )
@@ -55,17 +54,14 @@ def live_options(spec: ExperimentSpec, flags: LiveFlags) -> LiveOptions | None:
         options = flags.options()
         check_live(spec, options)
         return options
-    check_driver_launcher(flags.driver_launcher)
-    check_launcher(flags.launcher, flags.places, drivers=flags.driver_launcher)
+    check_launchers(flags.launcher, flags.places, drivers=flags.driver_launcher)
     check_run_options(
         spec,
-        RunOptions(
-            headers=bool(flags.headers),
-            server_python=flags.server_python is not None,
-            launcher=flags.launcher != LOCAL,
-            driver_launcher=flags.driver_launcher != LOCAL,
-            drivers=flags.drivers,
-        ),
+        headers=bool(flags.headers),
+        server_python=flags.server_python is not None,
+        launcher=flags.launcher != LOCAL,
+        driver_launcher=flags.driver_launcher != LOCAL,
+        drivers=flags.drivers,
     )
     return None
 

@@ -24,8 +24,7 @@ from fairbench.execute.executor import Failure, attempt
 from fairbench.execute.interruption import Interrupted, Interruption
 from fairbench.execute.live_options import LivePoint, by_workers
 from fairbench.execute.sent_files import SentFiles
-from fairbench.execute.simulations import files_of
-from fairbench.execute.sweep_jobs import FailedPoint, keep_outcome, tell_ended
+from fairbench.execute.simulations import FailedPoint, files_of, keep_outcome, tell_ended
 from fairbench.live.backends.base import LiveOptions
 from fairbench.live.backends.workers import Workers
 from fairbench.live.launchers.base import Wanted
@@ -52,13 +51,7 @@ def run_live_in(
     Raises Interrupted if interrupted before the servers were ready, and leaves no directory then.
     After any other failure the directory keeps logs and records, see ``execute.recovery``; without
     records it goes too, and its logs are moved.
-
-    Args:
-        parent: Directory in which the fresh directory is created.
-        spec: Experiment to run.
-        options: Options of the live run.
-        context: Interruption flag, progress receiver and executor of the tasks.
-        cluster: Workers that already run, or None to start them for this run.
+    ``cluster`` are workers that run already.
     """
     watch = Stopwatch.start()
     path = begin_run(parent, spec)
@@ -123,12 +116,6 @@ def cluster_in(
     """Start workers for several runs, with logs in ``parent``; yield None for an endpoint.
 
     Raises KeyboardInterrupt if interrupted before the workers are ready.
-
-    Args:
-        parent: Directory for the logs of the workers.
-        spec: Experiment that the workers serve.
-        options: Options of the live runs.
-        context: Interruption flag, progress receiver and executor of the tasks.
     """
     if spec.backend is None or not spec.backend.is_managed:
         yield None

@@ -57,11 +57,6 @@ def run_simulated(
 
     If the run fails or is killed, the directory keeps the records so far (see
     ``execute.recovery``).
-
-    Args:
-        parent: Directory in which the directory of the run is created.
-        spec: Experiment to simulate.
-        context: Interruption flag, progress receiver and executor of the tasks.
     """
     watch = Stopwatch.start()
     with begun_run(parent, spec) as path, run_folder(path, FOLDER) as folder:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fairbench.config import ExperimentSpec
 from fairbench.execute.context import RunContext
 from fairbench.execute.executor import Failure
-from fairbench.execute.simulations import simulation
-from fairbench.execute.sweep_jobs import tell_ended
+from fairbench.execute.simulations import simulation, tell_ended
 from fairbench.results.grid import point_names
 from fairbench.results.intervals import INTERVALS_FILE, combine
 from fairbench.results.new_directories import check_writable, fresh_directory
@@ -46,13 +44,6 @@ def repeat(
     That directory also gets ``intervals.json``. Servers are started once, their caches emptied
     between runs, and their logs are there too. Once interrupted, what was begun is kept as it
     stands. Raises Interrupted if interrupted before servers were ready, and what a run raised.
-
-    Args:
-        spec: Experiment to run.
-        num_runs: Number of seeds.
-        parent: Directory in which the new directory is created.
-        options: Options of live runs, or None for simulations.
-        context: Interruption flag, progress receiver and executor of the tasks.
     """
     check_writable(parent)
     path = fresh_directory(parent, f"{run_name(spec)}-x{num_runs}")
@@ -76,24 +67,14 @@ def simulate_all(
     """Simulate and save all; return summaries in order, after an interruption of some.
 
     Raises what a run raised, once all have ended.
-
-    Args:
-        specs: Experiments to simulate.
-        parent: Directory in which the directories of the runs are created.
-        context: Interruption flag, progress receiver and executor of the tasks.
     """
     tasks = [simulation(spec, parent) for spec in specs]
     names = point_names(specs)
     results = {}
-    with (
-        context.progress.tasks([1.0] * len(specs)) as done,
-        closing(context.executor.run(tasks, context.interrupted)) as running,
-    ):
-        for number, (index, result) in enumerate(running, start=1):
-            results[index] = result
-            done(index)
-            error = str(result.error) if isinstance(result, Failure) else ""
-            tell_ended(context, names[index], error, number, len(specs))
+    for number, (index, result) in enumerate(context.run(tasks), start=1):
+        results[index] = result
+        error = str(result.error) if isinstance(result, Failure) else ""
+        tell_ended(context, names[index], error, number, len(specs))
     for result in results.values():
         if isinstance(result, Failure):
             raise result.error

@@ -83,12 +83,6 @@ def planned_workers(
     """Return workers to be started later, from the same flags as ``started_workers``.
 
     Raises UsageError for a wrong flag.
-
-    Args:
-        flags: Keys of the experiment, with the ``kind`` of its ``backend``.
-        settings: Settings ``NAME.PARAM`` that the user chose.
-        weights: Weights of clients by name.
-        parts: Parts that have settings besides the router, the scheduler and the engine.
     """
     if (kind := flags["backend"]["kind"]) not in STARTED:
         raise unknown_name("backend", kind, STARTED)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.errors import RunFailed
 from fairbench.execute.context import RunContext
 from fairbench.execute.live_options import live_points_left
-from fairbench.execute.sweep_jobs import FailedPoint, jobs_left, run_jobs
+from fairbench.execute.simulations import FailedPoint, jobs_left, run_jobs
 from fairbench.results.comparison import SchedulerResults, compare_sweep
 from fairbench.results.new_directories import run_folder
 from fairbench.results.store import write_json
@@ -57,13 +57,7 @@ def run_sweep(
 
     A point that fails stops no other. Raises UsageError while another process runs the same sweep,
     Interrupted once it has come to a halt.
-
-    Args:
-        store: Stored sweep, with its finished points.
-        specs: Experiments of all points.
-        options: Options of live runs, or None if all points are simulated.
-        context: Interruption flag, progress receiver and executor of the tasks.
-        command: Command that continues the sweep with its flag ``--resume``.
+    ``command`` is the command that continues the sweep with ``--resume``.
     """
     with run_folder(store.path, "alone"):  # two at once would do the same work
         store.discard_partial()
@@ -79,21 +73,15 @@ def run_sweep(
                 f"finished. Continue with: fairbench {command} --resume {store.path}"
             )
         cells = compare_sweep(store.path)
-        comparison = _comparison(store, cells, failures)
+        comparison = {
+            "sweep": store.path.name,
+            "path": str(store.path),
+            "failures": [{"point": name, "error": error} for name, error in failures],
+            "cells": [cell_json(cell) for cell in cells],
+        }
         write_json(store.path / "comparison.json", comparison)
         write_metrics(store.path, cells)
     return SweepOutcome(store, cells, failures, comparison)
-
-
-def _comparison(
-    store: SweepStore, cells: Iterable[SchedulerResults], failures: Iterable[FailedPoint]
-) -> dict[str, Any]:
-    return {
-        "sweep": store.path.name,
-        "path": str(store.path),
-        "failures": [{"point": name, "error": error} for name, error in failures],
-        "cells": [cell_json(cell) for cell in cells],
-    }
 
 
 def cell_json(cell: SchedulerResults) -> dict[str, Any]:

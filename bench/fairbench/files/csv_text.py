@@ -25,10 +25,7 @@ class Row(NamedTuple):
 def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.DictReader[str]:
     """Return a reader of CSV rows, which raises ``csv.Error`` or DataError.
 
-    Args:
-        file: File to read.
-        shown: Name of the file in messages.
-        streamed: Whether only the size of each line is limited, not the total (``reader.lines``).
+    ``streamed`` has the meaning that it has in ``reader.lines``.
     """
     csv.field_size_limit(limit_bytes() // LARGEST_PART)  # as of a line; a prompt may be long
     found = lines(file, shown, blank=True, streamed=streamed)  # as a text in quotes may hold
@@ -38,16 +35,11 @@ def csv_reader(file: Traversable, shown: str, *, streamed: bool = False) -> csv.
         if (text := next(texts, None)) is None:
             break
         above.append(text)
-    separator = separator_of("".join(above))
+    separator = next((mark for mark in (",", "\t", ";") if mark in "".join(above)), ",")
     if separator != ",":  # cells between other marks are not counted as memory
         texts = (_checked(text, separator, shown) for text in texts)
     # Strictly: a quote that is never closed would hide all that follows.
     return csv.DictReader(chain(above, texts), delimiter=separator, strict=True)
-
-
-def separator_of(header: str) -> str:
-    """Return the separator of the column names: comma, else tab, else semicolon."""
-    return next((mark for mark in (",", "\t", ";") if mark in header), ",")
 
 
 def _checked(text: str, separator: str, shown: str) -> str:

@@ -35,7 +35,9 @@ def read_parquet(path: Path) -> pa.Table:
                 batches.append(batch)
             return pa.Table.from_batches(batches, found.schema_arrow)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise DataError(f"{shown}: cannot be read: {_first_line(error)}") from None
+            raise DataError(
+                f"{shown}: cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}"
+            ) from None
 
 
 def _texts(schema: pa.Schema, shown: str) -> list[str]:
@@ -63,7 +65,3 @@ def _check_declared(metadata: Any, memory: Memory) -> None:
         declared += metadata.row_group(number).total_byte_size
     if declared > memory.limit or metadata.num_rows < 0:
         raise memory.too_large()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

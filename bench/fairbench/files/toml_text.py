@@ -39,13 +39,7 @@ def bundled_names(folder: Traversable) -> list[str]:
 def file_of(kind: str, ref: str, folder: Traversable) -> tuple[Traversable, str]:
     """Return a file by path, or by name in a folder of bundled files, and its name in messages.
 
-    Args:
-        kind: Description of the file in the message, such as ``sweep``.
-        ref: Path of a file, or name of a bundled file.
-        folder: Folder of the bundled files.
-
-    Raises:
-        UsageError: No bundled file has this name.
+    Raises UsageError for an unknown name.
     """
     if is_path(ref):
         return Path(ref), ref

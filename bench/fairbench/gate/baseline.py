@@ -16,8 +16,8 @@ from fairbench.config.resolve import read_spec
 from fairbench.config.spec import experiment_tables
 from fairbench.errors import DataError, UsageError
 from fairbench.files.toml_text import read_toml
-from fairbench.gate.changes import changes
 from fairbench.gate.formats import changes_table
+from fairbench.gate.outcome import changes
 from fairbench.report.table import MAX_WIDTH, printed
 from fairbench.results.comparison import experiment_of
 from fairbench.results.grid import differences

@@ -12,9 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fairbench.gate.changes import Change, of_the_cluster
 from fairbench.gate.judge import Verdict
-from fairbench.gate.outcome import Outcome, Row, counted
+from fairbench.gate.outcome import Change, Outcome, Row, counted, of_the_cluster
 from fairbench.report.pages.markdown import escaped, table
 from fairbench.report.table import MAX_WIDTH, plain_table, printed
 

@@ -161,7 +161,7 @@ def _pair_over_changes(
         same = [
             other
             for other, found in changes.items()
-            if {_key_of(one) for one in found.by_choice} <= set(allowed)
+            if {one.partition(" = ")[0] for one in found.by_choice} <= set(allowed)
         ]
         if len(same) == 1:
             after[key] = after.pop(same[0])
@@ -185,10 +185,6 @@ def _of_both(found: SpecChanges) -> Iterator[str]:
     for one in found.by_default:
         if one.partition(".")[0] not in exchanged:
             yield one
-
-
-def _key_of(change: str) -> str:
-    return change.partition(" = ")[0]
 
 
 def _refuse_unlike(points: Mapping[str, Point], others: Mapping[str, Point], where: Path) -> None:

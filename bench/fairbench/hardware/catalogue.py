@@ -10,9 +10,8 @@ from importlib.resources import files
 from typing import Any
 
 from fairbench.errors import UsageError, unknown_name
-from fairbench.hardware.kv_pool import KVPool
 from fairbench.hardware.profile_file import FILE, SUFFIX, profile_of_table, read_profile
-from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
+from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 
 # Models of the same shape, which take the same time: only their weights' values differ.
 SAME_SHAPE = {
@@ -155,7 +154,7 @@ def load_profile(profile_id: str) -> TimingProfile:
     if is_profile_file(profile_id):
         return read_profile(profile_id)
     if profile_id in _derived():
-        return profile_of_table(_derived()[profile_id], profile_id, DERIVED)
+        return profile_of_table(_derived()[profile_id], DERIVED)
     data = _load("engine_profiles.json")
     entry = data["profiles"][profile_id]
     gpu, model, parallel, _ = profile_id.split("/")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fairbench.core import ServiceWeights
-from fairbench.files.clock import Clock
+from fairbench.files.times import Clock
 from fairbench.metrics.records import REFUSED, Floats, Ints, Requests
 
 

@@ -2,21 +2,89 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fairbench.errors import UsageError
-from fairbench.hardware.catalogue import profile_ids
+from fairbench.errors import DataError, UsageError, unknown_name
+from fairbench.files.json_text import json_objects, parsed
+from fairbench.hardware.catalogue import canonical_model, model_configs, profile_ids
 from fairbench.hardware.gpus import GPU, find_gpu
-from fairbench.hardware.kv_pool import KVPool
 from fairbench.hardware.model_shape import ModelShape, check_split, shape_of
-from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
+from fairbench.hardware.timing import FitDomain, Frontend, KVPool, TimingProfile
 from fairbench.profiling.fit import MOST_CONTEXT, Column, Iterations, drawn, errors_pct, fitted
-from fairbench.profiling.model_configs import ModelConfig, model_config
-from fairbench.profiling.operators import NoTable, operators_ms
-from fairbench.profiling.roofline import roofline_ms
+from fairbench.profiling.iteration_times import NoTable, operators_ms, roofline_ms
+
+HUB = "https://huggingface.co/{}/resolve/main/config.json"
+_WAIT_S = 20.0
+_MOST_BYTES = 1 << 20
+
+
+class ModelConfig(NamedTuple):
+    """A model's name in profiles, its ``config.json``, and the origin of the config."""
+
+    name: str
+    config: Mapping[str, Any]
+    source: str
+
+
+def bundled_models() -> list[str]:
+    """Return the models whose config is bundled."""
+    return sorted(model_configs())
+
+
+def model_config(model: str) -> ModelConfig:
+    """Return the config of a model.
+
+    Args:
+        model: A bundled model in any spelling, the path of a ``config.json`` or of its folder, or
+            a hub's name, ``owner/name``, for which a network is needed.
+
+    Raises UsageError, or DataError naming the file.
+    """
+    path = Path(model)
+    if path.is_dir() and (path / "config.json").is_file():
+        path /= "config.json"
+    if path.suffix == ".json" or path.is_file():
+        return _from_file(path)
+    name = canonical_model(model, model_configs())
+    if name in model_configs():
+        found = model_configs()[name]
+        return ModelConfig(name, found["config"], f"bundled config of {found['hub']}")
+    if model.count("/") == 1 and not model.startswith(("/", ".", "~")):
+        return _from_hub(model)
+    wrong = unknown_name("model", model, model_configs())
+    raise UsageError(
+        f"{wrong} Other models: give the name on the hub (owner/name), or a config.json"
+    )
+
+
+def _from_file(path: Path) -> ModelConfig:
+    found = next(json_objects(path, str(path)), None)
+    if found is None:
+        raise DataError(f"{path}: the file is empty")
+    name = found.value.get("_name_or_path") or path.resolve().parent.name or "model"
+    return ModelConfig(canonical_model(str(name), model_configs()), found.value, str(path))
+
+
+def _from_hub(model: str) -> ModelConfig:
+    url = HUB.format(model)
+    try:
+        with urllib.request.urlopen(url, timeout=_WAIT_S) as answer:
+            config = parsed(answer.read(_MOST_BYTES), url)
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise UsageError(
+            f"model {model!r}: its config.json cannot be loaded from the hub ({reason}): give the "
+            f"path of the file, or a bundled model: {', '.join(bundled_models())}"
+        ) from None
+    if not isinstance(config, dict):
+        raise DataError(f"{url}: the config is not a JSON object")
+    return ModelConfig(canonical_model(model, model_configs()), config, url)
+
 
 ITERATIONS, HELD_OUT, SEED = 900, 270, 0
 LARGEST_BATCH = 400  # of the iterations drawn
@@ -109,14 +177,7 @@ def _bundled(place: str) -> str:
 
 
 def pool_of(shape: ModelShape, gpu: GPU, tp: int, dtype: str) -> KVPool:
-    """Return the KV pool of each of ``tp`` GPUs. Raises UsageError if none is left.
-
-    Args:
-        shape: Shape of the model.
-        gpu: GPU, with its memory.
-        tp: GPUs that share the model.
-        dtype: Data type of the weights.
-    """
+    """Return the KV pool of each of ``tp`` GPUs. Raises UsageError if none is left."""
     pool = KVPool(
         pre_load_avail_gib=gpu.pre_load_avail_gib,
         weights_gib=shape.weight_bytes(dtype) / tp / 2**30,
@@ -162,14 +223,7 @@ PROMPTS = (128, 1_024, 8_192)
 def described(
     profile: TimingProfile, source: str, note: str, error_pct: Mapping[str, float]
 ) -> Iterator[str]:
-    """Yield the lines that ``fairbench profile`` prints.
-
-    Args:
-        profile: Profile to describe.
-        source: Origin of the profile, as text.
-        note: Remark on the profile, or empty.
-        error_pct: Errors in held-out iterations by name, in percent; empty if there are none.
-    """
+    """Yield the lines that ``fairbench profile`` prints."""
     pool = profile.pool
     yield f"profile   {profile.profile_id}"
     yield f"grade     {profile.grade}"
@@ -188,15 +242,10 @@ def described(
             f"held out  {error_pct['MAPE']:.1f}% off on average, P95 {error_pct['P95']:.0f}%, "
             f"bias {error_pct['bias']:+.1f}%"
         )
-    steps = (f"{n}: {decode_ms(profile, n):.1f}" for n in BATCHES)
+    steps = (f"{n}: {(profile.decode_ps(n, n * CONTEXT) / 1e9):.1f}" for n in BATCHES)
     yield f"decode    ms a step by batch, {CONTEXT:,} tokens of context each: {', '.join(steps)}"
     prompts = (f"{n:,}: {prefill_ms(profile, n):.1f}" for n in PROMPTS)
     yield f"prefill   ms by tokens of a lone prompt, in one iteration: {', '.join(prompts)}"
-
-
-def decode_ms(profile: TimingProfile, batch: int) -> float:
-    """Return the milliseconds of a decode step of ``batch`` sequences of ``CONTEXT`` tokens."""
-    return profile.decode_ps(batch, batch * CONTEXT) / 1e9
 
 
 def prefill_ms(profile: TimingProfile, tokens: int) -> float:

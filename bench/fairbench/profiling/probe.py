@@ -13,8 +13,7 @@ import numpy as np
 
 from fairbench.errors import RunFailed
 from fairbench.files.json_text import parsed
-from fairbench.hardware.kv_pool import KVPool
-from fairbench.hardware.timing import FitDomain, Frontend, TimingProfile
+from fairbench.hardware.timing import FitDomain, KVPool, TimingProfile
 from fairbench.profiling.fit import Column, Iterations, fitted, predicted_ms
 
 if TYPE_CHECKING:
@@ -215,7 +214,10 @@ def fit_probe(probed: Probed, start: TimingProfile, pool_tokens: int | None) -> 
     it, times_ms, waits = observations(probed)
     costs = dict(start.coefficients_ms)
     left = costs.get("q_e", 0.0)
-    begun = costs | {"c0": costs["c0"] + start.host_ms, "delay_ms": _delay(start.frontend)}
+    begun = costs | {
+        "c0": costs["c0"] + start.host_ms,
+        "delay_ms": (start.frontend.request_ms + start.frontend.delay_ms),
+    }
     found = fitted(it, times_ms, experts_left=left, waits=waits, start=begun, prior=PRIOR)
     delay_ms = max(0.0, found.pop("delay_ms") - start.frontend.request_ms)
     gpu, model, parallel, _ = start.profile_id.split("/")
@@ -252,22 +254,11 @@ def observations(probed: Probed) -> tuple[Iterations, Column, Column]:
 
 
 def worst(found: dict[str, float], delay_ms: float, start: TimingProfile, probed: Probed) -> str:
-    """Return in words the largest error of the fit.
-
-    Args:
-        found: Fitted coefficients by name.
-        delay_ms: Fitted delay of a request, in ms.
-        start: Derived profile, with the frontend's time for a request.
-        probed: Measurements.
-    """
+    """Return in words the largest error of the fit."""
     it, times_ms, waits = observations(probed)
     ours = predicted_ms(found, it) + waits * (delay_ms + start.frontend.request_ms)
     off = np.abs(ours / times_ms - 1)
     return f"at most {100 * off.max():.0f}% off in {len(off)} measurements"
-
-
-def _delay(frontend: Frontend) -> float:
-    return frontend.request_ms + frontend.delay_ms
 
 
 def _sized(start: TimingProfile, tokens: int) -> KVPool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Any
 
-from fairbench.files.clock import read_clock
+from fairbench.files.times import read_clock
 from fairbench.metrics.metric import Form
 from fairbench.report.numbers import number, percent, with_unit, written
 from fairbench.report.traffic_lines import window

@@ -114,7 +114,7 @@ def _has_notebook() -> bool:
 
 def _tell_large(costs: Sequence[float]) -> None:
     """Announce the expected duration and size of the records if there are many requests."""
-    from fairbench.execute.estimate import estimate
+    from fairbench.execute.simulations import estimate
 
     if (whole := estimate(costs)).large:
         _tell(f"fairbench: {whole}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fairbench.errors import printable
-from fairbench.files.clock import Clock
+from fairbench.files.times import Clock
 from fairbench.metrics.floods import Flood, Harm, floods, harm_of
 from fairbench.metrics.overload import Overload
 from fairbench.metrics.traffic import Traffic

@@ -38,13 +38,7 @@ Mended = Counter[str]
 
 
 def arrays_of(
-    columns: Columns,
-    where: str,
-    unit_s: float | None,
-    *,
-    client: str,
-    part: int,
-    mended: Mended,
+    columns: Columns, where: str, unit_s: float | None, *, client: str, part: int, mended: Mended
 ) -> dict[str, Any]:
     """Return the columns of one file as arrays, with absolute times in seconds.
 
@@ -183,14 +177,12 @@ def _programs(columns: Columns, clients: Any, part: int) -> Any:
     given = columns.values("program") or [None] * len(clients)
     owners = clients if columns.layout.sessions else [""] * len(clients)
     names = [
-        f"{part}/row {row}" if _is_nobody(name) else f"{part}/{owner}/id {name}"
+        f"{part}/row {row}"
+        if (is_missing_cell(name) or name in ([], {}))
+        else f"{part}/{owner}/id {name}"
         for row, (name, owner) in enumerate(zip(given, owners, strict=True))
     ]
     return np.array(names, object)
-
-
-def _is_nobody(name: Any) -> bool:
-    return is_missing_cell(name) or name in ([], {})
 
 
 def _workers(values: list[Any], where: str) -> Any:

@@ -8,12 +8,11 @@ from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from fairbench.errors import DataError, UsageError, printable
-from fairbench.files.clock import zone_of
 from fairbench.files.column_names import NAMES, plain
-from fairbench.files.times import is_blank, is_missing, number_of
+from fairbench.files.times import is_blank, is_missing, number_of, zone_of
 from fairbench.score.files import Object
 from fairbench.score.layout import LAST, OPTIONAL, PLAIN, TIMES, Layout, Shape, common, inner
-from fairbench.score.signs import signed
+from fairbench.score.states import signed
 
 Run = TypeVar("Run")
 
@@ -106,11 +105,6 @@ def one_of_several(runs: Sequence[Run], line: int | None, where: str) -> Run:
     """Return the only run, or the run that ``line`` chooses.
 
     Raises UsageError if it does not, or if there is no such run.
-
-    Args:
-        runs: Runs of a file, in order.
-        line: Number of the run, from 1, or None if not given.
-        where: Name of the file in messages.
     """
     if line is None and len(runs) > 1:
         raise UsageError(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fairbench.errors import DataError, UsageError, printable
-from fairbench.files.clock import Clock, clock_of
+from fairbench.files.times import Clock, clock_of
 from fairbench.metrics.records import (
     FINISHED,
     REFUSED,
@@ -143,7 +143,10 @@ def read_scored(
     for key in ("start", "first", "last", "admitted"):
         merged[key] = merged[key] - origin_s
     clients = tuple(dict.fromkeys([*registered, *merged["client"]]))
-    remarks += [f"{_requests_text(count)} {what}" for what, count in mended.items() if count]
+    for what, count in mended.items():
+        if count:
+            who = f"{count:,} request{'s, each of which' if count > 1 else ' that'}"
+            remarks.append(f"{who} {what}")
     layouts = tuple(dict.fromkeys(one.name for one in used))
     scored = _tables(merged, clients, layouts, tuple(remarks))
     return replace(scored, clock=clock_of(origin_s, zones[0], scored.horizon_s))
@@ -160,10 +163,6 @@ def _disagreement(path: Path, completed: int | None, status: Any) -> list[str]:
     if completed in (None, found):
         return []
     return [f"{path.name} says that {completed:,} requests completed, by its records {found:,} did"]
-
-
-def _requests_text(count: int) -> str:
-    return f"{count:,} request{'s, each of which' if count > 1 else ' that'}"
 
 
 def _worker_numbers(workers: Any) -> Any:

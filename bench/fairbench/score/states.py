@@ -1,9 +1,9 @@
-"""The end states of a request, in the terms of several tools."""
+"""The end states of a request, in the terms of several tools, and other signs of them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from fairbench.errors import DataError, unknown_name
 from fairbench.files.column_names import plain
 from fairbench.files.times import is_missing, number_of
 from fairbench.metrics.records import FINISHED, REFUSED, UNFINISHED
+from fairbench.score.files import Object
 
 UNSAID = -1
 FAILED = 3
@@ -73,3 +74,72 @@ def is_error(value: Any) -> bool:
     if isinstance(value, str):
         return not is_missing(value) and value.strip().lower() not in ("false", "no", "0")
     return not is_missing(value) and bool(value)
+
+
+_YES, _NO = ("true", "yes", "y", "1", "1.0"), ("false", "no", "n", "0", "0.0")
+LOOKED_AT = 10_000  # records, in which the columns of a file are found
+
+
+def _state(value: Any) -> Any:
+    """Return a status, or None if it is none, such as gRPC's 0."""
+    try:
+        return None if states_of([value], "")[0] == UNSAID else value
+    except DataError:
+        return None
+
+
+def _switch(value: Any) -> str | None:
+    """Return the state for a success that is true or false, in any spelling."""
+    word = str(value).strip().lower()
+    if word in _YES:
+        return FINISHED_WORD
+    return FAILED_WORD if word in _NO else _state(value)
+
+
+def _trouble(value: Any) -> str | None:
+    return FAILED_WORD if is_error(value) else None
+
+
+def _reason(value: Any) -> str | None:
+    """Return a failure for the reasons that are one; an answer that reached its limit is not."""
+    state = _state(value) if isinstance(value, str) else None
+    return FAILED_WORD if state is not None and states_of([state], "")[0] == FAILED else None
+
+
+SIGNS: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(
+        (
+            *("errormessage", "errormsg", "errortype", "errorcode", "exception", "failurereason"),
+            *("failed", "iserror", "haserror", "isfailed", "aborted", "cancelled", "canceled"),
+        ),
+        _trouble,
+    ),
+    **dict.fromkeys(("finishreason", "stopreason"), _reason),
+    **dict.fromkeys(
+        (
+            *("statuscode", "httpstatus", "httpstatuscode", "httpcode", "responsecode"),
+            "responsestatus",
+        ),
+        _state,
+    ),
+    **dict.fromkeys(("success", "succeeded", "successful", "issuccess", "ok"), _switch),
+}
+"""The state that a column of this name reports, in words of a status. Failures come first."""
+
+
+def signed(rows: Sequence[Object]) -> list[Any] | None:
+    """Return a status for each record by such columns, or None if no record has one."""
+    names = {name for row in rows[:LOOKED_AT] for name in row}
+    found = sorted((one for one in names if plain(one) in SIGNS), key=_rank)
+    if not found:
+        return None
+    said = [(name, SIGNS[plain(name)]) for name in found]
+    values = [
+        next((word for name, sign in said if (word := sign(row.get(name))) is not None), None)
+        for row in rows
+    ]
+    return None if all(value is None for value in values) else values
+
+
+def _rank(name: str) -> int:
+    return list(SIGNS).index(plain(name))

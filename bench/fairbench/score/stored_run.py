@@ -19,10 +19,7 @@ class ScoredRun(NamedTuple):
 
 
 def score_run(
-    path: Path,
-    start_s: float | None,
-    end_s: float | None,
-    percentiles: tuple[int, ...] = (),
+    path: Path, start_s: float | None, end_s: float | None, percentiles: tuple[int, ...] = ()
 ) -> ScoredRun:
     """Return the summary of a run's directory in a window, and its requests.
 
@@ -30,12 +27,7 @@ def score_run(
 
     Facts that the tables do not hold, such as the workload, stay as stored. Raises DataError if the
     directory is no run or its files were changed.
-
-    Args:
-        path: Directory of the run.
-        start_s: Start of the window, in seconds, or None for the stored one.
-        end_s: End of the window, in seconds, or None for the stored one.
-        percentiles: Percentiles of latencies to compute.
+    A window's end of None is the stored one.
     """
     from fairbench.metrics.records import Window
     from fairbench.metrics.summary import summarize
@@ -55,7 +47,11 @@ def score_run(
     scored = summarize(tables, stored_facts(run, window, bound, reason, percentiles))
     if not stored["simulated"]:
         _keep_what_was_measured(scored, stored)
-    remarks = {key: why for key, why in stored["notes"].items() if _is_remark(key, scored)}
+    remarks = {
+        key: why
+        for key, why in stored["notes"].items()
+        if (key not in scored and not key.startswith("clients."))
+    }
     whole = {**stored, **scored, "notes": {**scored["notes"], **remarks}}
     return ScoredRun(whole, tables.requests)
 
@@ -86,8 +82,3 @@ def _keep_what_was_measured(scored: dict[str, Any], stored: Mapping[str, Any]) -
     for key in dict.fromkeys([*needing(Needs.ADMISSION), *needing(Needs.CACHED)]):
         if stored.get(key, 0) is None and key in stored["notes"]:
             forget(scored, [key], stored["notes"][key])
-
-
-def _is_remark(key: str, scored: Mapping[str, Any]) -> bool:
-    """Return whether a note is about the run itself and not about a metric."""
-    return key not in scored and not key.startswith("clients.")

@@ -134,10 +134,7 @@ def check_decoding(length: Column, decoded_s: Floats, tokens: Floats, where: str
 def check_one_clock(start: Floats, shown: Sequence[Any], where: str) -> None:
     """Raise DataError if start times mix dates and other numbers, or units.
 
-    Args:
-        start: When each request was sent, seconds.
-        shown: The same as the file has it.
-        where: What complaints call the file.
+    ``shown`` are the times as the file has them.
     """
     known = np.flatnonzero(np.isfinite(start))
     if not len(known):
@@ -204,13 +201,7 @@ class RecordError(DataError):
 
 
 def problem(where: str, row: int, what: str) -> RecordError:
-    """Return the error message about a request; the first is row 0.
-
-    Args:
-        where: Name of the file in the message.
-        row: Number of the request, from 0.
-        what: Text of the message.
-    """
+    """Return the error message about a request; the first is row 0."""
     return RecordError(f"{where}: request {row + 1}: {what}")
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
+from fairbench.attack.report import processors_text
 from fairbench.attack.search import Search
 from fairbench.attack.store import Plan, SearchStore
-from fairbench.attack.table import processors_text
 from fairbench.attack.workload import Stakes
 from fairbench.cli.exits import FAILED
 from fairbench.cli.flags import given

@@ -10,7 +10,7 @@ from fairbench.config import ExperimentSpec
 from fairbench.config.sweep import Sweep, overridden, points, read_sweep
 from fairbench.errors import UsageError
 from fairbench.execute.context import RunContext
-from fairbench.execute.sweep_jobs import FailedPoint, Job, jobs_left, run_jobs
+from fairbench.execute.simulations import FailedPoint, Job, jobs_left, run_jobs
 from fairbench.results.sweep_store import SweepStore
 
 # Approximate processor time of a run and of a request, in the bundled workloads.

@@ -71,14 +71,8 @@ class ServeFlags(TypedDict, total=False):
             least=1,
         ),
     ]
-    scheduler: Annotated[
-        str,
-        _flag(
-            "Scheduler: a pair of router and local scheduler, see `list schedulers`.",
-            default="d2lpm",
-        ),
-    ]
-    router: Annotated[str | None, _flag("Router to use instead of the scheduler's own.")]
+    scheduler: Annotated[str, RUN["scheduler"].flag]
+    router: Annotated[str | None, RUN["router"].flag]
     local: Annotated[
         str | None, _flag("Local scheduler to use instead of the scheduler's own; needs --dp.")
     ]

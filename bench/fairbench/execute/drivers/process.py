@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from fairbench.config import ExperimentSpec
 from fairbench.errors import FairbenchError
-from fairbench.execute.child import leave_signals_to_parent
+from fairbench.execute.local_processes import leave_signals_to_parent
 from fairbench.live.driver.drive import DriveResult, drive
 from fairbench.live.driver.shards import Shard
 from fairbench.live.driver.target import Target
@@ -85,11 +85,7 @@ def _hear_stop(pipe: Pipe, stop: Event) -> None:
 
 
 def _driven(
-    begin: Begin,
-    pipe: Pipe,
-    clock: Callable[[], float],
-    hearing: Thread,
-    stop: Event,
+    begin: Begin, pipe: Pipe, clock: Callable[[], float], hearing: Thread, stop: Event
 ) -> DriveResult | Failed:
     def starts_in_s() -> float:
         pipe.send(Ready())

@@ -54,13 +54,7 @@ class Telling:
 
 
 def main(host: str, port: str, number: str) -> None:
-    """Connect, identify this driver, receive its work, and drive.
-
-    Args:
-        host: Address to connect to.
-        port: Port to connect to, in digits.
-        number: Number of this driver, in digits.
-    """
+    """Connect, identify this driver, receive its work, and drive."""
     key = bytes.fromhex(os.environ.pop(KEY))
     with (
         suppress(EOFError, OSError),  # nobody is there any more

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.child import Child, start_child
 from fairbench.execute.drivers import remote_process
 from fairbench.execute.drivers.process import serve
 from fairbench.execute.drivers.sharded import Driver
+from fairbench.execute.local_processes import Child, start_child
 from fairbench.execute.sent_files import SentFiles
 from fairbench.live.processes.process import Place, Process
 
@@ -88,7 +88,14 @@ class RemoteCrew:
             listening.settimeout(POLL_S)
             processes = [
                 place.start(
-                    self._command(place, number, listening.getsockname()[1]),
+                    [
+                        place.python,
+                        "-m",
+                        remote_process.__name__,
+                        self.address,
+                        f"{listening.getsockname()[1]}",
+                        f"{number}",
+                    ],
                     folder / f"driver-{number}.log",
                     {remote_process.KEY: key.hex()},
                 )
@@ -106,9 +113,6 @@ class RemoteCrew:
                 with suppress(OSError):  # it has died, as whoever hears it next is told
                     driver.pipe.send(self.sent_files)
             yield drivers
-
-    def _command(self, place: Place, number: int, port: int) -> list[str]:
-        return [place.python, "-m", remote_process.__name__, self.address, f"{port}", f"{number}"]
 
     def _name(self, number: int) -> str:
         return f"driver-{number} at {self.places[number].host}"

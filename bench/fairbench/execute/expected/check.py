@@ -8,8 +8,16 @@ from typing import Any
 import numpy as np
 
 from fairbench.config import ExperimentSpec
-from fairbench.execute.expected.load import Machine, busiest_minute, gpu_s
-from fairbench.execute.expected.programs import Asked, Call, Group, calls_of_groups, groups_of
+from fairbench.execute.expected.load import (
+    Asked,
+    Call,
+    Group,
+    Machine,
+    busiest_minute,
+    calls_of_groups,
+    gpu_s,
+    groups_of,
+)
 from fairbench.hardware.catalogue import load_profile
 from fairbench.hardware.engines import DEFAULT_ENGINE
 from fairbench.metrics.max_min import max_min

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.child import Child, start_child
 from fairbench.execute.executor import Failure, Saving, Task, attempt
 from fairbench.execute.interruption import Interruption
+from fairbench.execute.local_processes import Child, start_child
 from fairbench.execute.on_ray.connection import Connected, Unreachable
 from fairbench.execute.on_ray.tasks import STOP, Ended, Over, Refused, Work, serve
 from fairbench.execute.sent_files import SentFiles, write_file

@@ -12,7 +12,7 @@ from threading import Thread
 from time import sleep
 from typing import Any, NamedTuple, NoReturn
 
-from fairbench.execute.child import leave_signals_to_parent
+from fairbench.execute.local_processes import leave_signals_to_parent
 
 ANSWER_S = 10.0
 LOOK_S = 2.0

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from fairbench.errors import RunFailed, UsageError
-from fairbench.execute.child import Child, start_child
+from fairbench.execute.local_processes import Child, start_child
 from fairbench.execute.on_ray.cluster import AUTO
 from fairbench.execute.on_ray.connection import Connected, Unreachable
 from fairbench.execute.on_ray.remote_places import RemotePlace, ReplicaCalls, ReplicaLost

@@ -56,13 +56,7 @@ class ReplicaActor:
         self._server: ServerProcess | None = None
 
     def find(self, wanted: ServerPython, chosen: str | None, modules: Sequence[str]) -> Found:
-        """Find the Python for servers. Raises UsageError unless it contains fairbench.
-
-        Args:
-            wanted: Way to find the Python for servers.
-            chosen: Python that the user named, or None.
-            modules: Modules whose versions are looked up.
-        """
+        """Find the Python for servers. Raises UsageError unless it contains fairbench."""
         python = wanted.find(chosen)
         command = [python, "-m", probe.__name__, "versions", *modules]
         done = subprocess.run(command, capture_output=True, text=True)

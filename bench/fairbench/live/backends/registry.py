@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from fairbench.config import ExperimentSpec
-from fairbench.config.backend_checks import RunOptions, check_run_options, kinds_with, obeys
+from fairbench.config.backend_checks import check_run_options, kinds_with, obeys
 from fairbench.errors import UsageError
 from fairbench.live.backends.base import LiveBackend, LiveOptions
 from fairbench.live.driver.target import check_headers
@@ -48,13 +48,11 @@ def check_live(spec: ExperimentSpec, options: LiveOptions) -> None:
     """Raise UsageError, before anything starts or is written, if the run is impossible here."""
     check_run_options(
         spec,
-        RunOptions(
-            headers=bool(options.headers),
-            server_python=bool(options.server_python),
-            launcher=not isinstance(options.launcher, LocalLauncher),
-            driver_launcher=options.driver_launcher is not None,
-            drivers=options.drivers,
-        ),
+        headers=bool(options.headers),
+        server_python=bool(options.server_python),
+        launcher=not isinstance(options.launcher, LocalLauncher),
+        driver_launcher=options.driver_launcher is not None,
+        drivers=options.drivers,
     )
     if spec.backend is None:
         return

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fairbench.config import ExperimentSpec
 from fairbench.config.flags.flag import weight_flags
-from fairbench.config.router_command import PORTS, filled
+from fairbench.config.server_args import PORTS, filled
 from fairbench.files.toml_text import toml_value
 from fairbench.live.processes.addresses import LOOPBACK, WorkerAddress
 from fairbench.live.processes.http import status_of

@@ -125,13 +125,7 @@ def closed_loop(latencies_s: Iterable[Any], users: int) -> list[float]:
 
 
 def placed(requests: list[Object], users: int, tool: str) -> tuple[str, ...]:
-    """Give requests without starts those of a closed loop, and return a remark.
-
-    Args:
-        requests: Requests of a run, in order; changed in place.
-        users: Number of users that send requests.
-        tool: Name of the tool, for the remark.
-    """
+    """Give requests without starts those of a closed loop, and return a remark."""
     if any(one["start"] is not None for one in requests):
         return ()
     starts = closed_loop((one["latency"] for one in requests), users)

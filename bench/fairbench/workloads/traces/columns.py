@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairbench.errors import DataError, UsageError, unknown_name
-from fairbench.files.clock import zone_of
 from fairbench.files.column_names import Column, recognised, split_unit
 from fairbench.files.json_text import Place
-from fairbench.files.times import Nanoseconds, is_calendar, number_of, unit_of
+from fairbench.files.times import Nanoseconds, is_calendar, number_of, unit_of, zone_of
 from fairbench.workloads.traces.cells import (
     block_ids,
     cell_of,

@@ -11,10 +11,10 @@ from math import inf
 from pathlib import Path
 
 from fairbench.errors import DataError, UsageError
-from fairbench.files.clock import UTC_ZONE, Clock, clock_of
 from fairbench.files.csv_text import csv_rows
 from fairbench.files.json_text import Kind, Place, json_objects, kind_of, listed
 from fairbench.files.reader import digest
+from fairbench.files.times import UTC_ZONE, Clock, clock_of
 from fairbench.workloads.traces.change import assigned, spread_out
 from fairbench.workloads.traces.format import Asked, Measured, Trace
 from fairbench.workloads.traces.formats import format_of

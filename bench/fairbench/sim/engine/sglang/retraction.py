@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 from fairbench.core import PS_PER_S, Request
 from fairbench.errors import RunFailed
-from fairbench.hardware.sglang_rules import Splits
+from fairbench.hardware.engine_params import Splits
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import Preempt
 from fairbench.schedulers.load_cap import LoadCap
