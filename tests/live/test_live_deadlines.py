@@ -1,7 +1,6 @@
 """Deadlines of live requests: what headers say, how it travels, and who heeds it."""
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -11,7 +10,7 @@ from live_router import CHAT, GENERATE, PATHS, cluster, router_before, until
 
 from fairbench.errors import UsageError
 from fairbench.live import headers
-from fairbench.live.plugins.sglang.tracked import request_of
+from fairbench.live.plugins.home import request_of
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.request_tag import tagged, untagged
 from fairbench.live.router.deadlines import promises
@@ -190,12 +189,6 @@ def test_emulated_workers_order_by_what_the_router_was_told(local, order):
     assert asyncio.run(run()) == order
 
 
-def test_in_sglang_the_scheduler_sees_client_and_deadlines():
-    req = SimpleNamespace(
-        rid="1",
-        routing_key=tagged("ann", Due(None, 9.0), 7.0),
-        origin_input_ids=[1],
-        sampling_params=SimpleNamespace(max_new_tokens=1),
-    )
-    request = request_of(req, 0, 100.0)
+def test_in_an_engine_the_scheduler_sees_client_and_deadlines():
+    request = request_of(tagged("ann", Due(None, 9.0), 7.0), [1], 1, 0, 100.0)
     assert (request.client, request.first_token_by_s, request.deadline_s) == ("ann", None, 102.0)

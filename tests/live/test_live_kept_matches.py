@@ -5,8 +5,7 @@ import random
 import pytest
 
 from fairbench.core import Request
-from fairbench.live.plugins.engine_queue import EngineQueue
-from fairbench.live.plugins.kept_matches import KeptMatches, Match
+from fairbench.live.plugins.kept_matches import EngineQueue, KeptMatches, Match
 from fairbench.schedulers.list_view import ListView
 from fairbench.schedulers.token_pages import segments_of
 from fairbench.schedulers.views import NothingRunning

@@ -12,7 +12,7 @@ from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.report import PluginReport, require_active
 from fairbench.live.plugins.sglang.home import Home
 from fairbench.live.plugins.sglang.hooks import Hooks
-from fairbench.live.plugins.sglang.live_view import ArmedQueue
+from fairbench.live.plugins.sglang.views import ArmedQueue
 from fairbench.live.plugins.vllm.home import Home as VLLMHome
 
 CAP = {LOAD_CAP: 400}  # two of 100 + 128 / 2 tokens

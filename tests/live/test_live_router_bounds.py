@@ -18,8 +18,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from fairbench.core import Request, Segment
 from fairbench.live.headers import HEALTH, OTHERS
 from fairbench.live.http_server import listening
-from fairbench.live.plugins import ledger, prometheus
-from fairbench.live.plugins.sglang.tracked import client_of, request_of
+from fairbench.live.plugins import ledger
+from fairbench.live.plugins.sglang.requests import client_of
 from fairbench.live.processes.addresses import WorkerAddress
 from fairbench.live.router import metrics
 from fairbench.live.router.app import router_app
@@ -110,8 +110,8 @@ def test_the_plugins_entries_are_bounded_too(monkeypatch):
 
 
 def test_so_are_its_series(monkeypatch):
-    monkeypatch.setattr(prometheus, "MAX_CLIENTS", 3)
-    exporter = prometheus.Exporter.__new__(prometheus.Exporter)
+    monkeypatch.setattr(ledger, "MAX_CLIENTS", 3)
+    exporter = ledger.Exporter.__new__(ledger.Exporter)
     exporter._labels = set()
     names = [exporter._label(f"client-{number}") for number in range(5)]
     assert names == ["client-0", "client-1", "client-2", OTHERS, OTHERS]
@@ -124,13 +124,6 @@ def test_what_a_server_asks_itself_is_nobodys():
     assert client_of(asked) == HEALTH
     asked.rid = "1234"
     assert client_of(asked) == "default"
-    req = SimpleNamespace(
-        rid="HEALTH_CHECK",
-        routing_key=None,
-        origin_input_ids=[1],
-        sampling_params=SimpleNamespace(max_new_tokens=1),
-    )
-    assert request_of(req, 0, 0.0).client == HEALTH
 
 
 JUNK = {

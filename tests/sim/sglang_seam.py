@@ -20,8 +20,8 @@ from unittest import mock
 
 from fairbench.hardware.engine_params import RULES
 from fairbench.live.plugins.releases import installed
-from fairbench.live.plugins.sglang.match_order import prefix_len
 from fairbench.live.plugins.sglang.release import DISTRIBUTIONS, SUPPORTED
+from fairbench.live.plugins.sglang.requests import prefix_len
 
 VERSION = installed(DISTRIBUTIONS) or SUPPORTED[-1]
 BEFORE_0_5_22 = VERSION in ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21")

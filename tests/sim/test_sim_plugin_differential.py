@@ -16,7 +16,7 @@ from sglang_streams import ask_ours, ask_ours_under, ask_sglang, assert_alike, r
 import fairbench.live.plugins.sglang.hooks as hooks_module
 from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.sglang.hooks import Hooks
-from fairbench.live.plugins.sglang.kept_view import KeptView
+from fairbench.live.plugins.sglang.views import KeptView
 from fairbench.schedulers.base import Preempt
 from fairbench.schedulers.local.edf import EDF
 from fairbench.schedulers.local.fcfs import FCFS

@@ -9,7 +9,7 @@ from vllm_seam import why_absent
 
 from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.live.plugins.config import plugin_environment
-from fairbench.live.plugins.vllm.kept_blocks import BlockQueue
+from fairbench.live.plugins.vllm.views import BlockQueue
 
 pytestmark = [
     pytest.mark.slow,

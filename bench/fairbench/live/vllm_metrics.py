@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from fairbench.live.plugins.vllm.metric_names import LIMIT, PROOF
+from fairbench.live.plugins.vllm.exporter import LIMIT, PROOF
 
 POOL = "vllm:cache_config_info"
 MOST_RUNNING = "max_running_requests"

@@ -14,9 +14,10 @@ from typing import Protocol
 from local_requests import Trie
 
 from fairbench.core import Request, Segment
+from fairbench.live.plugins.home import Tracked
 from fairbench.live.plugins.ledger import Ledger
 from fairbench.live.plugins.sglang import home as plugin_home
-from fairbench.live.plugins.sglang.live_view import ArmedQueue
+from fairbench.live.plugins.sglang.views import ArmedQueue
 from fairbench.schedulers.base import LocalScheduler, WaitingView
 from fairbench.schedulers.drive import Tried, drive
 from fairbench.schedulers.list_view import ListView
@@ -175,8 +176,8 @@ class FakeReq:
 class PluginHome(plugin_home.Home):
     """The plugin's own, but that the scheduler gets the very requests of the other homes."""
 
-    def _request(self, req: FakeReq, now_s: float) -> Request:
-        return req.request
+    def _track(self, req: FakeReq, now_s: float) -> Tracked:
+        return Tracked(req.request, req, req.request.prompt)
 
 
 class EngineHome:

@@ -10,10 +10,12 @@ from typing import NamedTuple, TypeAlias, cast
 from fairbench.core import PS_PER_S, Request, Segment
 from fairbench.schedulers.eviction.policy import EvictionPolicy
 from fairbench.sim.engine.client_cache import ClaimedNode, ClientCache
+from fairbench.sim.engine.residency import Residency
 from fairbench.sim.kv_node import KVNode
 from fairbench.sim.records.memory_log import WorkerMemoryLog
 
 OTHERS = "clients without an entitlement"  # one claimant for every client that a run does not name
+UNKNOWN = Request(-1, OTHERS, 0, 0, (), 0, 0)
 
 Ids: TypeAlias = "array[int]"
 
@@ -42,6 +44,11 @@ class LiveMemoryLog(WorkerMemoryLog):
 def claiming(request: Request, clients: Container[str]) -> Request:
     """Return the request as one of ``clients``, or else as one of ``OTHERS``."""
     return request if request.client in clients else replace(request, client=OTHERS)
+
+
+def held_by_client(residency: Residency) -> dict[str, float]:
+    """Return the tokens that each client holds."""
+    return {client: residency.held(client) for client in residency.clients}
 
 
 class MirroredCache(ClientCache):

@@ -19,7 +19,7 @@ def register() -> None:
         return
     from fairbench.errors import FairbenchError
     from fairbench.live.plugins.config import config_from
-    from fairbench.live.plugins.sglang.install import install
+    from fairbench.live.plugins.sglang.hooks import install
 
     try:
         install(config_from(os.environ))

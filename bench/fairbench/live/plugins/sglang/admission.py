@@ -7,9 +7,10 @@ from typing import Any
 
 from fairbench.live.plugins.sglang.eviction import Eviction
 from fairbench.live.plugins.sglang.home import Home, Next
-from fairbench.live.plugins.sglang.live_view import ArmedQueue, Req
-from fairbench.live.plugins.sglang.match_order import MatchOrder, prefix_len
+from fairbench.live.plugins.sglang.match_order import MatchOrder
 from fairbench.live.plugins.sglang.preemption import Preemption
+from fairbench.live.plugins.sglang.requests import Req, prefix_len
+from fairbench.live.plugins.sglang.views import ArmedQueue
 
 Original = Callable[..., Any]
 
@@ -62,12 +63,7 @@ class Admission:
     def prioritize(
         self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
     ) -> None:
-        """Around ``calc_priority``: from here on SGLang's loop asks our scheduler.
-
-        Args:
-            policy: SGLang's schedule policy.
-            waiting_queue: SGLang's waiting requests, in the queue's order.
-        """
+        """Around ``calc_priority``: from here on SGLang's loop asks our scheduler."""
         queue = self._scheduler.waiting_queue = ArmedQueue(waiting_queue)
         self._order.begin_pass(original, policy, queue, *args, **named)
         self.home.arm(queue, self._now_s())
@@ -78,13 +74,6 @@ class Admission:
         After NO_TOKEN SGLang's loop ends and the batch counts as full. A scheduler may want to try
         another request first (``no_room=skip``): then the loop goes on, and the rest is up to us.
         If it has preempted something for the very same request, that is matched and tried again.
-
-        Args:
-            adder: SGLang's prefill adder, which holds the pass's budget and admitted requests.
-            req: Request to admit.
-
-        Returns:
-            The result that SGLang's loop sees.
         """
         if req is self._no_slot:
             self._no_slot = None
@@ -114,10 +103,6 @@ class Admission:
 
         SGLang would preempt by priority. Here the scheduler says who goes, or names another
         request, and then nothing can be tried with this one.
-
-        Args:
-            adder: SGLang's prefill adder.
-            req: Request that needs a slot.
         """
         taken = len(self._preemption.taken)
         while (wanted := self.home.no_room(req)) is Next.AGAIN:

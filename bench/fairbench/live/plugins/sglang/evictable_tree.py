@@ -19,7 +19,7 @@ from fairbench.live.plugins.sglang.kept_tree import (
     is_radix,
     is_unified,
 )
-from fairbench.live.plugins.sglang.kept_tree import namespace_of as namespace_of
+from fairbench.live.plugins.sglang.requests import namespace_of
 from fairbench.sim.engine.client_cache import ClaimedNode
 
 BASE_MODULE = "sglang.srt.mem_cache.base_prefix_cache"

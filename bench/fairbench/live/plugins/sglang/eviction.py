@@ -10,16 +10,15 @@ from typing import Any
 from fairbench.core import Request
 from fairbench.errors import UsageError
 from fairbench.live.plugins.config import PluginConfig
-from fairbench.live.plugins.mirrored_cache import OTHERS, MirroredCache
+from fairbench.live.plugins.mirrored_cache import UNKNOWN, MirroredCache, held_by_client
 from fairbench.live.plugins.sglang.evictable_tree import EvictableTree, check_tree
-from fairbench.live.plugins.sglang.hook import Hook
 from fairbench.live.plugins.sglang.kept_tree import KeptTree, after
-from fairbench.live.plugins.sglang.live_view import Req
+from fairbench.live.plugins.sglang.release import Hook
+from fairbench.live.plugins.sglang.requests import Req
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.engine.client_cache import ClaimedNode
 
 Original = Callable[..., Any]
-UNKNOWN = Request(-1, OTHERS, 0, 0, (), 0, 0)
 
 
 @dataclass(slots=True)
@@ -74,10 +73,7 @@ class Eviction:
 
     def residency(self) -> Mapping[str, float]:
         """Return the tokens that each client holds; empty before a tree is watched."""
-        if not self._watching:
-            return {}
-        residency = self._tree.mirror.residency
-        return {client: residency.held(client) for client in residency.clients}
+        return held_by_client(self._tree.mirror.residency) if self._watching else {}
 
     # Requests.
 

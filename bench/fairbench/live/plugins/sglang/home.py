@@ -1,29 +1,23 @@
-"""Connects a local scheduler with a SGLang scheduler process: its requests and admission passes.
+"""A local scheduler's home in a SGLang scheduler process: its requests and admission passes.
 
-The scheduler is the very object of the simulator. SGLang keeps queue, cache and memory; this home
-tells the scheduler what happens, and makes SGLang walk its queue in the order that it selects.
+The home makes SGLang walk its queue in the order that the scheduler selects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from itertools import count
 
 from fairbench.core import Request
-from fairbench.errors import RunFailed
-from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.plugins.config import PluginConfig
+from fairbench.live.plugins.home import EngineHome, Tracked, request_of
 from fairbench.live.plugins.ledger import Ledger
-from fairbench.live.plugins.sglang.kept_view import KeptView
-from fairbench.live.plugins.sglang.live_batch import LiveBatch
-from fairbench.live.plugins.sglang.live_view import ArmedQueue, LiveView, Req
 from fairbench.live.plugins.sglang.preemption import Preemption
-from fairbench.live.plugins.sglang.tracked import Tracked, context_of, request_of
-from fairbench.live.step_times import Decode, Prompt, StepTimes
+from fairbench.live.plugins.sglang.requests import Req, client_of, context_of
+from fairbench.live.plugins.sglang.views import ArmedQueue, KeptView, LiveBatch, LiveView
+from fairbench.live.step_times import Decode, Prompt
 from fairbench.schedulers.drive import Preempt, Selection, resume, start
 from fairbench.schedulers.load_cap import step_units
-from fairbench.schedulers.setup import Setup
 
 
 class Next(Enum):
@@ -34,11 +28,13 @@ class Next(Enum):
     NOBODY = "no more of this pass"
 
 
-class Home:
+class Home(EngineHome):
     """Calls of the hooks come in here, those of the scheduler go out.
 
     ``sort(refresh)`` and ``match(req)`` are those of LiveView.
     """
+
+    view: LiveView | KeptView
 
     def __init__(
         self,
@@ -48,26 +44,20 @@ class Home:
         match: Callable[[Req], int],
         preemption: Preemption | None = None,
     ) -> None:
-        self.config = config
-        self.scheduler = config.build()
-        self.ledger = ledger
+        super().__init__(config, ledger)
         self._preemption = preemption or Preemption()
-        self._tracked: dict[Req, Tracked] = {}
-        self._running: dict[Req, None] = {}  # those of them that SGLang has taken in
+        self._running: dict[Req, None] = {}  # those requests that SGLang has taken in
         self.batch = LiveBatch(self._tracked, self._would_fit)
-        self.view: LiveView | KeptView = LiveView(sort, match, self.batch)
-        self.cap = config.load_cap()
+        self.view = LiveView(sort, match, self.batch)
         self.capped = False  # in this pass the load cap was in somebody's way
-        wanted = self.scheduler.wants_costs or config.has_cap
-        self.costs = FittedCosts() if wanted else None
-        self.scheduler.prepare(Setup(weights=config.weights, costs=self.costs))
-        self._times = None
-        if self.costs is not None and self.scheduler.times_steps:
-            self._times = StepTimes(self.scheduler, self.costs)
-        self._numbers = count()
         self._selection: Selection
         self._candidate: Request | None = None
         self._answer: bool | None = None  # whether it was admitted; None once the scheduler knows
+
+    @staticmethod
+    def name_of(theirs: Req) -> Req:
+        """Return the request itself, by which SGLang passes it around."""
+        return theirs
 
     # Arrival and end.
 
@@ -75,12 +65,18 @@ class Home:
         """Return whether the scheduler accepts the request; a retracted one was accepted before."""
         if req in self._tracked:
             return True
-        tracked = self._tracked[req] = Tracked(self._request(req, now_s))
+        tracked = self._tracked[req] = self._track(req, now_s)
         if self.scheduler.accepts(tracked.request, now_s):
             return True
         del self._tracked[req]
         self.ledger.count("refusals", tracked.request.client)
         return False
+
+    def _track(self, req: Req, now_s: float) -> Tracked:
+        most = req.sampling_params.max_new_tokens
+        number = next(self._numbers)
+        request = request_of(client_of(req), req.origin_input_ids, most, number, now_s)
+        return Tracked(request, req, request.prompt)
 
     def queued(self, req: Req, retracted: bool, now_s: float) -> None:
         """SGLang has appended the request to its queue.
@@ -102,17 +98,9 @@ class Home:
             self.scheduler.on_arrival(request, self.view, now_s)
         self.view.track(request, req)
 
-    def gone(self, req: Req) -> None:
-        """Handle the end of a request in any state. A second call has no effect."""
-        if (tracked := self._tracked.pop(req, None)) is None:
-            return
-        self._running.pop(req, None)
-        if tracked.request in self.view:
-            self.view.leave(tracked.request)
-        self.ledger.count("finished", tracked.request.client)
-        self.cap.finish(tracked.request, tracked.produced)
-        self.scheduler.on_output(tracked.request, tracked.produced)
-        self.scheduler.on_finish(tracked.request)
+    def gone(self, theirs: Req) -> None:
+        self._running.pop(theirs, None)
+        super().gone(theirs)
 
     def sweep(self, waiting: list[Req]) -> None:
         """Let go of what SGLang dropped without a word: aborted in the queue or between chunks."""
@@ -149,10 +137,6 @@ class Home:
         """Tell the scheduler what became of its candidate, and hear the next one."""
         self._answer = None
         self._candidate = self._request_of(resume(self._selection, admitted))
-
-    def _request(self, req: Req, now_s: float) -> Request:
-        """Return the scheduler's view of a new request."""
-        return request_of(req, next(self._numbers), now_s)
 
     def _request_of(self, candidate: Request | Preempt | None) -> Request | None:
         """Return the next request to try, after carrying out the preemptions before it."""
@@ -191,36 +175,14 @@ class Home:
         self._answer = False
         return Next.AGAIN
 
-    def retraction_order(self, reqs: list[Req], now_s: float) -> list[Req] | None:
-        """Memory is out: who of the batch goes first; None where SGLang's own order holds."""
-        if not self.scheduler.orders_retraction:
-            return None
-        wanted = self.scheduler.retraction_order(self.batch, now_s)
-        known = {self._tracked[req].request: req for req in reqs if req in self._tracked}
-        if len(wanted) != len(known) or set(wanted) != set(known):
-            raise RunFailed(
-                f"{self.scheduler.name}: retraction_order must return every running "
-                "request exactly once"
-            )
-        unknown = [req for req in reqs if req not in self._tracked]
-        return [*(known[request] for request in wanted), *unknown]
-
     def admitted(self, req: Req, extend_tokens: int) -> Request:
-        """Account the candidate that SGLang took in; return the scheduler's view of it.
-
-        Its uncached tokens will all be computed, if in chunks.
-        """
+        """Account the candidate that SGLang took in; return the scheduler's view of it."""
         tracked = self._tracked[req]
-        request, recompute = tracked.request, tracked.admitted
-        tracked.admitted = self._answer = True
-        self.view.leave(request)
+        self._answer = True
+        self.view.leave(tracked.request)
         self._running[req] = None
-        self.ledger.count("admissions", request.client)
-        what = "recomputed_tokens" if recompute else "extend_tokens"
-        self.ledger.count(what, request.client, extend_tokens)
-        self.cap.enter(request)
-        self.scheduler.on_admitted(request, extend_tokens, recompute)
-        return request
+        self._admit(tracked, extend_tokens)
+        return tracked.request
 
     # Steps.
 
@@ -255,21 +217,7 @@ class Home:
         """Account a batch's new tokens; overlap scheduling processes a request one step late."""
         for req in reqs:
             if (tracked := self._tracked.get(req)) is not None:
-                new = len(req.output_ids) - tracked.produced
-                tracked.produced += new
-                if new:
-                    self._charge(tracked.request, new)
+                self._produce(tracked, len(req.output_ids))
         for req in reqs:
             if req.finished():
                 self.gone(req)
-
-    def _charge(self, request: Request, tokens: int) -> None:
-        self.ledger.count("output_tokens", request.client, tokens)
-        self.scheduler.on_tokens(request.client, tokens)
-        if self.scheduler.per_request_tokens:
-            self.scheduler.on_request_tokens(request, tokens)
-
-    @property
-    def idle(self) -> bool:
-        """Return whether no request waits or runs."""
-        return not self._tracked

@@ -1,28 +1,36 @@
-"""The hooks: what SGLang calls, and around which functions of its own."""
+"""The hooks: what SGLang calls, around which functions of its own, and how they get there."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from fairbench import __version__
 from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.plugins.config import PluginConfig
-from fairbench.live.plugins.ledger import COUNTED, Ledger
-from fairbench.live.plugins.prometheus import Exporter
+from fairbench.live.plugins.ledger import COUNTED, Exporter, Ledger
 from fairbench.live.plugins.sglang.admission import Admission, Original
 from fairbench.live.plugins.sglang.eviction import Eviction, check_eviction
 from fairbench.live.plugins.sglang.home import Home
-from fairbench.live.plugins.sglang.hook import Hook
 from fairbench.live.plugins.sglang.kept_tree import KeptTree, kept_tree
-from fairbench.live.plugins.sglang.kept_view import KeptView
-from fairbench.live.plugins.sglang.live_view import Req
 from fairbench.live.plugins.sglang.match_order import MatchOrder
 from fairbench.live.plugins.sglang.preemption import Preemption
-from fairbench.live.plugins.sglang.release import check_server, require_applied
-from fairbench.live.plugins.sglang.tracked import context_of
+from fairbench.live.plugins.sglang.release import (
+    SUPPORTED,
+    Hook,
+    check_evicting,
+    check_server,
+    check_target,
+    check_version,
+    require_applied,
+)
+from fairbench.live.plugins.sglang.requests import Req, context_of
+from fairbench.live.plugins.sglang.views import KeptView
 
 SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 POLICY = "sglang.srt.managers.schedule_policy.SchedulePolicy"
@@ -91,11 +99,7 @@ class Hooks:
     def start(
         self, original: Original, scheduler: Any, server_args: Any, *args: Any, **named: Any
     ) -> None:
-        """Around ``__init__``. Raises UsageError if this server is not one for us.
-
-        Args:
-            server_args: Arguments of the server.
-        """
+        """Around ``__init__``. Raises UsageError if this server is not one for us."""
         require_applied(self.by_target())
         measures = self.home.costs is not None
         check_server(server_args, self.home.scheduler, measures=measures)
@@ -121,14 +125,7 @@ class Hooks:
     def refuse(
         self, original: Original, scheduler: Any, req: Req, *args: Any, **named: Any
     ) -> bool:
-        """Around ``_abort_on_queued_limit``: also turn away what the scheduler does not accept.
-
-        Args:
-            req: Request that was received.
-
-        Returns:
-            Whether the request was turned away.
-        """
+        """Around ``_abort_on_queued_limit``: also turn away what the scheduler does not accept."""
         if req in self.preemption.taken:
             return False  # SGLang would abort it, were the queue at its limit
         if original(scheduler, req, *args, **named):
@@ -156,12 +153,7 @@ class Hooks:
         *args: Any,
         **named: Any,
     ) -> None:
-        """Around ``_add_request_to_queue``.
-
-        Args:
-            req: Request to append to the queue.
-            is_retracted: Whether the request was retracted from the running batch.
-        """
+        """Around ``_add_request_to_queue``."""
         original(scheduler, req, is_retracted, *args, **named)
         if scheduler.waiting_queue and scheduler.waiting_queue[-1] is req:
             self.home.queued(req, is_retracted, self._now_s())
@@ -171,14 +163,7 @@ class Hooks:
     def results(
         self, original: Original, scheduler: Any, batch: Any, *args: Any, **named: Any
     ) -> Any:
-        """Around ``process_batch_result``.
-
-        Args:
-            batch: Batch whose results are processed.
-
-        Returns:
-            The result of the wrapped function.
-        """
+        """Around ``process_batch_result``."""
         result = original(scheduler, batch, *args, **named)
         if self.home.costs is not None:
             self._observe(self.home, self.home.costs, batch, self._now_s())
@@ -214,11 +199,10 @@ class Hooks:
         self, original: Original, reqs: list[Req], *args: Any, **named: Any
     ) -> list[int]:
         """Around ``_get_decode_retraction_order``: the last of the list loses its memory first."""
-        order = self.home.retraction_order(reqs, self._now_s())
-        if order is None:
+        if not self.home.scheduler.orders_retraction:
             return list(original(reqs, *args, **named))
         at = {req: index for index, req in enumerate(reqs)}
-        return [at[req] for req in reversed(order)]
+        return [at[req] for req in reversed(self.home.retraction_order(reqs, self._now_s()))]
 
     def flush(self, original: Original, scheduler: Any, *args: Any, **named: Any) -> Any:
         """Wraps ``flush_cache``: on an idle server, the scheduler's state is reset, too."""
@@ -257,3 +241,29 @@ class Hooks:
                 for client in ledger.clients()
             },
         }
+
+
+def install(config: PluginConfig) -> None:
+    """Register our hooks in this process, for SGLang to apply.
+
+    Raises UsageError if this release of SGLang is not supported, or if a method is not as expected.
+    """
+    release = check_evicting() if config.eviction else check_version()
+    hooks = Hooks(config, release=release)
+    targets = hooks.by_target()
+    for target, hook in targets.items():
+        check_target(target, hook.expected)
+    if release not in SUPPORTED:
+        sys.stderr.write(
+            f"fairbench: SGLang {release} is untested: all {len(targets)} functions that the "
+            "scheduler goes around are as expected, and no more is known\n"
+        )
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for target, hook in targets.items():
+        HookRegistry.register(target, partial(_count, hooks, target, hook.method), HookType.AROUND)
+
+
+def _count(hooks: Hooks, target: str, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
+    hooks.calls[target] += 1
+    return method(*args, **named)

@@ -16,8 +16,7 @@ from typing import Any
 
 from fairbench.core import Request
 from fairbench.live.plugins.kept_matches import KeptMatches, Match, Spot, Waiter
-from fairbench.live.plugins.sglang.live_view import Req
-from fairbench.live.plugins.sglang.match_order import prefix_len
+from fairbench.live.plugins.sglang.requests import Req, ids_of, namespace_of, prefix_len
 from fairbench.schedulers.prefix_tree import IN_BATCH_TOKENS
 
 POLICY_MODULE = "sglang.srt.managers.schedule_policy"
@@ -172,16 +171,6 @@ def is_unified(tree: Any) -> bool:
         and getattr(tree, "linker", None) is None
         and getattr(tree, "cache_controller", None) is None
     )
-
-
-def ids_of(req: Req) -> Any:
-    """Return the token ids of all that would be prefilled."""
-    return req.origin_input_ids + req.output_ids if req.output_ids else req.origin_input_ids
-
-
-def namespace_of(owner: Any) -> tuple[Any, Any]:
-    """Return what keeps equal tokens apart in the cache, of a request or a key."""
-    return getattr(owner, "extra_key", None), getattr(owner, "cache_salt", None) or None
 
 
 def _place(ids: Sequence[int], depth: int, namespace: Hashable) -> Hashable:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from fairbench.errors import UsageError
-from fairbench.live.plugins.sglang.live_view import Req
+from fairbench.live.plugins.sglang.requests import Req, prefix_len
 
 POLICY = "sglang.srt.managers.schedule_policy"
 
@@ -31,16 +31,7 @@ class MatchOrder:
         self._queue: list[Req]
 
     def choose_policy(self, original: Original, policy: Any, name: str, tree_cache: Any) -> Any:
-        """Around ``_validate_and_adjust_policy``, once at start: lpm only if there is a cache.
-
-        Args:
-            policy: SGLang's schedule policy.
-            name: Name of the policy that the user chose.
-            tree_cache: SGLang's prefix cache.
-
-        Returns:
-            The active policy at the start.
-        """
+        """Around ``_validate_and_adjust_policy``, once at start: lpm only if there is a cache."""
         if name != "fcfs":
             raise UsageError(
                 f"--schedule-policy {name} cannot be combined with FAIRBENCH_LOCAL; leave it out"
@@ -50,26 +41,13 @@ class MatchOrder:
         return self._sorted
 
     def active_policy(self, original: Original, policy: Any, waiting_queue: list[Req]) -> Any:
-        """Around ``_determine_active_policy``, which applies the limit of 128.
-
-        Args:
-            policy: SGLang's schedule policy.
-            waiting_queue: SGLang's waiting requests.
-
-        Returns:
-            The policy for this pass.
-        """
+        """Around ``_determine_active_policy``, which applies the limit of 128."""
         return self._sorted if self._sorting else self._unsorted
 
     def begin_pass(
         self, original: Original, policy: Any, waiting_queue: list[Req], *args: Any, **named: Any
     ) -> None:
-        """Around ``calc_priority``: a cache-aware scheduler says later whether to sort.
-
-        Args:
-            policy: SGLang's schedule policy.
-            waiting_queue: SGLang's waiting requests, in the queue's order.
-        """
+        """Around ``calc_priority``: a cache-aware scheduler says later whether to sort."""
         self._policy, self._queue, self._looked = policy, waiting_queue, False
         self._prioritize = lambda queue: original(policy, queue, *args, **named)
         if not self.cache_aware:
@@ -94,9 +72,3 @@ class MatchOrder:
         # The very match that SGLang makes before it tries to admit a request.
         req.init_next_round_input(self._policy.tree_cache, cow_mamba=False)
         return prefix_len(req)
-
-
-def prefix_len(req: Req) -> int:
-    """Return a matched request's cached tokens; 0.5.17 stores their indices instead."""
-    length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)
-    return length

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from fairbench.live.plugins.sglang.live_batch import CLIP_MAX_NEW_TOKENS
-from fairbench.live.plugins.sglang.live_view import Req
-from fairbench.live.plugins.sglang.match_order import prefix_len
+from fairbench.live.plugins.sglang.requests import Req, prefix_len
+
+CLIP_MAX_NEW_TOKENS = 4096  # SGLang reserves at most this many output tokens a request
 
 
 class Preemption:

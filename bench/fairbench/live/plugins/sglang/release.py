@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from fairbench.errors import RunFailed, UsageError
 from fairbench.live.plugins.releases import check_function, check_release, installed
@@ -13,6 +13,22 @@ from fairbench.schedulers.base import LocalScheduler
 SUPPORTED = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")  # oldest first
 EVICTING = ("0.5.23",)  # those of them in which an eviction policy has a place
 DISTRIBUTIONS = ("sglang",)
+
+
+class Hook(NamedTuple):
+    """A hook around a function of SGLang's whose parameters have to begin with these.
+
+    Beside ``self``, unless it is ``static``.
+    """
+
+    method: Callable[..., Any]
+    parameters: tuple[str, ...] = ()
+    static: bool = False
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """The expected first parameters of the hooked function."""
+        return self.parameters if self.static else ("self", *self.parameters)
 
 
 def check_version() -> str:

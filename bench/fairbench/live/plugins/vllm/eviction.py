@@ -15,10 +15,10 @@ from typing import Any
 from fairbench.core import Request
 from fairbench.errors import UsageError
 from fairbench.live.plugins.config import PluginConfig
-from fairbench.live.plugins.mirrored_cache import OTHERS, claiming
+from fairbench.live.plugins.mirrored_cache import UNKNOWN, claiming, held_by_client
 from fairbench.live.plugins.releases import check_function
-from fairbench.live.plugins.vllm.kept_blocks import is_plain
 from fairbench.live.plugins.vllm.mirrored_blocks import HashNode, MirroredBlocks
+from fairbench.live.plugins.vllm.views import is_plain
 from fairbench.schedulers.setup import Setup
 
 POOL, QUEUE = "vllm.v1.core.block_pool.BlockPool", "vllm.v1.core.kv_cache_utils"
@@ -34,7 +34,6 @@ TARGETS = {
     f"{QUEUE}.FreeKVCacheBlockQueue.remove": ("block",),
     f"{QUEUE}.FreeKVCacheBlockQueue.prepend_n": ("blocks",),
 }
-UNKNOWN = Request(-1, OTHERS, 0, 0, (), 0, 0)
 
 Theirs = Any  # vLLM's block, or its request
 
@@ -86,8 +85,7 @@ class BlockEviction:
 
     def residency(self) -> Mapping[str, float]:
         """Return the tokens that each client holds."""
-        residency = self.mirror.residency
-        return {client: residency.held(client) for client in residency.clients}
+        return held_by_client(self.mirror.residency)
 
     # Requests.
 

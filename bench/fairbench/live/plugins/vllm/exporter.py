@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 
 from fairbench.live.plugins.config import PluginConfig
-from fairbench.live.plugins.ledger import COUNTED
-from fairbench.live.plugins.prometheus import BALANCE_EVERY_S, Exporter
-from fairbench.live.plugins.vllm.metric_names import LIMIT, PROOF, RESIDENCY
+from fairbench.live.plugins.ledger import BALANCE_EVERY_S, COUNTED, Exporter
 
+PROOF = "fairbench_scheduler"  # its labels say which scheduler runs
+LIMIT = "fairbench_max_running_requests"
+RESIDENCY = "fairbench_client_residency"
 SHARED = "PROMETHEUS_MULTIPROC_DIR"  # where vLLM's HTTP process finds what its engine core counts
 
 

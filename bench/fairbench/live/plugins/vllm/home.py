@@ -1,65 +1,54 @@
 """A local scheduler's home in a vLLM engine core: its requests, and its admission passes.
 
-The scheduler is the very object of the simulator. vLLM keeps the token budget, cache and memory,
-and admits by peeking at the head of its queue: the head is what our scheduler names.
+vLLM admits by peeking at the head of its queue: the head is what our scheduler names.
 """
 
 from __future__ import annotations
 
-from itertools import count
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fairbench.core import Prompt as Segments
 from fairbench.core import Request
-from fairbench.errors import RunFailed
-from fairbench.live.fitted_costs import FittedCosts
 from fairbench.live.headers import DEFAULT_CLIENT
 from fairbench.live.plugins.config import PluginConfig
+from fairbench.live.plugins.home import EngineHome, Theirs, Tracked, request_of
 from fairbench.live.plugins.ledger import Ledger
-from fairbench.live.plugins.vllm.kept_blocks import BlockQueue, KeptBlocks
-from fairbench.live.plugins.vllm.live_queue import LiveBatch, LiveQueue, Tracked
-from fairbench.live.request_tag import untagged
-from fairbench.live.step_times import Decode, Prompt, StepTimes
+from fairbench.live.plugins.vllm.views import BlockQueue, KeptBlocks, LiveBatch, LiveQueue
+from fairbench.live.step_times import Decode, Prompt
 from fairbench.schedulers.drive import Preempt, Selection, resume, start
 from fairbench.schedulers.load_cap import step_units
-from fairbench.schedulers.setup import Setup
 from fairbench.schedulers.token_pages import segments_of
 
-Theirs = Any  # vLLM's request
 
-
-class Home:
+class Home(EngineHome):
     """The host of a scheduler inside vLLM: it receives events and returns the next candidate."""
+
+    view: LiveQueue | BlockQueue
 
     def __init__(
         self, config: PluginConfig, ledger: Ledger, engine: Any, kept: KeptBlocks | None = None
     ) -> None:
-        self.scheduler = config.build()
-        self.ledger = ledger
+        super().__init__(config, ledger)
         self._engine = engine
-        self._tracked: dict[str, Tracked] = {}  # by vLLM's id
         self._ours: dict[Request, Tracked] = {}
-        self.view = self._queue(kept)
-        self.cap = config.load_cap()
-        wanted = self.scheduler.wants_costs or config.has_cap
-        self.costs = FittedCosts() if wanted else None
-        self.scheduler.prepare(Setup(weights=config.weights, costs=self.costs))
-        self._times = None
-        if self.costs is not None and self.scheduler.times_steps:
-            self._times = StepTimes(self.scheduler, self.costs)
-        self._numbers = count()
+        batch = LiveBatch(engine, self._tracked)
+        if kept is not None:
+            self.view = BlockQueue(kept, batch, self._matched, self._theirs_of)
+        else:
+            aware = self.scheduler.cache_aware
+            self.view = LiveQueue(batch, self._matched, self._prompt_of, cache_aware=aware)
         self._selection: Selection | None = None
         self._candidate: Tracked | None = None
         self._popped: Tracked | None = None  # from the queue, for vLLM to admit or to pass over
         self._over = False  # the scheduler names nobody else in this pass
         self.now_s = 0.0  # of the pass
 
-    def _queue(self, kept: KeptBlocks | None) -> LiveQueue | BlockQueue:
-        batch = LiveBatch(self._engine, self._tracked)
-        if kept is not None:
-            return BlockQueue(kept, batch, self._matched, self._theirs_of)
-        aware = self.scheduler.cache_aware
-        return LiveQueue(batch, self._matched, self._prompt_of, cache_aware=aware)
+    @staticmethod
+    def name_of(theirs: Theirs) -> str:
+        """Return vLLM's id of its request."""
+        name: str = theirs.request_id
+        return name
 
     def request_of(self, name: str) -> Request | None:
         """Return our request for the name of one of vLLM's, None if there is none."""
@@ -87,19 +76,10 @@ class Home:
         self.view.take_in(tracked.request)
 
     def _track(self, theirs: Theirs, now_s: float) -> Tracked:
-        """Start tracking a request; vLLM has no programs, hence the zeros."""
         ids = theirs.prompt_token_ids or [0] * theirs.num_prompt_tokens
-        prompt = segments_of(ids)
-        client, due = untagged(theirs.session_id or DEFAULT_CLIENT, now_s)
-        request = Request(
-            *(next(self._numbers), client, 0, 0, prompt, len(ids), theirs.max_tokens),
-            arrival_s=now_s,
-            first_token_by_s=due.first_token_s,
-            token_every_s=due.token_every_s,
-            deadline_s=due.end_s,
-            priority=theirs.priority,
-        )
-        tracked = self._ours[request] = Tracked(request, theirs, prompt)
+        tag, number = theirs.session_id or DEFAULT_CLIENT, next(self._numbers)
+        request = request_of(tag, ids, theirs.max_tokens, number, now_s, theirs.priority)
+        tracked = self._ours[request] = Tracked(request, theirs, request.prompt)
         self._tracked[theirs.request_id] = tracked
         return tracked
 
@@ -111,20 +91,6 @@ class Home:
         tracked.prompt = segments_of(theirs.all_token_ids)
         self.scheduler.on_retract(tracked.request, self.view, now_s)
         self.view.take_in(tracked.request, first=True)
-
-    def retraction_order(self, running: list[Theirs]) -> list[Theirs]:
-        """Return all running requests in the order of preemption; unknown ones go last."""
-        wanted = self.scheduler.retraction_order(self.view.running, self.now_s)
-        known = {one.request_id for one in running} & self._tracked.keys()
-        if len(wanted) != len(known) or set(wanted) != {
-            self._tracked[name].request for name in known
-        }:
-            raise RunFailed(
-                f"{self.scheduler.name}: retraction_order must return every running "
-                "request exactly once"
-            )
-        theirs = [self._ours[request].theirs for request in wanted]
-        return [*theirs, *(one for one in running if one.request_id not in known)]
 
     def passed_over(self, theirs: Theirs) -> None:
         """Handle a request that vLLM skipped for a reason of its own."""
@@ -142,13 +108,7 @@ class Home:
             return
         if theirs.num_output_tokens < tracked.produced:  # input streams: they are prompt now
             tracked.produced = theirs.num_output_tokens
-        new, request = theirs.num_output_tokens - tracked.produced, tracked.request
-        if new:
-            tracked.produced += new
-            self.ledger.count("output_tokens", request.client, new)
-            self.scheduler.on_tokens(request.client, new)
-            if self.scheduler.per_request_tokens:
-                self.scheduler.on_request_tokens(request, new)
+        self._produce(tracked, theirs.num_output_tokens)
 
     def took(self, started_s: float, ended_s: float, parts: list[tuple[Theirs, int]]) -> None:
         """Account a step's time to these tokens of each request. Call this before its results.
@@ -173,19 +133,10 @@ class Home:
         self._times.step(started_s, ended_s, prompts, decoding)
 
     def gone(self, theirs: Theirs) -> None:
-        """Handle the end of a request in any state. A second call has no effect."""
-        self.left(theirs)
-        if (tracked := self._tracked.pop(theirs.request_id, None)) is not None:
+        tracked = self._tracked.get(theirs.request_id)
+        super().gone(theirs)
+        if tracked is not None:
             del self._ours[tracked.request]
-            self.ledger.count("finished", tracked.request.client)
-            self.cap.finish(tracked.request, tracked.produced)
-            self.scheduler.on_output(tracked.request, tracked.produced)
-            self.scheduler.on_finish(tracked.request)
-
-    @property
-    def idle(self) -> bool:
-        """Return whether no request waits or runs."""
-        return not self._tracked
 
     def waiting(self) -> list[Theirs]:
         """Return vLLM's waiting requests, in order of arrival."""
@@ -238,20 +189,11 @@ class Home:
         if popped is None:
             return
         if popped.theirs.status.name == "RUNNING":
-            self._admitted(popped)
+            theirs = popped.theirs
+            self._admit(popped, theirs.num_tokens - theirs.num_computed_tokens)
         elif self._selection is not None:  # passed over, and so the scheduler begins again
             self._selection.close()
             self._selection = None
-
-    def _admitted(self, tracked: Tracked) -> None:
-        request, theirs, recompute = tracked.request, tracked.theirs, tracked.admitted
-        extend = theirs.num_tokens - theirs.num_computed_tokens
-        tracked.admitted = True
-        self.ledger.count("admissions", request.client)
-        what = "recomputed_tokens" if recompute else "extend_tokens"
-        self.ledger.count(what, request.client, extend)
-        self.cap.enter(request)
-        self.scheduler.on_admitted(request, extend, recompute)
 
     def end_pass(self) -> None:
         """End the pass, after vLLM's last look at its queue in this step."""
@@ -263,3 +205,69 @@ class Home:
         self._selection = self._candidate = None
         self._over = False
         self.view.end_pass()
+
+
+class SchedulerQueue:
+    """The ``RequestQueue`` that vLLM's scheduler gets in the place of its own.
+
+    ``is_full()`` says that vLLM would admit nobody, whoever it is.
+    """
+
+    def __init__(self, home: Home, now_s: Callable[[], float], is_full: Callable[[], bool]) -> None:
+        self._home = home
+        self._now_s = now_s
+        self._is_full = is_full
+        self._in_pass = False
+
+    def begin_pass(self) -> None:
+        """Begin a step."""
+        self._in_pass, self._home.now_s = True, self._now_s()
+
+    def end_pass(self) -> None:
+        """End the pass of a step. A second call has no effect."""
+        if self._in_pass:
+            self._in_pass = False
+            self._home.end_pass()
+
+    def __bool__(self) -> bool:
+        """Return whether the scheduling pass has a candidate. vLLM asks before each attempt."""
+        if not self._in_pass or self._is_full():
+            return len(self) > 0
+        return self._home.head() is not None
+
+    def __len__(self) -> int:
+        return len(self._home.view)
+
+    def __iter__(self) -> Iterator[Theirs]:
+        return iter(self._home.waiting())
+
+    def add_request(self, request: Theirs) -> None:
+        """Append."""
+        self._home.arrived(request, self._now_s())
+
+    def prepend_request(self, request: Theirs) -> None:
+        """Take back a preempted request."""
+        self._home.preempted(request, self._now_s())
+
+    def prepend_requests(self, requests: Iterable[Theirs]) -> None:
+        """Take back skipped requests, the last one first."""
+        self._home.end_pass()
+        for request in requests:
+            self._home.passed_over(request)
+
+    def peek_request(self) -> Theirs:
+        """Return the head. Precondition: there is one."""
+        return self._home.head()
+
+    def pop_request(self) -> Theirs:
+        """Take the head out."""
+        return self._home.pop()
+
+    def remove_request(self, request: Theirs) -> None:
+        """Remove an aborted request."""
+        self._home.left(request)
+
+    def remove_requests(self, requests: Iterable[Theirs]) -> None:
+        """Remove aborted requests, wherever they waited."""
+        for request in requests:
+            self._home.left(request)

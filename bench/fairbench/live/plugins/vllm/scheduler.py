@@ -22,10 +22,9 @@ from fairbench.live.plugins.config import LOCAL, config_from
 from fairbench.live.plugins.ledger import COUNTED, Ledger
 from fairbench.live.plugins.vllm.eviction import BlockEviction, check_targets
 from fairbench.live.plugins.vllm.exporter import VLLMExporter, exporter_of
-from fairbench.live.plugins.vllm.home import Home
-from fairbench.live.plugins.vllm.kept_blocks import kept_blocks
-from fairbench.live.plugins.vllm.queue import SchedulerQueue
+from fairbench.live.plugins.vllm.home import Home, SchedulerQueue
 from fairbench.live.plugins.vllm.release import check_config, check_version
+from fairbench.live.plugins.vllm.views import kept_blocks
 
 
 # Types are checked where vLLM, gigabytes large, is not installed: its class is Any there, from
@@ -91,7 +90,8 @@ class FairScheduler(Scheduler):  # type: ignore[misc]
         most = len(self.running) + self.max_num_scheduled_tokens // self.block_size + 1
         if self.kv_cache_manager.block_pool.get_num_free_blocks() > most:
             return  # enough for whatever this step may take
-        for rank, request in enumerate(reversed(self.home.retraction_order(self.running))):
+        order = self.home.retraction_order(self.running, self.home.now_s)
+        for rank, request in enumerate(reversed(order)):
             request.priority = rank
 
     def _preempt_request(self, request: Any, *args: Any, **named: Any) -> None:

@@ -1,0 +1,142 @@
+"""A local scheduler's home in an engine: the part that is the same in SGLang and vLLM.
+
+The scheduler is the very object of the simulator. The engine keeps queue, cache and memory; the
+home tells the scheduler what happens to requests, and counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Protocol
+
+from fairbench.core import Prompt, Request
+from fairbench.errors import RunFailed
+from fairbench.live.fitted_costs import FittedCosts
+from fairbench.live.plugins.config import PluginConfig
+from fairbench.live.plugins.ledger import Ledger
+from fairbench.live.request_tag import untagged
+from fairbench.live.step_times import StepTimes
+from fairbench.schedulers.setup import Setup
+from fairbench.schedulers.token_pages import segments_of
+from fairbench.schedulers.views import WaitingView
+
+Theirs = Any  # an engine's request
+
+
+@dataclass(slots=True, eq=False)
+class Tracked:
+    """An engine's request, from its arrival to its end."""
+
+    request: Request
+    theirs: Theirs
+    prompt: Prompt  # what would be prefilled: of one that vLLM preempted, its outputs too
+    produced: int = 0  # output tokens that the scheduler has been told of
+    admitted: bool = False  # so the next admission is a second one
+
+
+def request_of(
+    tag: str, ids: Sequence[int], max_new_tokens: int, number: int, now_s: float, priority: int = 0
+) -> Request:
+    """Return the scheduler's view of a request; engines have no programs, hence the zeros.
+
+    Args:
+        tag: Name of the client, with the time left to the request's deadlines.
+        ids: Token ids of the prompt.
+        max_new_tokens: Most output tokens.
+        number: Number of the request for the scheduler.
+        now_s: Arrival time on the scheduler's clock, in seconds.
+        priority: The engine's priority of the request.
+    """
+    client, due = untagged(tag, now_s)
+    return Request(
+        *(number, client, 0, 0, segments_of(ids), len(ids), max_new_tokens),
+        arrival_s=now_s,
+        deadline_s=due.end_s,
+        first_token_by_s=due.first_token_s,
+        token_every_s=due.token_every_s,
+        priority=priority,
+    )
+
+
+class EngineView(WaitingView, Protocol):
+    """A waiting queue that an engine's requests leave."""
+
+    def leave(self, request: Request) -> None:
+        """Remove a request that was admitted or aborted."""
+
+
+class EngineHome:
+    """A scheduler in an engine, whose requests have the name ``name_of``; a subclass has a view."""
+
+    view: EngineView
+    name_of: Callable[[Theirs], Hashable]
+
+    def __init__(self, config: PluginConfig, ledger: Ledger) -> None:
+        self.config = config
+        self.scheduler = config.build()
+        self.ledger = ledger
+        self.cap = config.load_cap()
+        wanted = self.scheduler.wants_costs or config.has_cap
+        self.costs = FittedCosts() if wanted else None
+        self.scheduler.prepare(Setup(weights=config.weights, costs=self.costs))
+        self._times = None
+        if self.costs is not None and self.scheduler.times_steps:
+            self._times = StepTimes(self.scheduler, self.costs)
+        self._tracked: dict[Hashable, Tracked] = {}
+        self._numbers = count()
+
+    @property
+    def idle(self) -> bool:
+        """Return whether no request waits or runs."""
+        return not self._tracked
+
+    def gone(self, theirs: Theirs) -> None:
+        """Handle the end of a request in any state. A second call has no effect."""
+        if (tracked := self._tracked.pop(self.name_of(theirs), None)) is None:
+            return
+        request = tracked.request
+        if request in self.view:
+            self.view.leave(request)
+        self.ledger.count("finished", request.client)
+        self.cap.finish(request, tracked.produced)
+        self.scheduler.on_output(request, tracked.produced)
+        self.scheduler.on_finish(request)
+
+    def retraction_order(self, running: Iterable[Theirs], now_s: float) -> list[Theirs]:
+        """Return all running requests in the order of losing memory; unknown ones go last."""
+        wanted = self.scheduler.retraction_order(self.view.running, now_s)
+        known: dict[Request, Theirs] = {}
+        unknown: list[Theirs] = []
+        for theirs in running:
+            if (tracked := self._tracked.get(self.name_of(theirs))) is not None:
+                known[tracked.request] = theirs
+            else:
+                unknown.append(theirs)
+        if len(wanted) != len(known) or set(wanted) != set(known):
+            raise RunFailed(
+                f"{self.scheduler.name}: retraction_order must return every running "
+                "request exactly once"
+            )
+        return [*(known[request] for request in wanted), *unknown]
+
+    def _admit(self, tracked: Tracked, extend_tokens: int) -> None:
+        """Account an admission; the uncached tokens will all be computed, if in chunks."""
+        request, recompute = tracked.request, tracked.admitted
+        tracked.admitted = True
+        self.ledger.count("admissions", request.client)
+        what = "recomputed_tokens" if recompute else "extend_tokens"
+        self.ledger.count(what, request.client, extend_tokens)
+        self.cap.enter(request)
+        self.scheduler.on_admitted(request, extend_tokens, recompute)
+
+    def _produce(self, tracked: Tracked, output_tokens: int) -> None:
+        """Account the new ones of a request's output tokens so far."""
+        request, new = tracked.request, output_tokens - tracked.produced
+        tracked.produced = output_tokens
+        if new:
+            self.ledger.count("output_tokens", request.client, new)
+            self.scheduler.on_tokens(request.client, new)
+            if self.scheduler.per_request_tokens:
+                self.scheduler.on_request_tokens(request, new)

@@ -1,0 +1,38 @@
+"""Facts of SGLang's requests, in every release that the plugin fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairbench.live.headers import DEFAULT_CLIENT, HEALTH
+
+Req = Any  # SGLang's request
+HEALTH_RID = "HEALTH_CHECK"  # how the ids of SGLang's own requests begin
+
+
+def client_of(req: Req) -> str:
+    """Return a request's tagged client; SGLang's own health checks have a separate client."""
+    if str(getattr(req, "rid", "")).startswith(HEALTH_RID):
+        return HEALTH
+    return req.routing_key or DEFAULT_CLIENT
+
+
+def context_of(req: Req) -> int:
+    """Return the tokens of prompt and output so far."""
+    return len(req.origin_input_ids) + len(req.output_ids)
+
+
+def prefix_len(req: Req) -> int:
+    """Return a matched request's cached tokens; 0.5.17 stores their indices instead."""
+    length: int = req.prefix_len if hasattr(req, "prefix_len") else len(req.prefix_indices)
+    return length
+
+
+def ids_of(req: Req) -> Any:
+    """Return the token ids of all that would be prefilled."""
+    return req.origin_input_ids + req.output_ids if req.output_ids else req.origin_input_ids
+
+
+def namespace_of(owner: Any) -> tuple[Any, Any]:
+    """Return what keeps equal tokens apart in the cache, of a request or a key."""
+    return getattr(owner, "extra_key", None), getattr(owner, "cache_salt", None) or None
