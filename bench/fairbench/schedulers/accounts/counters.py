@@ -158,12 +158,7 @@ def counters_of(
 ) -> Counters:
     """Return counters whose clients are lifted as ``Counters`` describes.
 
-    Args:
-        output_weight: Price of an output token.
-        lifts: Whether a client that comes back is lifted to those that wait.
-        lifts_alone: Whether a client is lifted to the client that left the queue last if nobody
-            waits.
-        tenants: Tenants whose levels have counters, or None for clients only.
+    With ``tenants`` every level of their tree has counters, else only clients have.
     """
     form = Counters if tenants is None else TreeCounters
     return form(output_weight, lifts=lifts, lifts_alone=lifts_alone)

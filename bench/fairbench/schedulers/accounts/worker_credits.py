@@ -219,13 +219,7 @@ class WorkerCredits:
             self._spend(self.of[node], node, worker, cost)
 
     def settle_down(self, client: str, worker: int, cost: float) -> None:
-        """Charge a client as ``settle`` does, but let a refund lift credit to a quantum only.
-
-        Args:
-            client: Name of the client.
-            worker: Number of the worker.
-            cost: Charge, in the unit of the credit; negative for a refund.
-        """
+        """Charge a client as ``settle`` does, but let a refund lift credit to a quantum only."""
         for node in self.nodes(client):
             if cost < 0:
                 self._give_back(self.of[node], node, worker, -cost)
@@ -286,12 +280,6 @@ class TreeWorkerCredits(WorkerCredits):
 
 
 def credits_of(quantum: float, workers: Workers, tenants: Tenants | None) -> WorkerCredits:
-    """Return credits of clients at workers, or of tenants too.
-
-    Args:
-        quantum: Quantum Q^w of a client of weight 1.
-        workers: Live workers.
-        tenants: Tenants whose levels have credits, or None for clients only.
-    """
+    """Return credits of clients at workers; with ``tenants``, of every level of their tree."""
     form = WorkerCredits if tenants is None else TreeWorkerCredits
     return form(quantum, workers)

@@ -110,13 +110,7 @@ SIDES: Mapping[str, Sides] = {
 def disaggregated(
     spec: ExperimentSpec, contract: EngineContract, prefills: list[WorkerParts]
 ) -> list[Replica]:
-    """Return a cluster's prefill workers, from their parts, and then its decode workers.
-
-    Args:
-        spec: Specification of the experiment.
-        contract: Contract of the engine, for the decode workers.
-        prefills: Parts of each prefill worker.
-    """
+    """Return a cluster's prefill workers, from their parts, and then its decode workers."""
     params = make_params(DISAGGREGATION, DisaggregationParams, spec.settings)
     engine = spec.engine or DEFAULT_ENGINE
     sides, first = SIDES[engine], prefills[0]

@@ -32,13 +32,7 @@ class Prefill(NamedTuple):
 
 
 def report_prompts(prefills: list[Prefill], gpu_ps: list[int], scheduler: LocalScheduler) -> None:
-    """Book the time of each prompt in an iteration, and report it to the scheduler.
-
-    Args:
-        prefills: The iteration's parts of prefill work.
-        gpu_ps: GPU time of each part, in picoseconds.
-        scheduler: Scheduler to report to, if it times steps.
-    """
+    """Book the GPU time of each prompt in an iteration; tell a scheduler that times steps."""
     for prefill, took_ps in zip(prefills, gpu_ps, strict=True):
         prefill.sequence.gpu_ps += took_ps
         if scheduler.times_steps:

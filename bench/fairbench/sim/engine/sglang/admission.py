@@ -92,11 +92,6 @@ class PrefillPass:
         Each entry of ``without`` has the end of a running request's locked path, its private tokens
         and its reserved tokens, which are subtracted one by one, as ``give_back`` does: a sum may
         round to another side of the limit.
-
-        Args:
-            sequence: Sequence that waits to be admitted.
-            waiting: Queue of the waiting requests.
-            without: Running requests to be preempted.
         """
         cache = self._cache
         node, _ = waiting.match(sequence.request)
