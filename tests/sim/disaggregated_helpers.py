@@ -69,7 +69,7 @@ def run_checked(spec):
     if not simulation.cluster.running:
         for worker in decodes:
             assert worker.cache.free == worker.cache.capacity
-            assert (worker.assigned, worker.memory.members, len(worker.cap)) == (0, 0, 0)
+            assert (worker.assigned, worker.members, len(worker.cap)) == (0, 0, 0)
     result = simulation.result(True, None)
     check(spec, result)
     return result
@@ -88,7 +88,7 @@ def check_prefill(replica) -> None:
 
 def check_decode(worker, prefills) -> None:
     """INV-27: a decode worker's requests hold its memory, and are no more than its caps allow."""
-    memory, batch, cache = worker.memory, worker.batch, worker.cache
+    batch, cache = worker.batch, worker.cache
     on_their_way = [one for replica in prefills for one in replica._copies]
     mine = [one for one in on_their_way if one.decode_worker == worker.index and one.private]
     members = [*mine, *batch.sequences, *worker._received]
@@ -96,9 +96,9 @@ def check_decode(worker, prefills) -> None:
     decoded = sum(batch.private(sequence) for sequence in batch.sequences)
     assert cache.free >= 0
     assert cache.capacity - cache.free == decoded + sum(one.private for one in members)
-    assert memory.members == len(members) == len(set(members))
-    assert memory.members <= memory.limits.most_members
-    assert batch.size <= memory.limits.most_running
+    assert worker.members == len(members) == len(set(members))
+    assert worker.members <= worker.limits.most_members
+    assert batch.size <= worker.limits.most_running
     if worker.cap.most_tokens < float("inf"):
         assert len(worker.cap) == len(members)
         assert len(members) <= 1 or worker.cap.tokens <= worker.cap.most_tokens

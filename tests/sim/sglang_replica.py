@@ -21,7 +21,7 @@ from fairbench.core import PS_PER_S
 from fairbench.hardware.gpu_time import step_parts
 from fairbench.live.plugins.config import plugin_config
 from fairbench.live.plugins.sglang import hooks as plugin
-from fairbench.sim.engine.sglang.admission_budget import Prefill, shares_of
+from fairbench.sim.engine.prefill import Prefill, shares_of
 from fairbench.sim.engine.sglang.contract import SGLangContract
 from fairbench.sim.sequence import NEVER
 

@@ -7,6 +7,7 @@ from fairbench.hardware.timing import KVPool, TimingProfile
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.local.lpm import LPM
 from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.contract import worker_class
 from fairbench.sim.records.service_log import ServiceLog
@@ -93,8 +94,8 @@ class Home:
         else:
             cache = cache_of(self.clock)
         limits = EngineLimits(pool, **limits)
-        parts = (self.scheduler, profile, limits, self.log, cache)
-        self.worker = worker_class(limits)(0, self.clock, *parts)
+        parts = WorkerParts(0, self.clock, self.scheduler, profile, self.log)
+        self.worker = worker_class(limits)(parts, limits, cache)
         watch(self.clock, [self.worker])
 
     def send(self, parts, output, *, max_new=None, at_ps=0, client="x", on_done=None):

@@ -6,6 +6,7 @@ from sim_helpers import PLAIN, US, Spy
 from fairbench.core import Request, Segment
 from fairbench.hardware.engine_params import EngineLimits
 from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.front import SimFleet
@@ -36,7 +37,7 @@ def pair(step_by_step, slots=2048):
     clock, log = Clock(), ServiceLog(["x"])
     limits = EngineLimits(1000, 8192, 16384, slots, step_by_step=step_by_step)
     workers = [
-        Worker(index, clock, Listener(clock), PLAIN, limits, log, KVCache(1000))
+        Worker(WorkerParts(index, clock, Listener(clock), PLAIN, log), limits, KVCache(1000))
         for index in range(2)
     ]
     watch(clock, workers)

@@ -12,8 +12,10 @@ from fairbench.schedulers.local.rpm import RPM
 from fairbench.schedulers.local.vtc import VTC
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.lightllm.minibatch import FitTest
 from fairbench.sim.engine.lightllm.worker import LightLLMWorker
+from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import FINISHED, REFUSED, Sequence
 
 
@@ -29,7 +31,10 @@ class Server:
     def __init__(self, scheduler=None, *, pool=1_000, **limits):
         self.clock = Clock()
         scheduler = scheduler or FCFS(FCFS.Params())
-        self.worker = LightLLMWorker(self.clock, scheduler, PLAIN, LightLLMLimits(pool, **limits))
+        self.worker = LightLLMWorker(
+            WorkerParts(0, self.clock, scheduler, PLAIN, ServiceLog([])),
+            LightLLMLimits(pool, **limits),
+        )
         self.sent = []
         self.done = []
         self.most_held = 0

@@ -21,6 +21,7 @@ from fairbench.hardware.engine_params import EngineLimits
 from fairbench.hardware.timing import KVPool, TimingProfile
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.records.service_log import ServiceLog
@@ -35,7 +36,7 @@ def serve(profile, jobs):
     """A worker serves (arrival, input tokens, output tokens); returns the sequences."""
     clock, log = Clock(), ServiceLog(["x"])
     limits = EngineLimits(POOL, 10**6, 10**6, 10**6)
-    worker = Worker(0, clock, FCFS(FCFS.Params()), profile, limits, log, KVCache(POOL))
+    worker = Worker(WorkerParts(0, clock, FCFS(FCFS.Params()), profile, log), limits, KVCache(POOL))
     sequences = []
     for number, (arrival_ps, tokens, outputs) in enumerate(jobs):
         prompt = (Segment(f"in-{number}", tokens),)

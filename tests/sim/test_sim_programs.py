@@ -11,6 +11,7 @@ from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.routing.round_robin import RoundRobin
 from fairbench.sim.clock import ARRIVE, Clock
 from fairbench.sim.cluster import Cluster
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.program_runner import SimLLM, run
@@ -153,7 +154,7 @@ class Calls:
 def cluster_of(streams, pool=100, in_flight=None, reaction=None):
     clock, log = Clock(), ServiceLog(["x", "y"])
     limits = EngineLimits(pool, 8192, 16384, 2048)
-    worker = Worker(0, clock, FCFS(FCFS.Params()), PLAIN, limits, log, KVCache(pool))
+    worker = Worker(WorkerParts(0, clock, FCFS(FCFS.Params()), PLAIN, log), limits, KVCache(pool))
     cluster = Cluster(clock, RoundRobin(RoundRobin.Params(), 1), [worker], ["x", "y"])
     for number, programs in enumerate(streams):
         cluster.add_client(number, iter(programs), in_flight, reaction)

@@ -15,6 +15,7 @@ from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import build_local
 from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.vllm.worker import VLLMWorker, cache_of
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import FINISHED, NEVER, REFUSED, Sequence
@@ -30,7 +31,9 @@ class VLLMHome:
         self.clock, self.log, self.sent, self.evicted = Clock(), ServiceLog(["x", "y"]), [], []
         cache = cache_of(self.limits)
         local = scheduler or FCFS(FCFS.Params())
-        self.worker = VLLMWorker(0, self.clock, local, profile, self.limits, self.log, cache)
+        self.worker = VLLMWorker(
+            WorkerParts(0, self.clock, local, profile, self.log), self.limits, cache
+        )
         watch_vllm(self.clock, [self.worker])
 
     def hear_evictions(self):

@@ -14,6 +14,7 @@ from fairbench.hardware.timing import Frontend
 from fairbench.hardware.vllm_params import VLLMLimits
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.vllm.worker import VLLMWorker
 from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import Sequence
@@ -184,7 +185,9 @@ def ask_ours(stream):
     """What our engine does, by step. Steps inside a run of decode steps are implied."""
     clock = Clock()
     scheduler = {"fcfs": FCFS, "priority": Priority}[stream.policy](FCFS.Params())
-    worker = Telling(0, clock, scheduler, StepProfile(), stream.limits, ServiceLog(["x"]))
+    worker = Telling(
+        WorkerParts(0, clock, scheduler, StepProfile(), ServiceLog(["x"])), stream.limits
+    )
     scheduler.on_retract = lambda request, view, now_s: worker.retracted(request)
     watch_vllm(clock, [worker])
     for number, arrival in enumerate(stream.arrivals):

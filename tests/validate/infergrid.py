@@ -27,6 +27,7 @@ from fairbench.schedulers.gateway.registry import policy_class
 from fairbench.schedulers.gateway.saturation.concurrency import Concurrency
 from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.sim.clock import ARRIVE, DECIDE, Clock
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.vllm.worker import VLLMWorker
 from fairbench.sim.front import SimFleet
 from fairbench.sim.records.service_log import ServiceLog
@@ -68,7 +69,9 @@ class Experiment:
         self.lost = Counter()
         log = ServiceLog([FLOODER, QUIET])
         limits = VLLMLimits(400_000)
-        self.worker = VLLMWorker(0, self.clock, FCFS(FCFS.Params()), PROFILE, limits, log)
+        self.worker = VLLMWorker(
+            WorkerParts(0, self.clock, FCFS(FCFS.Params()), PROFILE, log), limits
+        )
         self.fleet = SimFleet([self.worker])
         self.pool = self._queue("fcfs", arm.connections)
         self.gate = self._queue(arm.policy, arm.limit)

@@ -148,11 +148,6 @@ class LocalScheduler(ABC):
 
         ``complete`` marks the last chunk. Only called for a scheduler with ``times_steps``, like
         ``on_gpu_time``.
-
-        Args:
-            request: Request whose prompt was computed.
-            gpu_ps: GPU time, in picoseconds.
-            complete: Whether the chunk is the last of the prompt.
         """
 
     def on_gpu_time(self, client: str, gpu_ps: int) -> None:
@@ -179,13 +174,7 @@ class LocalScheduler(ABC):
         raise RunFailed(f"{self.name} declares sizes_steps, so it must have a method step_tokens")
 
     def on_retract(self, request: Request, view: WaitingView, now_s: float) -> None:
-        """Handle a running request that lost its memory or was preempted, and now waits again.
-
-        Args:
-            request: Request that waits again.
-            view: Waiting requests of the worker.
-            now_s: Current time on the host's clock, in seconds.
-        """
+        """Handle a running request that lost its memory or was preempted, and now waits again."""
 
     def on_read(self, request: Request, read: Read) -> None:
         """Correct the charge of a prompt that was charged in full, because a part was cached.
@@ -248,11 +237,6 @@ class Router(ABC):
         """Record the time of a request's first token on the host's clock, before ``on_finish``.
 
         Not called for a request without a first token, or if the host did not see it.
-
-        Args:
-            request: Request that has produced its first token.
-            worker: Number of the request's worker.
-            at_s: Time of the first token, in seconds.
         """
 
     @property

@@ -98,16 +98,7 @@ class LocationTree(PrefixTree[L]):
         return self.add(self.find(prompt), prompt, worker)
 
     def add(self, found: Found[L], prompt: Prompt, worker: int) -> L:
-        """Insert a prompt as ``insert`` does, from the result of ``find`` for the same prompt.
-
-        Args:
-            found: Result of ``find`` for the prompt.
-            prompt: Prompt to insert.
-            worker: Number of the worker that holds the prompt.
-
-        Returns:
-            Node at the end of the prompt.
-        """
+        """Insert a prompt as ``insert`` does, given what ``find`` returned for it."""
         node, place = found
         if place[0] < len(prompt):
             node = self.extend(node, prompt, place, prompt_tokens(prompt))

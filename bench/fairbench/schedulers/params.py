@@ -60,11 +60,6 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
 
     The only conversion is from integer to float: a text is never a number. Raises UsageError with
     one line that names the key, the value and what is allowed.
-
-    Args:
-        owner: Name of the part.
-        params_class: Dataclass of the part's parameters.
-        settings: Values of all parts by ``NAME.PARAM``.
     """
     values = own_settings(owner, settings)
     check_names(owner, params_class, values)
@@ -77,13 +72,7 @@ def make_params(owner: str, params_class: type[P], settings: Mapping[str, Any]) 
 
 
 def check_names(owner: str, params_class: type, values: Mapping[str, Any]) -> None:
-    """Raise UsageError unless every key of ``values`` is a parameter of the part.
-
-    Args:
-        owner: Name of the part, for the message.
-        params_class: Dataclass of the part's parameters.
-        values: Values of the part by name of the parameter.
-    """
+    """Raise UsageError unless every key of ``values`` is a parameter of the part ``owner``."""
     names = param_names(params_class)
     for name in values:
         if not names:

@@ -168,13 +168,7 @@ def other_kind(name: str) -> str:
 
 
 def unknown_scheduler(what: str, name: str, known: Iterable[str]) -> UsageError:
-    """Return the error for an unknown scheduler, with advice for another kind or a user's file.
-
-    Args:
-        what: Kind of the scheduler, as people call it.
-        name: Unknown name.
-        known: Known schedulers of this kind.
-    """
+    """Return the error for an unknown scheduler, with advice for another kind or a user's file."""
     if kind := other_kind(name):
         return UsageError(f"unknown {what} {name!r}: {kind}")
     own = [path.name for path in user_files()]
@@ -209,13 +203,7 @@ def build_local(name: str, settings: Mapping[str, Any]) -> LocalScheduler:
 
 
 def build_router(name: str, settings: Mapping[str, Any], workers: int) -> Router:
-    """Return a new router for ``workers`` workers. Settings, errors: see ``build_local``.
-
-    Args:
-        name: Name of the router.
-        settings: Values of all parts by ``NAME.PARAM``.
-        workers: Number of workers.
-    """
+    """Return a new router for ``workers`` workers. Settings, errors: see ``build_local``."""
     router: Any = router_class(name)
     built: Router = router(make_params(name, router.Params, settings), workers)
     return built

@@ -26,25 +26,11 @@ class RequestWork:
             self._token_s = (costs.prefill_s(0, _PROMPT) - self._iteration_s) / _PROMPT
 
     def gpu_s(self, cached_tokens: int, new_tokens: int, output_tokens: float) -> float:
-        """Return the work in seconds. Precondition: the costs are known and describe steps.
-
-        Args:
-            cached_tokens: Cached tokens of the prompt.
-            new_tokens: Tokens of the prompt to compute.
-            output_tokens: Tokens of the output, perhaps an expected number.
-        """
+        """Return the work in seconds. Precondition: the costs are known and describe steps."""
         return self.tokens(cached_tokens, new_tokens, output_tokens) * self._token_s
 
     def tokens(self, cached_tokens: int, new_tokens: int, output_tokens: float) -> int:
-        """Return the work of a partly cached prompt and its output, in tokens of prefill.
-
-        At least 1.
-
-        Args:
-            cached_tokens: Cached tokens of the prompt.
-            new_tokens: Tokens of the prompt to compute.
-            output_tokens: Tokens of the output, perhaps an expected number.
-        """
+        """Return the work of a partly cached prompt and its output, at least one token."""
         if self._units is None or self._costs is None:
             return max(1, round(new_tokens + UNKNOWN_OUTPUT_WEIGHT * output_tokens))
         prefill_s = self._costs.prefill_s(cached_tokens, new_tokens) - self._iteration_s

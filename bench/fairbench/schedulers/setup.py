@@ -68,12 +68,7 @@ class Setup:
         return replace(self, weights=ChainMap(dict(weights), cast(Any, self.weights)))
 
     def check_clients(self, owner: str, names: Iterable[str]) -> None:
-        """Raise UsageError for an unknown client in a setting, if all clients are known.
-
-        Args:
-            owner: Name of the setting, for the message.
-            names: Names of the clients in the setting.
-        """
+        """Raise UsageError naming the setting ``owner`` for an unknown client, if all are known."""
         for client in names:
             if self.clients and client not in self.clients:
                 raise unknown_name(f"client in {owner}", client, self.clients)

@@ -29,13 +29,7 @@ class Clock:
         heappush(self.events, (time_ps, priority, key, self._inserted, action))
 
     def soon(self, priority: int, key: int, action: Callable[[], None]) -> None:
-        """Run ``action`` at this instant in its turn, at once if nothing else is due.
-
-        Args:
-            priority: Turn among the events of an instant: ``ARRIVE``, ``END`` or ``DECIDE``.
-            key: Turn among the events of a priority.
-            action: Callback without arguments.
-        """
+        """Run ``action`` at this instant in its turn, at once if nothing else is due."""
         if self.events and self.events[0][0] == self.now_ps:
             self.at(self.now_ps, priority, key, action)
         else:

@@ -99,13 +99,6 @@ def ingress_of(
     """Return the queue before the ``router`` or routers, or None.
 
     Raises UsageError for routers that are to share sums but have none.
-
-    Args:
-        spec: Specification of the experiment.
-        router: Router of the cluster, or several routers combined.
-        clock: Clock of the simulation.
-        workers: Replicas of the cluster.
-        setup: Facts about the experiment for schedulers.
     """
     fleet = SimFleet(workers[: spec.routed_workers])
     setup = replace(setup, fleet=fleet)
@@ -157,14 +150,7 @@ def _queue(
 def reports_of(
     spec: ExperimentSpec, clock: Clock, router: Router, worker: int
 ) -> Callable[[Prompt, int], None] | None:
-    """Return an ``on_evict`` of a worker, or None if the router wants to hear of no evictions.
-
-    Args:
-        spec: Experiment, with the parameters of the cluster.
-        clock: Clock of the simulation.
-        router: Router to tell.
-        worker: Index of the evicting worker.
-    """
+    """Return an ``on_evict`` of a worker, or None if the router wants to hear of no evictions."""
     if not router.wants_evictions:
         return None
     params = make_params("cluster", ClusterParams, spec.settings)
@@ -179,15 +165,7 @@ def eviction_reports(
     params: ClusterParams,
     rng: Random,
 ) -> Callable[[Prompt, int], None]:
-    """Return an ``on_evict`` that tells the router with a delay, unless the message is lost.
-
-    Args:
-        clock: Clock of the simulation.
-        router: Router to tell.
-        worker: Index of the evicting worker.
-        params: Parameters of the cluster, with delay and loss of reports.
-        rng: Source of randomness for losses.
-    """
+    """Return an ``on_evict`` that tells the router with a delay, unless the message is lost."""
     delay_ps = round(params.eviction_delay_s * PS_PER_S)
     loss = params.eviction_loss or 0.0
 

@@ -43,13 +43,7 @@ class Ingress:
 
     @classmethod
     def of_router(cls, clock: Clock, router: Router, workers: Many[Replica]) -> Self:
-        """Return an ingress for a router that may keep requests, asked in order of arrival.
-
-        Args:
-            clock: Clock of the simulation.
-            router: Router that may keep requests.
-            workers: Replicas of the cluster.
-        """
+        """Return an ingress for a router that may keep requests, asked in order of arrival."""
         return cls(clock, workers, GatewayQueue(InOrder(InOrder.Params()), router, AlwaysRoom()))
 
     def enter(self, sequence: Sequence) -> None:

@@ -37,16 +37,9 @@ def hit_rates_alone(
 ) -> dict[str, float]:
     """Return the cache hit rate that each client has alone on its share of every pool.
 
-    The share is by weight; engine, router and speed stay as they are, and eviction is LRU. ``run``
-    simulates one client. A client that was refused everything is left out, and so are all where
-    there are more than ``MOST_ALONE``.
-
-    Args:
-        spec: Specification of the experiment.
-        plans: Plan of each client.
-        pool_tokens: KV pool of a worker, in tokens.
-        with_pool: Function from a pool in tokens to the settings that give it.
-        run: Function from a specification and a client's plan to the run's tables.
+    The share is by weight, and ``with_pool`` returns its settings; engine, router and speed stay as
+    they are, and eviction is LRU. ``run`` simulates one client. A client that was refused
+    everything is left out, and so are all where there are more than ``MOST_ALONE``.
     """
     found: dict[str, float] = {}
     if not 1 < len(plans) <= MOST_ALONE:

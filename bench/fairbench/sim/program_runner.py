@@ -108,11 +108,5 @@ class SimLLM:
 
 
 def output_segment(program_id: int, name: str, tokens: int) -> Segment:
-    """Return a call's output segment; its key is unique and independent of call order.
-
-    Args:
-        program_id: Identity of the program.
-        name: Name of the call in its program.
-        tokens: Length of the output, in tokens.
-    """
+    """Return a call's output segment; its key is unique and independent of call order."""
     return new_tuple(Segment, (f"{program_id}/{name}", tokens))

@@ -16,6 +16,7 @@ from fairbench.hardware.cluster_params import ClusterParams
 from fairbench.hardware.engine_params import EngineLimits
 from fairbench.schedulers.base import LocalScheduler, Router
 from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.front import eviction_reports
@@ -51,7 +52,9 @@ class Fleet:
         self.limits = replace(LIMITS, **limits)
         profile = load_profile(PROFILE)
         self.workers = [
-            Worker(i, self.clock, make(), profile, self.limits, self.log, self._cache(i))
+            Worker(
+                WorkerParts(i, self.clock, make(), profile, self.log), self.limits, self._cache(i)
+            )
             for i in range(workers)
         ]
         self.sequences: list[Sequence] = []

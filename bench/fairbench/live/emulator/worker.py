@@ -22,6 +22,7 @@ from fairbench.live.kv_events.publisher import Publisher
 from fairbench.schedulers.base import LocalScheduler, Setup
 from fairbench.schedulers.params import make_params
 from fairbench.schedulers.registry import build_local, local_class
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.sglang.contract import worker_class
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.records.service_log import ServiceLog, Shares
@@ -156,8 +157,8 @@ def build(config: EmulatorConfig, loop: AbstractEventLoop) -> EmulatedWorker:
         scheduler.prepare(setup)
         return scheduler
 
-    parts = (new_scheduler(), timing, limits, totals, cache)
-    worker = worker_class(limits)(0, wall.clock, *parts)
+    parts = WorkerParts(0, wall.clock, new_scheduler(), timing, totals)
+    worker = worker_class(limits)(parts, limits, cache)
     engine = LiveEngine(
         worker, cache, streams, wall, text, loop, config.stream_interval, new_scheduler
     )

@@ -106,13 +106,7 @@ class Account(ABC):
         """
 
     def charge_each(self, each: int, steps: int, running: Mapping[str, int]) -> None:
-        """Charge the decode steps of a whole batch at once, client by client.
-
-        Args:
-            each: Price of one token.
-            steps: Number of steps that every running request has made.
-            running: Number of running requests by client.
-        """
+        """Charge the decode steps of a whole batch at once, client by client."""
         for client, requests in running.items():
             self.charge(client, each * steps * requests)
 

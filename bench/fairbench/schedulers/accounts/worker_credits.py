@@ -218,13 +218,7 @@ class WorkerCredits:
             self._spend(self.of[node], node, worker, cost)
 
     def settle_down(self, client: str, worker: int, cost: float) -> None:
-        """Charge a client as ``settle`` does, but let a refund lift credit to a quantum only.
-
-        Args:
-            client: Name of the client.
-            worker: Number of the worker.
-            cost: Charge, in the unit of the credit; negative for a refund.
-        """
+        """Charge a client as ``settle`` does, but let a refund lift credit to a quantum only."""
         for node in self.nodes(client):
             if cost < 0:
                 self._give_back(self.of[node], node, worker, -cost)

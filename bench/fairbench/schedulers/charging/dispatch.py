@@ -48,12 +48,7 @@ Charge = Literal["input", "uncached", "split", "owner", "gpu-time"]
 
 
 class DispatchCharging:
-    """Charges tokens: the counted tokens of the prompt at dispatch, and the output at the end.
-
-    Args:
-        extend_weight: The price of a token of a prompt.
-        output_weight: The price of a token of an output.
-    """
+    """Charges tokens: the counted tokens of the prompt at dispatch, and the output at the end."""
 
     token_ps: Callable[[], float] | None = None
     """The time of one computed token, by which quanta of tokens are times; None charges tokens."""

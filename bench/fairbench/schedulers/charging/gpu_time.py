@@ -38,17 +38,9 @@ class GPUCharges:
         return ahead_ps
 
     def computed(self, request: Request, gpu_ps: int, complete: bool) -> int:
-        """Charge the time of a prompt's part beyond the prepayment.
+        """Return the charge for a prompt's part beyond the prepayment, in picoseconds.
 
-        ``complete`` marks the last part.
-
-        Args:
-            request: Request whose prompt was computed.
-            gpu_ps: GPU time of the part, in picoseconds.
-            complete: Whether the part is the last of the prompt.
-
-        Returns:
-            Charge, in picoseconds; negative if the prepayment was too high.
+        ``complete`` marks the last part. The charge is negative if the prepayment was too high.
         """
         ahead_ps = self._ahead.get(request, 0)
         paid_ps = ahead_ps if complete else min(ahead_ps, gpu_ps)

@@ -31,10 +31,7 @@ class Charging:
     def admitted(self, request: Request, extend_tokens: int, recompute: bool) -> None:
         """Charge a request for the part of its prompt that will be computed.
 
-        Args:
-            request: Request that is admitted.
-            extend_tokens: Tokens of the prompt that are not cached.
-            recompute: Whether a retracted request is admitted again.
+        ``recompute`` marks the second admission of a retracted request.
         """
 
     def tokens(self, client: str, tokens: int) -> None:
@@ -47,13 +44,7 @@ class Charging:
         """Charge the decode steps of a whole batch."""
 
     def prompt_time(self, request: Request, gpu_ps: int, complete: bool) -> None:
-        """Charge the part of an iteration's time that was spent on a prompt.
-
-        Args:
-            request: Request whose prompt was computed.
-            gpu_ps: GPU time, in picoseconds.
-            complete: Whether the chunk is the last of the prompt.
-        """
+        """Charge the time that an iteration spent on a prompt, or with ``complete`` on its end."""
 
     def gpu_time(self, client: str, gpu_ps: int) -> None:
         """Charge the time of decode steps."""

@@ -38,10 +38,7 @@ class QuotaParams:
 def quotas_in_tokens(owner: str, params: QuotaParams, setup: Setup) -> Mapping[str, float]:
     """Return each client's quota in tokens. Raises UsageError for an unknown client.
 
-    Args:
-        owner: Name of the part whose setting ``percent`` is read, for messages.
-        params: Quotas of the named clients, in percent of the pool.
-        setup: Facts of the experiment, with its clients, weights and pool.
+    Messages name ``owner``, the part whose setting ``percent`` is read.
     """
     for client in params.percent:
         if client not in setup.clients:

@@ -219,11 +219,6 @@ class Gateway:
         """Add the charges of another router's gateway.
 
         Clients waiting there count as waiting here, too.
-
-        Args:
-            origin: Name of the other router.
-            totals: Charges, lifts and waiting clients of that router.
-            now_s: Current time on the host's clock, in seconds.
         """
         newly = self.others.newer(origin, totals)
         if newly is None:

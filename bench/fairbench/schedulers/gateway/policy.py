@@ -65,13 +65,7 @@ class PriceParams:
         return self.input_weight * request.input_tokens + outputs
 
     def correction(self, request: Request, read: Read, output_tokens: int) -> float:
-        """Return the additional charge at a request's end; negative if too much was charged.
-
-        Args:
-            request: Request that has ended.
-            read: Prompt as the worker read it.
-            output_tokens: Number of output tokens of the request.
-        """
+        """Return the additional charge at a request's end; negative if too much was charged."""
         if not self.corrected:
             return 0.0
         inputs = self.input_weight * (read.input_tokens - request.input_tokens)

@@ -49,24 +49,16 @@ class SharePolicy(FlowPolicy):
     def next_node(
         self, tenant: str, nodes: Collection[str], view: WaitingView, client: NextClient
     ) -> str:
-        """Return the next of a tenant's waiting nodes.
+        """Return the next of a tenant's waiting nodes, which are directly below the tenant.
 
-        Args:
-            tenant: Tenant whose turn it is.
-            nodes: Waiting nodes directly below the tenant.
-            view: Queue.
-            client: Next client below a node.
+        ``client`` returns the next client below a node.
         """
 
     @abstractmethod
     def charge(self, tenant: str, node: str, price: float, *, sent: bool) -> None:
-        """Charge a node below a tenant.
+        """Charge a node below a tenant; a negative price is a refund.
 
-        Args:
-            tenant: Tenant of the node.
-            node: Node that is charged.
-            price: Price in weighted tokens; negative for a refund.
-            sent: Whether a request is sent now, or an earlier charge is corrected.
+        ``sent`` tells whether a request is sent now, or an earlier charge is corrected.
         """
 
     def prepare(self, setup: Setup) -> None:

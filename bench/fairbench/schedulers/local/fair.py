@@ -77,14 +77,8 @@ class FairScheduler(LocalScheduler):
     ) -> None:
         """Set an account and the charging that the parameters select.
 
-        Args:
-            account: Account that is charged.
-            params: Parameters of the scheduler.
-            prices: Prices of tokens; by default those of ``FairParams``.
-            tokens: Form in which tokens are charged.
-
-        Raises:
-            UsageError: If GPU time is to be charged with ``sharing``.
+        ``prices`` are by default those of ``FairParams``, ``tokens`` is the form of their charging.
+        Raises UsageError if GPU time is to be charged with ``sharing``.
         """
         if prices is None:
             assert isinstance(params, FairParams)

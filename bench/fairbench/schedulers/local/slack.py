@@ -81,13 +81,7 @@ class Slack:
         self.states[request] = State(self.prefill_s(request.input_tokens))
 
     def admit(self, request: Request, extend_tokens: int, now_s: float) -> None:
-        """Estimate the first-token time of a request that starts to run now.
-
-        Args:
-            request: Request that starts to run.
-            extend_tokens: Tokens of the prompt that are not cached.
-            now_s: Current time on the host's clock, in seconds.
-        """
+        """Estimate the first-token time of a request that starts to run now."""
         state = self.states[request]
         if state.first_s is None:
             state.first_s = now_s + self.prefill_s(extend_tokens)

@@ -104,13 +104,8 @@ class SharedCounters:
     ) -> None:  # fmt: skip
         """Apply another router's new charges and lifts, and record its waiting clients.
 
-        Args:
-            origin: Name of the other router.
-            charged: New charges by client and place.
-            raised: Levels to which clients were lifted, by client and place.
-            waiting: Clients that wait at the other router.
-            place: Place whose charges and lifts are applied, such as the band of a gateway.
-            now_s: Current time on the host's clock, in seconds.
+        Only sums of ``place`` are applied, such as those of a gateway's band. ``raised`` are levels
+        to which clients were lifted.
         """
         for client, of in charged.items():
             if place in of:

@@ -31,13 +31,7 @@ class SharedCredit:
         self.has_forgotten = False  # so that what is heard of a client may lack what came before
 
     def spend(self, client: str, worker: int, cost: float) -> None:
-        """Record that this router charged the client, or refunded a charge.
-
-        Args:
-            client: Name of the client.
-            worker: Number of the worker.
-            cost: Charge, in the unit of the credit; negative for a refund.
-        """
+        """Record that this router charged the client; a negative cost is a refund."""
         of = self.charged.setdefault(client, {})
         of[worker] = of.get(worker, 0.0) + cost
         self._changes.note(client)

@@ -36,13 +36,7 @@ class Backlog:
         return self._of_client.keys()
 
     def add(self, request_id: int, client: str, work: int) -> None:
-        """Add the work of a request that has arrived.
-
-        Args:
-            request_id: Number of the request.
-            client: Name of the request's client.
-            work: Work of the request, in tokens of prefill.
-        """
+        """Add the work of a request that has arrived, in tokens of prefill."""
         self._of_request[request_id] = client, work
         self._of_client[client] = self.work(client) + work
         self._sums = None
@@ -112,13 +106,7 @@ class TenantBacklog:
         return self._below[tenant]
 
     def add(self, request_id: int, client: str, work: int) -> None:
-        """Add the work of a request that has arrived.
-
-        Args:
-            request_id: Number of the request.
-            client: Name of the request's client.
-            work: Work of the request, in tokens of prefill.
-        """
+        """Add the work of a request that has arrived, in tokens of prefill."""
         self._nodes[request_id] = self._lineage(client)
         for node in self._lineage(client):
             self._among(node).add(request_id, node, work)

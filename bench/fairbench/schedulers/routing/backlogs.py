@@ -34,13 +34,7 @@ class Backlogs(dict[int, Backlog | TenantBacklog]):
         self._changed(worker, client)
 
     def remove(self, worker: int, request_id: int, client: str) -> None:
-        """Remove a finished or aborted request from its worker.
-
-        Args:
-            worker: Number of the worker.
-            request_id: Number of the request.
-            client: Name of the request's client.
-        """
+        """Remove a finished or aborted request from its worker."""
         self[worker].remove(request_id)
         self._changed(worker, client)
 

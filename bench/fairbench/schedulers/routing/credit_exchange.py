@@ -51,13 +51,7 @@ class CreditExchange:
         return self._shared.others.latest
 
     def merge_totals(self, origin: str, totals: Totals, now_s: float) -> None:
-        """Apply another router's charges and granted quanta since its last report.
-
-        Args:
-            origin: Name of the other router.
-            totals: Charges and granted quanta of that router.
-            now_s: Current time on the host's clock, in seconds; not used.
-        """
+        """Apply another router's charges and granted quanta since its last report."""
         for client, change in self._shared.hear(origin, totals).items():
             self.credits.hear(client, change)
 

@@ -29,9 +29,7 @@ class Filling:
     def instead_of(self, worker: int, available: int) -> int:
         """Return the worker that replaces the chosen worker, or the chosen worker itself.
 
-        Args:
-            worker: The worker that Algorithm 2 chose.
-            available: The workers where the client is in credit, as bits.
+        ``available`` are the workers where the client is in credit, as bits.
         """
         if self._fleet.in_flight(worker) < QUEUES_FROM * self._below:
             return worker

@@ -58,11 +58,7 @@ class Missed(NamedTuple):
 def missed_by(everyone: int, tokens: int, tree: PrebleTree, node: PrebleNode) -> list[Missed]:
     """Return how many tokens of a prompt each worker misses, the fewest first.
 
-    Args:
-        everyone: Live workers, as bits.
-        tokens: Tokens of the prompt.
-        tree: Prefixes that the workers hold.
-        node: Node at which the cached part of the prompt ends.
+    The cached part of the prompt ends at ``node``.
     """
     rest, missed = everyone, []
     for depth, workers in tree.levels(node):
@@ -86,11 +82,6 @@ class LoadCost:
         """Return the workers (bits) of lowest cost; ``node`` ends the cached part of the prompt.
 
         Workers of least L + P are examined first, so that M is computed only where it may decide.
-
-        Args:
-            among: Workers to choose from, as bits.
-            missed: Tokens of the prompt that are not cached, with the workers that miss them.
-            node: Node at which the cached part of the prompt ends.
         """
         if not among & (among - 1):
             return among

@@ -100,13 +100,7 @@ class GpuWindow:
         return found
 
     def assign(self, now_s: float, prefill_us: int, end: PrebleNode) -> None:
-        """Add a request to this GPU, with the prefill time of its missing tokens.
-
-        Args:
-            now_s: Current time on the host's clock, in seconds.
-            prefill_us: Prefill time of the missing tokens, in microseconds.
-            end: Node at the end of the prompt.
-        """
+        """Add a request to this GPU, with the prefill time of its missing tokens."""
         self._assigned.append((now_s, prefill_us, end))
         self._prefill_us += prefill_us
 

@@ -41,13 +41,7 @@ class Autoscaler:
         self._sent[request.request_id] = Sent(end, worker, now_s + prefill_us / 10**6)
 
     def began(self, request: Request, worker: int, at_s: float) -> None:
-        """Record that the request's first token has come.
-
-        Args:
-            request: Request that has produced its first token.
-            worker: Number of the request's worker.
-            at_s: Time of the first token, in seconds.
-        """
+        """Record that the request's first token has come."""
         sent = self._sent.get(request.request_id)
         if sent is not None and sent.worker == worker:
             key = key_portion(sent.end)
@@ -59,13 +53,7 @@ class Autoscaler:
         self._sent.pop(request.request_id, None)
 
     def overloaded(self, key: PrebleNode, worker: int, now_s: float) -> bool:
-        """Return whether queueing for the prefix on this GPU has grown too long.
-
-        Args:
-            key: Key portion that stands for the prefix.
-            worker: Number of the worker (GPU).
-            now_s: Current time on the host's clock, in seconds.
-        """
+        """Return whether queueing for the prefix on this GPU has grown too long."""
         halves = key.waits[worker].halves(now_s) if worker in key.waits else None
         if halves is None:
             return False

@@ -51,16 +51,7 @@ class PrebleTree(LocationTree[PrebleNode]):
         self._dispatches = 0
 
     def add(self, found: Found[PrebleNode], prompt: Prompt, worker: int) -> PrebleNode:
-        """Mark the prompt and count one hit along it; the caller must ``forget`` the hit later.
-
-        Args:
-            found: Result of ``find`` for the prompt.
-            prompt: Prompt to mark.
-            worker: Number of the worker that holds the prompt.
-
-        Returns:
-            Node at the end of the prompt.
-        """
+        """Mark the prompt and count one hit along it; the caller must ``forget`` the hit later."""
         self._dispatches += 1
         end = super().add(found, prompt, worker)
         if end is not self.root:

@@ -46,26 +46,13 @@ class Windows:
         self._ratios.pop(worker, None)
 
     def assign(self, worker: int, now_s: float, prefill_us: int, end: PrebleNode) -> None:
-        """Record a request that is sent to the worker.
-
-        Args:
-            worker: Number of the worker.
-            now_s: Current time on the host's clock, in seconds.
-            prefill_us: Prefill time of the missing tokens, in microseconds.
-            end: Node at the end of the prompt.
-        """
+        """Record a request that is sent to the worker, as ``GpuWindow.assign`` does."""
         self._of[worker].assign(now_s, prefill_us, end)
         self._due.append((now_s, worker))
         self._changed(worker)
 
     def finish(self, worker: int, now_s: float, output_tokens: int) -> None:
-        """Record that a request has finished at the worker.
-
-        Args:
-            worker: Number of the worker.
-            now_s: Current time on the host's clock, in seconds.
-            output_tokens: Number of output tokens of the request.
-        """
+        """Record that a request has finished at the worker."""
         self._of[worker].finish(now_s, output_tokens)
         self._due.append((now_s, worker))
         self._changed(worker)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fairbench.config import ExperimentSpec
 from fairbench.core import Request
@@ -13,8 +13,7 @@ from fairbench.hardware.cluster_params import DISAGGREGATION, DisaggregationPara
 from fairbench.hardware.engines import DEFAULT_ENGINE, ENGINES
 from fairbench.schedulers.load_cap import NoCap
 from fairbench.schedulers.params import make_params
-from fairbench.sim.disaggregated.decode import DecodeWorker, SGLangDecode
-from fairbench.sim.disaggregated.memory import DecodeLimits, SGLangMemory, VLLMMemory
+from fairbench.sim.disaggregated.decode import DecodeWorker
 from fairbench.sim.disaggregated.replica import (
     PrefillEngine,
     PrefillReplica,
@@ -22,12 +21,15 @@ from fairbench.sim.disaggregated.replica import (
     ReservesWhenComputed,
     Transfers,
 )
+from fairbench.sim.disaggregated.sglang_decode import SGLangDecode
 from fairbench.sim.disaggregated.vllm_decode import PromptsOnly, VLLMDecode
-from fairbench.sim.engine.batch import RunningBatch
-from fairbench.sim.engine.contract import CONTRACTS, EngineContract, Replica, WorkerParts
-from fairbench.sim.engine.sglang.contract import SGLangContract
+from fairbench.sim.engine.contract import (
+    CONTRACTS,
+    EngineContract,
+    Replica,
+    WorkerParts,
+)
 from fairbench.sim.engine.sglang.prefill_only import PrefillOnly
-from fairbench.sim.engine.vllm.contract import VLLMContract
 from fairbench.sim.engine.vllm.prefill_only import VLLMPrefillOnly
 from fairbench.sim.sequence import Sequence
 
@@ -84,73 +86,36 @@ class ReservesAtAdmission(PrefillReplica):
         del self._room.whole[sequence.request.request_id]
 
 
-FEW_RUNNING = 32  # up to so many running requests SGLang allocates twice as many slots ahead
-UNLIMITED = 2**62
-
-
 class Sides(NamedTuple):
     """The two kinds of workers of an engine, and when memory is reserved by default."""
 
-    prefill: Callable[[EngineContract, WorkerParts], PrefillEngine]
-    decode: Callable[[EngineContract, WorkerParts, DisaggregationParams], DecodeWorker]
+    prefill: Callable[[Any, WorkerParts], PrefillEngine]
+    decode: Callable[[Any, WorkerParts, DisaggregationParams], DecodeWorker]
     replica: type[PrefillReplica]
 
 
-def _sglang_prefill(contract: EngineContract, parts: WorkerParts) -> PrefillOnly:
-    assert isinstance(contract, SGLangContract)
-    return contract.worker_as(PrefillOnly, parts)
-
-
-def _sglang_decode(
-    contract: EngineContract, parts: WorkerParts, params: DisaggregationParams
-) -> DecodeWorker:
-    assert isinstance(contract, SGLangContract)
-    most = contract.limits
-    running = most.max_running_requests
-    members = 3 * running if running <= FEW_RUNNING else running
-    limits = DecodeLimits(
-        *(most.pool_tokens, running, members, most.load_cap, most.host_tokens),
-        step_by_step=most.step_by_step,
-    )
-    memory = SGLangMemory(limits, RunningBatch(parts.log.index), params.reserved_decode_tokens)
-    return SGLangDecode(parts.index, parts.clock, parts.profile, parts.log, memory)
-
-
-def _vllm_prefill(contract: EngineContract, parts: WorkerParts) -> VLLMPrefillOnly:
-    assert isinstance(contract, VLLMContract)
-    return contract.worker_as(VLLMPrefillOnly, replace(parts, log=PromptsOnly(parts.log)))
-
-
-def _vllm_decode(
-    contract: EngineContract, parts: WorkerParts, params: DisaggregationParams
-) -> DecodeWorker:
-    assert isinstance(contract, VLLMContract)
-    most = contract.limits
-    limits = DecodeLimits(
-        *(most.blocks * most.block_size, most.max_num_seqs, UNLIMITED, most.load_cap),
-        step_by_step=most.step_by_step,
-    )
-    batch = RunningBatch(parts.log.index)
-    memory = VLLMMemory(limits, batch, most.block_size, most.watermark_blocks)
-    return VLLMDecode(parts.index, parts.clock, parts.profile, parts.log, memory)
-
-
 SIDES: Mapping[str, Sides] = {
-    DEFAULT_ENGINE: Sides(_sglang_prefill, _sglang_decode, ReservesAtArrival),
-    "vllm": Sides(_vllm_prefill, _vllm_decode, ReservesWhenComputed),
+    DEFAULT_ENGINE: Sides(
+        lambda contract, parts: contract.worker_as(PrefillOnly, parts),
+        lambda contract, parts, params: SGLangDecode(
+            parts, contract.limits, params.reserved_decode_tokens
+        ),
+        ReservesAtArrival,
+    ),
+    "vllm": Sides(
+        lambda contract, parts: contract.worker_as(
+            VLLMPrefillOnly, replace(parts, log=PromptsOnly(parts.log))
+        ),
+        lambda contract, parts, params: VLLMDecode(parts, contract.limits),
+        ReservesWhenComputed,
+    ),
 }
 
 
 def disaggregated(
     spec: ExperimentSpec, contract: EngineContract, prefills: list[WorkerParts]
 ) -> list[Replica]:
-    """Return a cluster's prefill workers, from their parts, and then its decode workers.
-
-    Args:
-        spec: Specification of the experiment.
-        contract: Contract of the engine, for the decode workers.
-        prefills: Parts of each prefill worker.
-    """
+    """Return a cluster's prefill workers, from their parts, and then its decode workers."""
     params = make_params(DISAGGREGATION, DisaggregationParams, spec.settings)
     engine = spec.engine or DEFAULT_ENGINE
     sides, first = SIDES[engine], prefills[0]

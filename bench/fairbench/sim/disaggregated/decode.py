@@ -5,19 +5,30 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from fairbench.core import Request
-from fairbench.hardware.timing import ProfileCosts, TimingProfile
-from fairbench.schedulers.load_cap import load_cap
+from fairbench.hardware.engine_params import LoadCapSetting
 from fairbench.schedulers.local.fcfs import FCFS
-from fairbench.sim.clock import DECIDE, Clock
-from fairbench.sim.disaggregated.memory import DecodeMemory
-from fairbench.sim.engine.host_memory import HostMemory
+from fairbench.sim.engine.batch import RunningBatch
+from fairbench.sim.engine.contract import WorkerParts
+from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.kv_node import KVNode
-from fairbench.sim.records.service_log import ServiceLog
-from fairbench.sim.sequence import NEVER, Sequence
+from fairbench.sim.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeLimits:
+    """The limits of a decode worker: how many may run, and how many more may hold memory."""
+
+    pool_tokens: int
+    most_running: int
+    most_members: int
+    load_cap: LoadCapSetting = None
+    host_tokens: int = 0
+    step_by_step: bool = False
 
 
 class DecodeWorker(EngineLoop[KVNode]):
@@ -25,35 +36,30 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     ``ask`` for memory, first come first served, or ``reserve`` it if ``may_take``; ``receive`` a
     request when its KV cache has arrived. Its requests run from the next step on. ``assigned``
-    counts the requests that are to run here, ``on_release`` hears of each one that ends.
+    counts the requests that are to run here, ``members`` those that hold memory; ``on_release``
+    hears of each one that ends.
+
+    Prompts are not shared: SGLang keeps no prefix cache on a decode worker, and this model of
+    vLLM's keeps none either. Memory counts in tokens.
     """
 
-    def __init__(
-        self,
-        index: int,
-        clock: Clock,
-        profile: TimingProfile,
-        log: ServiceLog,
-        memory: DecodeMemory,
-    ) -> None:
-        self.memory, self.cache = memory, memory.cache
-        self.assigned = 0
+    def __init__(self, parts: WorkerParts, limits: DecodeLimits) -> None:
+        self.limits = limits
+        self.cache = KVCache(limits.pool_tokens)
+        self.assigned = self.members = 0
         self.on_release: Callable[[Sequence], None] = lambda _: None
         self._asking: deque[tuple[Sequence, Callable[[], None]]] = deque()
         self._received: list[Sequence] = []
         self.retracted: deque[Sequence] = deque()
-        limits, pool = memory.limits, profile.pool
-        super().__init__(
-            index, clock, FCFS(FCFS.Params()), profile, log, memory.batch,
-            WaitingQueue(memory.cache, cache_aware=False),
-            HostMemory(limits.host_tokens, pool.host_token_ps),
-            load_cap(limits.load_cap, ProfileCosts(profile)),
-        )  # fmt: skip
+        own = replace(parts, scheduler=FCFS(FCFS.Params()))
+        batch, waiting = RunningBatch(parts.log.index), WaitingQueue(self.cache, cache_aware=False)
+        super().__init__(own, batch, waiting, limits.load_cap, limits.host_tokens)
+
+    @abstractmethod
+    def _fits_beside(self, request: Request, tokens: int) -> bool:
+        """Return whether ``tokens`` of a request may be held beside the members."""
 
     # The side of the prefill workers.
-
-    def fits(self, request: Request) -> bool:
-        return self.memory.fits(request)
 
     def may_take(self, request: Request, tokens: int) -> bool:
         """Return whether there is memory, a slot and load to spare; retracted requests go first."""
@@ -67,7 +73,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         first = run is not None and len(self._asking) == 1
         if run is not None and first and self.may_take(request, request.input_tokens):
             self._stop_run(run)
-        self._wake()
+        self.wake()
 
     def reserve(self, sequence: Sequence) -> None:
         """Reserve memory for a prompt, for which there must be room.
@@ -81,10 +87,10 @@ class DecodeWorker(EngineLoop[KVNode]):
 
     def cancel(self, sequence: Sequence) -> None:
         """Free the memory of a request that will not come."""
-        self.memory.give_back(sequence.private)
+        self._give_back(sequence.private)
         self.cap.leave(sequence.request)
         self._end(sequence)
-        self._wake()
+        self.wake()
 
     def receive(self, sequence: Sequence) -> None:
         """Take in a request whose KV cache has arrived."""
@@ -92,12 +98,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         self._received.append(sequence)
         if self._run is not None:
             self._stop_run(self._run)
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._idle:
-            self._idle = False
-            self._clock.at(self._clock.now_ps, DECIDE, self.index, self._decide)
+        self.wake()
 
     # State that an engine reports.
 
@@ -106,18 +107,11 @@ class DecodeWorker(EngineLoop[KVNode]):
         return len(self._asking) + len(self._received) + len(self.retracted)
 
     @property
-    def running_count(self) -> int:
-        return self.batch.size
-
-    @property
     def saturated(self) -> bool:
         return bool(self._asking)
 
     def in_flight(self) -> list[Sequence]:
         return [*self._running(), *self.retracted, *self._received]
-
-    def _running(self) -> list[Sequence]:
-        return list(self.batch.sequences)
 
     @property
     def _may_admit(self) -> bool:
@@ -134,7 +128,7 @@ class DecodeWorker(EngineLoop[KVNode]):
             self._asking.popleft()
             self.reserve(sequence)
             granted()
-        slots = max(0, self.memory.limits.most_running - self.batch.size)
+        slots = max(0, self.limits.most_running - self.batch.size)
         joining, self._received = self._received[:slots], self._received[slots:]
         if joining:
             self._end_stretch()
@@ -156,7 +150,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         """Return how many steps may be advanced at once."""
         retracted = self.retracted[0] if self.retracted else None
         returns = retracted is not None and self._has_room(retracted.request, retracted.total)
-        return 1 if returns or self.memory.limits.step_by_step else 2**62
+        return 1 if returns or self.limits.step_by_step else 2**62
 
     def _extra_ps(self) -> int:
         """Return what a step takes beside the time of the profile's formula."""
@@ -170,11 +164,8 @@ class DecodeWorker(EngineLoop[KVNode]):
         batch = self.batch
         self.cache.grow(steps, batch.per_client, batch.size)
 
-    def _finished(self) -> list[Sequence]:
-        return self.batch.finished()
-
     def _release(self, sequence: Sequence) -> None:
-        self.memory.give_back(sequence.private + self.batch.leave(sequence))
+        self._give_back(sequence.private + self.batch.leave(sequence))
         self._end(sequence)
 
     def _end(self, sequence: Sequence) -> None:
@@ -185,13 +176,26 @@ class DecodeWorker(EngineLoop[KVNode]):
     # Memory.
 
     def _has_room(self, request: Request, tokens: int) -> bool:
-        room = not self.memory.members or self.cap.has_room(request)
-        return room and self.memory.may_take(request, tokens)
+        """Return whether a request may become a member; the first one always may."""
+        if not self.members:
+            return True
+        within = self.members < self.limits.most_members and self.cap.has_room(request)
+        return within and self._fits_beside(request, tokens)
 
     def _hold(self, sequence: Sequence, tokens: int) -> None:
-        self.memory.take(tokens)
+        self.members += 1
+        self.cache.allocate(tokens)
         self.cap.enter(sequence.request)
         sequence.private = tokens
+
+    def _give_back(self, tokens: int) -> None:
+        self.members -= 1
+        self.cache.release(tokens)
+
+    @property
+    def _free(self) -> int:
+        """The tokens that nobody holds, once the step under way has its own."""
+        return self.cache.free - self.batch.size
 
     def _retract(self) -> None:
         """Take memory back until the next step fits. One request always stays."""
@@ -200,7 +204,7 @@ class DecodeWorker(EngineLoop[KVNode]):
         while self.batch.size > self.cache.free and len(order) > 1:
             sequence = order.pop()
             tokens = sequence.private + self.batch.leave(sequence)
-            self.memory.give_back(tokens)
+            self._give_back(tokens)
             self.cap.leave(sequence.request)
             self._store(sequence, tokens)
             sequence.retract(self._clock.now_ps)
@@ -229,26 +233,3 @@ class DecodeWorker(EngineLoop[KVNode]):
     @abstractmethod
     def _load(self, sequence: Sequence) -> None:
         """Bring a retracted sequence, whose memory is reserved again, back into the batch."""
-
-
-class SGLangDecode(DecodeWorker):
-    """SGLang's decode worker: the first token comes with the KV cache.
-
-    A retracted request goes to the host's memory and comes back from there.
-    """
-
-    def _join(self, sequence: Sequence) -> None:
-        if sequence.first_token_ps == NEVER:
-            sequence.first_token_ps = self._clock.now_ps
-            sequence.produced = 1
-        self.batch.join(sequence)
-
-    def _retraction_order(self) -> list[Sequence]:
-        return self.batch.retraction_order()
-
-    def _store(self, sequence: Sequence, tokens: int) -> None:
-        self.host.store(sequence, tokens)
-
-    def _load(self, sequence: Sequence) -> None:
-        self.host.load(sequence, 0)
-        self._join(sequence)

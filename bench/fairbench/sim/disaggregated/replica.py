@@ -48,14 +48,7 @@ class Transfers:
         self._free_ps = [0] * workers
 
     def send(self, sequence: Sequence, source: int, target: int, done: Then) -> None:
-        """Transfer the KV cache of a prompt; ``done`` is called when it has arrived.
-
-        Args:
-            sequence: The prompt's sequence.
-            source: Index of the sending worker.
-            target: Index of the receiving worker.
-            done: Callback without arguments.
-        """
+        """Transfer the KV cache of a prompt; ``done`` is called when it has arrived."""
         start_ps = max(self.clock.now_ps, self._free_ps[source], self._free_ps[target])
         end_ps = start_ps + round(sequence.request.input_tokens * self._token_ps)
         self._free_ps[source] = self._free_ps[target] = end_ps

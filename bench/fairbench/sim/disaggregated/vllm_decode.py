@@ -5,43 +5,52 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from fairbench.core import Request
 from fairbench.hardware.gpu_time import prompt_parts
-from fairbench.hardware.timing import TimingProfile
-from fairbench.sim.clock import END, Clock
-from fairbench.sim.disaggregated.decode import DecodeWorker
-from fairbench.sim.disaggregated.memory import DecodeMemory
-from fairbench.sim.engine.prefill import Prefill, report_prompts
-from fairbench.sim.engine.sglang.admission_budget import shares_of
+from fairbench.hardware.vllm_params import VLLMLimits
+from fairbench.sim.clock import END
+from fairbench.sim.disaggregated.decode import DecodeLimits, DecodeWorker
+from fairbench.sim.engine.contract import WorkerParts
+from fairbench.sim.engine.prefill import Prefill, report_prompts, shares_of
 from fairbench.sim.records.service_log import PrefillShare, ServiceLog
 from fairbench.sim.sequence import Sequence
+
+UNLIMITED = 2**62
 
 
 class VLLMDecode(DecodeWorker):
     """A decode worker whose first step for a request gives the first token.
 
+    A request may take memory if fewer run than may, and the blocks of its whole prompt are free.
     A request that is preempted, the last one that joined, is computed again here. Its prompt and
     outputs fill an iteration of their own, while real steps mix them with decoding.
     """
 
-    def __init__(
-        self,
-        index: int,
-        clock: Clock,
-        profile: TimingProfile,
-        log: ServiceLog,
-        memory: DecodeMemory,
-    ) -> None:
-        super().__init__(index, clock, profile, log, memory)
+    def __init__(self, parts: WorkerParts, limits: VLLMLimits) -> None:
+        pool, size = limits.blocks * limits.block_size, limits.max_num_seqs
+        step_by_step = limits.step_by_step
+        own = DecodeLimits(pool, size, UNLIMITED, limits.load_cap, step_by_step=step_by_step)
+        super().__init__(parts, own)
+        self._block_size, self._watermark = limits.block_size, limits.watermark_blocks
         self._fresh: dict[Sequence, None] = {}  # no first token yet
         self._again: list[Prefill] = []  # to be computed again, or under way
 
     def in_flight(self) -> list[Sequence]:
         return [*super().in_flight(), *(prefill.sequence for prefill in self._again)]
 
+    def fits(self, request: Request) -> bool:
+        return request.input_tokens + request.max_new_tokens - 1 <= self.limits.pool_tokens
+
+    def _fits_beside(self, request: Request, tokens: int) -> bool:
+        blocks = -(-tokens // self._block_size) + self._watermark
+        return (
+            self.batch.size < self.limits.most_running and blocks * self._block_size <= self._free
+        )
+
     def _join(self, sequence: Sequence) -> None:
         if not sequence.produced:
             self._fresh[sequence] = None
-        self.batch.join(sequence)
+        super()._join(sequence)
 
     def _most_steps(self) -> int:
         fresh = not self._fresh.keys().isdisjoint(self.batch.sequences)

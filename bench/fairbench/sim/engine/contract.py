@@ -105,7 +105,7 @@ class WorkerParts:
     scheduler: LocalScheduler
     profile: TimingProfile
     log: ServiceLog
-    on_evict: Callable[[Prompt, int], None] | None
+    on_evict: Callable[[Prompt, int], None] | None = None
     memory: ManagedMemory | None = None
 
 
@@ -115,25 +115,10 @@ WorkerOf: TypeAlias = Callable[[WorkerParts], Replica]
 class EngineContract(Protocol):
     """An engine with its settings, on one GPU and model. Made from settings and a profile."""
 
-    @property
-    def pool_tokens(self) -> int:
-        """KV memory of a worker."""
-        ...
-
-    @property
-    def most_running(self) -> int:
-        """The largest number of requests that a worker runs at a time."""
-        ...
-
-    @property
-    def chunk_tokens(self) -> int:
-        """The largest number of prompt tokens of a request in one iteration."""
-        ...
-
-    @property
-    def mem_fraction_static(self) -> float | None:
-        """The fraction from which the pool was computed; None if the size was given."""
-        ...
+    pool_tokens: int  # KV memory of a worker
+    most_running: int  # the largest number of requests that a worker runs at a time
+    chunk_tokens: int  # the largest number of prompt tokens of a request in one iteration
+    mem_fraction_static: float | None  # by which the pool was computed; None if it was given
 
     def with_pool(self, tokens: int) -> Mapping[str, Any]:
         """Return the settings for a pool of ``tokens`` tokens, or the smallest possible pool."""

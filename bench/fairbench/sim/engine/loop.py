@@ -14,16 +14,16 @@ from typing import Generic
 
 from fairbench.compiled import mypyc_attr
 from fairbench.core import PS_PER_S, Request
-from fairbench.hardware.timing import ProfileCosts, TimingProfile
-from fairbench.schedulers.base import LocalScheduler
-from fairbench.schedulers.load_cap import LoadCap
-from fairbench.sim.clock import DECIDE, END, Clock
+from fairbench.hardware.engine_params import LoadCapSetting
+from fairbench.hardware.timing import ProfileCosts
+from fairbench.schedulers.load_cap import load_cap
+from fairbench.sim.clock import DECIDE, END
 from fairbench.sim.engine.batch import DecodeRun, RunningBatch
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.frontend import FrontendQueue, WakeUp
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.prefix_cache import N
-from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.records.stretches import Stretch
 from fairbench.sim.sequence import FINISHED, NEVER, Sequence
 
@@ -43,31 +43,28 @@ class EngineLoop(ABC, Generic[N]):
 
     def __init__(
         self,
-        index: int,
-        clock: Clock,
-        scheduler: LocalScheduler,
-        profile: TimingProfile,
-        log: ServiceLog,
+        parts: WorkerParts,
         batch: RunningBatch,
         waiting: WaitingQueue[N],
-        host: HostMemory,
-        cap: LoadCap,
+        cap: LoadCapSetting,
+        host_tokens: int = 0,
     ) -> None:
-        self.index = index
-        self.scheduler = scheduler
+        clock, profile = parts.clock, parts.profile
+        self._costs = ProfileCosts(profile)
+        self.index = index = parts.index
+        self.scheduler = parts.scheduler
         self.batch = batch
         self.waiting = waiting
-        self.host = host
-        self.cap = cap
+        self.host = HostMemory(host_tokens, profile.pool.host_token_ps)
+        self.cap = load_cap(cap, self._costs)
         self.on_pass: Callable[[], None] | None = None  # after every decision what to run next
         self.frontend = FrontendQueue(clock, profile.frontend, index, self._arrive)
         self._clock = clock
         self._profile = profile
-        self._costs = ProfileCosts(profile)
-        self._log = log
+        self._log = parts.log
         # Here, since a cached property is no quick look-up.
         self._step_ps, self._token_ps = profile.fixed_ps, profile.context_ps
-        self._preempts = scheduler.preempts
+        self._preempts = parts.scheduler.preempts
         self._inbox: list[Sequence] = []  # has arrived since the iteration under way began
         self._run: DecodeRun | None = None
         self._end_ps = NEVER  # of the latest run, as it is planned now
@@ -77,8 +74,6 @@ class EngineLoop(ABC, Generic[N]):
         self._idle = True
         self._computes_prompts = False  # the iteration under way is no run of decode steps
         self._wake_up = WakeUp(clock, index, self._awake)
-
-    # State that an engine reports.
 
     @abstractmethod
     def fits(self, request: Request) -> bool:
@@ -93,21 +88,21 @@ class EngineLoop(ABC, Generic[N]):
     def _start(self) -> bool:
         """Begin an iteration; return False if there is nothing to do."""
 
-    @abstractmethod
     def _running(self) -> list[Sequence]:
         """Return the sequences that are prefilling or running."""
+        return list(self.batch.sequences)
 
-    @abstractmethod
     def _finished(self) -> list[Sequence]:
         """Return the sequences that the last iteration finished; called only if some may be."""
+        return self.batch.finished()
 
     @abstractmethod
     def _release(self, sequence: Sequence) -> None:
-        """Release the memory of a finished sequence."""
+        """Take a finished sequence out of the batch, and free its memory."""
 
-    @abstractmethod
     def _join(self, sequence: Sequence) -> None:
         """Add a sequence with a complete prompt to the decodes from the next step on."""
+        self.batch.join(sequence)
 
     @abstractmethod
     def _provide(self, steps: int) -> None:
@@ -116,12 +111,11 @@ class EngineLoop(ABC, Generic[N]):
     # Arrivals.
 
     def submit(self, sequence: Sequence) -> None:
-        """Take in a request; refuse a request that never fits or is over a rate limit."""
         sequence.worker = self.index
         self.frontend.enter(sequence)
 
     def _arrive(self, sequence: Sequence) -> None:
-        """Put a request from the front end in the inbox, which is read between iterations."""
+        """Put a request from the front end in the inbox, unless it never fits or is too many."""
         now_s = self._clock.now_ps / PS_PER_S
         if not self.fits(sequence.request) or not self.scheduler.accepts(sequence.request, now_s):
             sequence.refuse()
@@ -138,6 +132,11 @@ class EngineLoop(ABC, Generic[N]):
             at_ps = run.end_ps(self._next_boundary(run))
             self._clock.at(at_ps, END, self.index, partial(self._hear_within, run))
         if self._idle:
+            self.wake()
+
+    def wake(self) -> None:
+        """Let an idle worker decide at this instant."""
+        if self._idle:
             self._idle = False
             self._clock.at(self._clock.now_ps, DECIDE, self.index, self._decide)
 
@@ -149,6 +148,10 @@ class EngineLoop(ABC, Generic[N]):
             self.scheduler.on_arrival(sequence.request, self.waiting, now_s)
             self.waiting.enter(sequence)
 
+    def _hear_after(self, done: list[Sequence]) -> None:
+        """Read the inbox after an iteration that finished these sequences."""
+        self._hear()
+
     def _hear_within(self, run: DecodeRun) -> None:
         """Read the inbox after a step of the run if further steps follow."""
         if run is self._run:
@@ -158,16 +161,17 @@ class EngineLoop(ABC, Generic[N]):
 
     @property
     def queued_count(self) -> int:
-        """The number of requests that have arrived and do not run."""
         return len(self.frontend) + len(self._inbox) + len(self.waiting)
 
     @property
+    def running_count(self) -> int:
+        return len(self._running())
+
+    @property
     def saturated(self) -> bool:
-        """Return whether requests wait and none is considered until a running one ends."""
         return len(self.waiting) > 0 and not self._may_admit
 
     def in_flight(self) -> list[Sequence]:
-        """All waiting, prefilling and running requests, in order of arrival."""
         waiting = [self.waiting.sequence_of(request) for request in self.waiting.queue_order()]
         return [*self._running(), *waiting, *self._inbox, *self.frontend]
 
@@ -180,7 +184,6 @@ class EngineLoop(ABC, Generic[N]):
             self.on_pass()
 
     def _rest(self) -> None:
-        """Mark the engine idle, because its scheduler leaves the waiting requests queued."""
         self._idle, self.waiting.matched = True, 0  # no iteration is delayed
         if len(self.waiting):
             self._wake_up.rest(self.scheduler, self.waiting)
@@ -203,7 +206,7 @@ class EngineLoop(ABC, Generic[N]):
             sequence.status = FINISHED
             self.scheduler.on_finish(sequence.request)
         if self._inbox:
-            self._hear()
+            self._hear_after(done)
         for sequence in done:
             sequence.on_done(sequence)
         self._clock.soon(DECIDE, self.index, self._decide)
@@ -270,7 +273,6 @@ class EngineLoop(ABC, Generic[N]):
                 run.advance(steps, end_ps)
 
     def settle(self) -> None:
-        """Call ``sync`` and log the current, last stretch at the end of the simulation."""
         self.sync()
         self._end_stretch()
 

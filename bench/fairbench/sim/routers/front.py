@@ -63,12 +63,6 @@ def share(
     """Let the routers behind ``routers`` hear of each other.
 
     Raises UsageError if neither router nor gateway has anything to tell, or with admission control.
-
-    Args:
-        spec: Specification of the experiment.
-        params: Parameters of the routers, with the form of sharing.
-        routers: Ingresses of the routers.
-        fronts: Router, and holder of its requests, of each ingress.
     """
     if spec.admission is not None:
         raise UsageError(

@@ -15,7 +15,7 @@ from fairbench.schedulers.local.fcfs import FCFS
 from fairbench.schedulers.registry import build_local
 from fairbench.schedulers.setup import Setup
 from fairbench.sim.clock import Clock
-from fairbench.sim.engine.contract import Replica
+from fairbench.sim.engine.contract import Replica, WorkerParts
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.engine.vllm.worker import VLLMWorker
@@ -50,10 +50,10 @@ class _Server(FCFS):
 def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Replica:
     """Return one idle worker with the settings and the scheduler of the run's server."""
     log = ServiceLog(sorted(set(run.client)))
-    local = _local(run)
+    parts = WorkerParts(0, clock, _local(run), profile, log)
     if run.engine == "vllm":
         form = AsyncVLLMWorker if _async_scheduling(run) else VLLMWorker
-        return form(0, clock, local, profile, _vllm_limits(run, profile), log)
+        return form(parts, _vllm_limits(run, profile))
     pool_tokens = _pool_tokens(run, profile)
     params = EngineParams(
         mem_fraction_static=0.0 if pool_tokens else CLOSED_MEM_FRACTION,
@@ -62,7 +62,7 @@ def engine_worker(run: ServingRun, profile: TimingProfile, clock: Clock) -> Repl
     )
     limits = engine_limits(params, profile)
     cache = KVCache(limits.pool_tokens)
-    return Worker(0, clock, local, profile, limits, log, cache)
+    return Worker(parts, limits, cache)
 
 
 def _pool_tokens(run: ServingRun, profile: TimingProfile) -> int:

@@ -21,7 +21,9 @@ from fairbench.hardware.timing import TimingProfile
 from fairbench.metrics.records import Floats
 from fairbench.schedulers.base import LocalScheduler
 from fairbench.sim.clock import ARRIVE, Clock
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.lightllm.worker import LightLLMWorker
+from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import NEVER, Sequence
 from fairbench_studies.kit.trace import Trace
 from fairbench_studies.validation.slora.measured import MeasuredRun
@@ -104,7 +106,7 @@ def replay(
 ) -> Trace:
     """Return the trace with simulated latencies instead of its own; NaN for refused requests."""
     clock = Clock()
-    worker = LightLLMWorker(clock, scheduler, profile, limits)
+    worker = LightLLMWorker(WorkerParts(0, clock, scheduler, profile, ServiceLog([])), limits)
     ended: dict[int, Sequence] = {}
 
     def done(sequence: Sequence) -> None:

@@ -28,11 +28,4 @@ class LightLLMContract:
         return {"lightllm.max_total_tokens": max(1, tokens)}
 
     def worker(self, parts: WorkerParts) -> LightLLMWorker:
-        return LightLLMWorker(
-            parts.clock,
-            parts.scheduler,
-            parts.profile,
-            self.limits,
-            parts.log,
-            parts.index,
-        )
+        return LightLLMWorker(parts, self.limits)

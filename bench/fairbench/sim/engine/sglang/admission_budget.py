@@ -23,30 +23,10 @@ from fairbench.schedulers.load_cap import LoadCap
 from fairbench.sim.engine.batch import CLIP_MAX_NEW_TOKENS, RunningBatch
 from fairbench.sim.engine.host_memory import HostMemory
 from fairbench.sim.engine.kv_cache import KVCache
-from fairbench.sim.engine.prefill import Prefill
+from fairbench.sim.engine.prefill import Prefill, book_admission
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.kv_node import KVNode
-from fairbench.sim.records.service_log import PrefillShare
-from fairbench.sim.sequence import NEVER, Sequence
-
-
-def shares_of(prefills: list[Prefill], gpu_ps: list[int]) -> dict[str, PrefillShare]:
-    """Return an iteration's shares by client; ``gpu_ps`` is the time of each prefill."""
-    shares: dict[str, PrefillShare] = {}
-    for (sequence, _, tokens, first, last, _), took_ps in zip(prefills, gpu_ps, strict=True):
-        client = sequence.request.client
-        if (share := shares.get(client)) is None:
-            share = shares[client] = PrefillShare()
-        if sequence.retractions:
-            share.recompute_tokens += tokens
-        else:
-            share.extend_tokens += tokens
-            if first:
-                share.input_tokens += sequence.request.input_tokens
-                share.extend_charged_tokens += sequence.extend_tokens
-        share.output_tokens += last
-        share.gpu_ps += took_ps
-    return shares
+from fairbench.sim.sequence import Sequence
 
 
 class PrefillPass:
@@ -112,11 +92,6 @@ class PrefillPass:
         Each entry of ``without`` has the end of a running request's locked path, its private tokens
         and its reserved tokens, which are subtracted one by one, as ``give_back`` does: a sum may
         round to another side of the limit.
-
-        Args:
-            sequence: Sequence that waits to be admitted.
-            waiting: Queue of the waiting requests.
-            without: Running requests to be preempted.
         """
         cache = self._cache
         node, _ = waiting.match(sequence.request)
@@ -226,7 +201,7 @@ def run_selection(
             return OVER if attempt.refused else NO_ROOM
         waiting.admit(request)
         cap.enter(request)
-        _book(sequence, scheduler, now_ps)
+        book_admission(sequence, scheduler, now_ps)
         return LAST if attempt.over else ADMITTED
 
     try:
@@ -234,19 +209,6 @@ def run_selection(
     finally:
         waiting.end_pass()
     return no_slots
-
-
-def _book(sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
-    """Record an admission and charge it."""
-    extend = sequence.total - sequence.filled
-    recompute = sequence.admitted_ps != NEVER
-    if recompute:
-        sequence.readmitted_ps = now_ps
-        sequence.recompute_tokens += extend
-    else:
-        sequence.admitted_ps = now_ps
-        sequence.cached_tokens, sequence.extend_tokens = sequence.filled, extend
-    scheduler.on_admitted(sequence.request, extend, recompute)
 
 
 def locked_by(ends: Iterable[KVNode]) -> int:

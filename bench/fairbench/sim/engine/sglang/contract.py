@@ -48,12 +48,4 @@ class SGLangContract:
             from fairbench.sim.engine.client_cache import ClientCache
 
             cache = ClientCache(pool, parts.on_evict, memory.policy, memory.log)
-        return form(
-            parts.index,
-            parts.clock,
-            parts.scheduler,
-            parts.profile,
-            self.limits,
-            parts.log,
-            cache,
-        )
+        return form(parts, self.limits, cache)

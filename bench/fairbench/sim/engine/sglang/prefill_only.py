@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fairbench.sim.clock import DECIDE
 from fairbench.sim.engine.sglang.retraction import store_outputs
 from fairbench.sim.engine.sglang.worker import Worker
 from fairbench.sim.sequence import Sequence
@@ -21,6 +20,5 @@ class PrefillOnly(Worker):
         self.wake()
 
     def wake(self) -> None:
-        """Look at the waiting requests again: something else than a request here has changed."""
-        if self._idle and len(self.waiting):
-            self._clock.at(self._clock.now_ps, DECIDE, self.index, self._awake)
+        if len(self.waiting):
+            super().wake()

@@ -8,22 +8,14 @@ from __future__ import annotations
 from fairbench.core import Request, Segment
 from fairbench.hardware.engine_params import EngineLimits
 from fairbench.hardware.gpu_time import Chunk, prompt_parts
-from fairbench.hardware.timing import ProfileCosts, TimingProfile
-from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import never
-from fairbench.schedulers.load_cap import load_cap
-from fairbench.sim.clock import END, Clock
+from fairbench.sim.clock import END
 from fairbench.sim.engine.batch import BatchView, DecodeRun, RunningBatch
-from fairbench.sim.engine.host_memory import HostMemory
+from fairbench.sim.engine.contract import WorkerParts
 from fairbench.sim.engine.kv_cache import KVCache
 from fairbench.sim.engine.loop import EngineLoop
-from fairbench.sim.engine.prefill import Prefill, report_prompts
-from fairbench.sim.engine.sglang.admission_budget import (
-    PassInterval,
-    PrefillPass,
-    run_selection,
-    shares_of,
-)
+from fairbench.sim.engine.prefill import Prefill, report_prompts, shares_of
+from fairbench.sim.engine.sglang.admission_budget import PassInterval, PrefillPass, run_selection
 from fairbench.sim.engine.sglang.retraction import (
     NewTokenRatio,
     Preemption,
@@ -33,7 +25,6 @@ from fairbench.sim.engine.sglang.retraction import (
 )
 from fairbench.sim.engine.waiting import WaitingQueue
 from fairbench.sim.kv_node import KVNode
-from fairbench.sim.records.service_log import ServiceLog
 from fairbench.sim.sequence import UNFINISHED, Sequence
 
 
@@ -45,23 +36,12 @@ class Worker(EngineLoop[KVNode]):
         "_prefill_start_ps", "_prefills", "_ratio", "_retraction", "cache", "limits",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        index: int,
-        clock: Clock,
-        scheduler: LocalScheduler,
-        profile: TimingProfile,
-        limits: EngineLimits,
-        log: ServiceLog,
-        cache: KVCache,
-    ) -> None:
+    def __init__(self, parts: WorkerParts, limits: EngineLimits, cache: KVCache) -> None:
         in_batch, match_us = limits.in_batch_prefix_caching, limits.prefix_match_us
-        aware, touches = scheduler.cache_aware, limits.rules.touches_waiting
+        aware, touches = parts.scheduler.cache_aware, limits.rules.touches_waiting
         waiting = WaitingQueue(cache, aware, in_batch=in_batch, match_us=match_us, touches=touches)
-        host = HostMemory(limits.host_tokens, profile.pool.host_token_ps)
-        cap = load_cap(limits.load_cap, ProfileCosts(profile))
-        batch = RunningBatch(log.index)
-        super().__init__(index, clock, scheduler, profile, log, batch, waiting, host, cap)
+        batch = RunningBatch(parts.log.index)
+        super().__init__(parts, batch, waiting, limits.load_cap, limits.host_tokens)
         self.limits, self.cache = limits, cache
         self._ratio = NewTokenRatio(limits.schedule_conservativeness, limits.full_reservation)
         self._passes = PassInterval(limits.num_continuous_decode_steps)
@@ -71,15 +51,17 @@ class Worker(EngineLoop[KVNode]):
         self._prefills: list[Prefill] = []
         self._computed: list[Chunk] = []  # what they compute, as the profile has it
         self._prefill_start_ps = 0
-        self._retraction = Retraction(clock, lambda: self.scheduler, batch, waiting, cache, cap)
-        parts = (self.batch, self.waiting, host, self._ratio, self._retraction, cap)
-        self._preemption = Preemption(*parts, self._end_stretch)
-        self.waiting.running = BatchView(
-            self.batch, lambda: cache.free + cache.evictable, self._preemption.would_fit
+        self._retraction = Retraction(
+            parts.clock, lambda: self.scheduler, batch, waiting, cache, self.cap
+        )
+        self._preemption = Preemption(
+            batch, waiting, self.host, self._ratio, self._retraction, self.cap, self._end_stretch
+        )
+        waiting.running = BatchView(
+            batch, lambda: cache.free + cache.evictable, self._preemption.would_fit
         )
 
     def fits(self, request: Request) -> bool:
-        """Return whether the request could run alone on this worker."""
         return request.input_tokens + request.max_new_tokens + 1 < self.limits.pool_tokens
 
     def abort(self, sequence: Sequence) -> None:
@@ -126,7 +108,6 @@ class Worker(EngineLoop[KVNode]):
 
     @property
     def running_count(self) -> int:
-        """Requests that are prefilling or running."""
         chunked = self._chunked is not None and all(
             prefill.sequence is not self._chunked for prefill in self._prefills
         )
@@ -157,9 +138,6 @@ class Worker(EngineLoop[KVNode]):
         super()._rest()
         if not len(self.waiting):
             self._ratio.reset(self.batch.steps)
-
-    def _finished(self) -> list[Sequence]:
-        return self.batch.finished()
 
     def _release(self, sequence: Sequence) -> None:
         self._batch_is_full = False  # they leave SGLang's batch before its next pass
@@ -242,9 +220,6 @@ class Worker(EngineLoop[KVNode]):
         shares = shares_of(prefills, parts)
         self._log.prefill(self.index, start_ps, now_ps, len(prefills), shares)
         self._end_iteration()
-
-    def _join(self, sequence: Sequence) -> None:
-        self.batch.join(sequence)
 
     # Decode.
 

@@ -58,11 +58,7 @@ class Admission:
     ) -> None:
         """Run a pass: each admitted request gets a chunk of the step.
 
-        Args:
-            step: The step that admitted requests join.
-            scheduler: Scheduler that chooses among the waiting requests.
-            now_ps: Time of the pass, in picoseconds.
-            preempt: Function that fulfils a wish to preempt a request, and returns whether it did.
+        ``preempt`` fulfils a wish to preempt a request, and returns whether it did.
         """
 
         def try_admit(request: Request) -> Tried:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairbench.schedulers.base import LocalScheduler
-from fairbench.sim.engine.prefill import Prefill
+from fairbench.sim.engine.prefill import Prefill, book_admission, shares_of
 from fairbench.sim.records.service_log import PrefillShare
 from fairbench.sim.sequence import NEVER, Sequence
 
@@ -19,22 +19,9 @@ class Booking:
         self._reached: dict[Sequence, int] = {}  # tokens of a preempted prompt computed before
 
     def admit(self, sequence: Sequence, scheduler: LocalScheduler, now_ps: int) -> None:
-        """Record an admission and charge it. ``sequence.filled`` tokens are cached.
-
-        Args:
-            sequence: The admitted sequence.
-            scheduler: Scheduler to tell of the admission.
-            now_ps: Time of the admission, in picoseconds.
-        """
-        extend = sequence.total - sequence.filled
-        recompute = sequence.admitted_ps != NEVER
-        if recompute:
-            sequence.readmitted_ps = now_ps
-            sequence.recompute_tokens += extend - self._fresh(sequence, sequence.filled, extend)
-        else:
-            sequence.admitted_ps = now_ps
-            sequence.cached_tokens, sequence.extend_tokens = sequence.filled, extend
-        scheduler.on_admitted(sequence.request, extend, recompute)
+        """Call ``book_admission``, with the tokens of a preempted prompt that were never there."""
+        fresh = self._fresh(sequence, sequence.filled, sequence.total - sequence.filled)
+        book_admission(sequence, scheduler, now_ps, fresh)
 
     def take_back(self, sequence: Sequence, cached_tokens: int) -> None:
         """Undo ``admit``, because the run ended before the step."""
@@ -58,20 +45,7 @@ class Booking:
 
     def shares(self, chunks: list[Prefill], gpu_ps: list[int]) -> dict[str, PrefillShare]:
         """Return a step's shares by client; ``gpu_ps`` is the time of each chunk."""
-        shares: dict[str, PrefillShare] = {}
-        for (sequence, cached, tokens, first, last, _), took_ps in zip(chunks, gpu_ps, strict=True):
-            client = sequence.request.client
-            if (share := shares.get(client)) is None:
-                share = shares[client] = PrefillShare()
-            fresh = self._fresh(sequence, cached, tokens)
-            share.extend_tokens += fresh
-            share.recompute_tokens += tokens - fresh
-            if first and not sequence.retractions:
-                share.input_tokens += sequence.request.input_tokens
-                share.extend_charged_tokens += sequence.extend_tokens
-            share.output_tokens += last
-            share.gpu_ps += took_ps
-        return shares
+        return shares_of(chunks, gpu_ps, self._fresh)
 
     def _fresh(self, sequence: Sequence, cached: int, tokens: int) -> int:
         """Return how many ``tokens`` after ``cached`` are computed for the first time."""

@@ -37,12 +37,4 @@ class VLLMContract:
         """Return a worker of the given form."""
         cache = cache_of(self.limits, parts.memory)
         cache.on_evict = parts.on_evict
-        return form(
-            parts.index,
-            parts.clock,
-            parts.scheduler,
-            parts.profile,
-            self.limits,
-            parts.log,
-            cache,
-        )
+        return form(parts, self.limits, cache)

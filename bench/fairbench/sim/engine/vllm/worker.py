@@ -10,15 +10,11 @@ from functools import partial
 from fairbench.compiled import mypyc_attr
 from fairbench.core import PS_PER_S, Request
 from fairbench.hardware.gpu_time import step_parts
-from fairbench.hardware.timing import ProfileCosts, TimingProfile
 from fairbench.hardware.vllm_params import VLLMLimits
-from fairbench.schedulers.base import LocalScheduler
 from fairbench.schedulers.drive import never
-from fairbench.schedulers.load_cap import load_cap
-from fairbench.sim.clock import DECIDE, END, Clock
+from fairbench.sim.clock import DECIDE, END
 from fairbench.sim.engine.batch import DecodeRun
-from fairbench.sim.engine.contract import ManagedMemory
-from fairbench.sim.engine.host_memory import HostMemory
+from fairbench.sim.engine.contract import ManagedMemory, WorkerParts
 from fairbench.sim.engine.loop import EngineLoop
 from fairbench.sim.engine.prefill import Prefill, report_prompts
 from fairbench.sim.engine.vllm.admission import Admission
@@ -28,7 +24,7 @@ from fairbench.sim.engine.vllm.booking import Booking
 from fairbench.sim.engine.vllm.preemption import Preemption
 from fairbench.sim.engine.vllm.running import RunningList, RunningListView, Step
 from fairbench.sim.engine.waiting import WaitingQueue
-from fairbench.sim.records.service_log import PrefillShare, ServiceLog
+from fairbench.sim.records.service_log import PrefillShare
 from fairbench.sim.sequence import NEVER, Sequence
 
 __all__ = ["BlockCache", "VLLMLimits", "VLLMWorker"]
@@ -39,30 +35,22 @@ class VLLMWorker(EngineLoop[BlockNode]):
     """A vLLM replica. ``submit`` requests; the ``on_done`` of each is called at its end."""
 
     def __init__(
-        self,
-        index: int,
-        clock: Clock,
-        scheduler: LocalScheduler,
-        profile: TimingProfile,
-        limits: VLLMLimits,
-        log: ServiceLog,
-        cache: BlockCache | None = None,
+        self, parts: WorkerParts, limits: VLLMLimits, cache: BlockCache | None = None
     ) -> None:
         self.limits = limits
         self.cache = cache or cache_of(limits)
-        self.running = RunningList(self.cache, limits, log.index)
-        waiting = WaitingQueue(self.cache, scheduler.cache_aware, match_us=limits.prefix_match_us)
-        host = HostMemory(limits.host_tokens, profile.pool.host_token_ps)
-        batch = self.running.batch
-        cap = load_cap(limits.load_cap, ProfileCosts(profile))
-        super().__init__(index, clock, scheduler, profile, log, batch, waiting, host, cap)
-        self.waiting.running = RunningListView(self.running, waiting, self.cache, cap)
-        self._booking = Booking()
-        self._admission = Admission(limits, self.running, self.waiting, self._booking, host, cap)
+        self.running = running = RunningList(self.cache, limits, parts.log.index)
+        aware, match_us = parts.scheduler.cache_aware, limits.prefix_match_us
+        waiting = WaitingQueue(self.cache, aware, match_us=match_us)
+        super().__init__(parts, running.batch, waiting, limits.load_cap, limits.host_tokens)
+        host, cap, booking = self.host, self.cap, Booking()
+        waiting.running = RunningListView(running, waiting, self.cache, cap)
+        self._booking = booking
+        self._admission = Admission(limits, running, waiting, booking, host, cap)
         self._preemption = Preemption(
-            clock, scheduler, self.running, self.waiting, self._booking, host, cap,
+            *(parts.clock, parts.scheduler, running, waiting, booking, host, cap),
             self._end_stretch,
-        )  # fmt: skip
+        )
         self._chunks: list[Prefill] = []  # in the step under way
         self._stalled: list[Sequence] = []  # in the step under way
         self._short = False  # whether the last step left somebody waiting for want of blocks
@@ -92,7 +80,6 @@ class VLLMWorker(EngineLoop[BlockNode]):
 
     @property
     def running_count(self) -> int:
-        """Requests that are prefilling or running."""
         return len(self.running)
 
     def _running(self) -> list[Sequence]:
