@@ -28,7 +28,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Freeze what collection has made: collecting garbage in it took a tenth of the suite's time."""
+    """Freeze what collection has made: collecting garbage in it took a tenth of the
+    suite's time.
+    """
     gc.disable()
     try:
         return (yield)

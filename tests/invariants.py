@@ -114,7 +114,9 @@ def check_request_conservation(records: Records) -> None:
 
 
 def check_program_conservation(records: Records) -> None:
-    """INV-2: every program has one row and its own requests; a finished one made all its requests."""
+    """INV-2: every program has one row and its own requests; a finished one made all its
+    requests.
+    """
     p, r = records.programs, records.requests
     made = Counter(r["program_id"].tolist())
     ids = p["program_id"].tolist()

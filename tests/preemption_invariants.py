@@ -18,7 +18,9 @@ class Preemptions:
         self.check_recomputed_is_counted()
 
     def check_host(self) -> None:
-        """INV-19: the host holds the swapped KV of waiting requests, and no more than its capacity."""
+        """INV-19: the host holds the swapped KV of waiting requests, and no more than
+        its capacity.
+        """
         host, worker = self.worker.host, self.worker
         waiting = [worker.waiting.sequence_of(one) for one in worker.waiting.queue_order()]
         assert host.used == sum(sequence.host_tokens for sequence in waiting)

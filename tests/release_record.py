@@ -102,7 +102,9 @@ def _line(engine, release, row):
 
 
 def seen_in(cases, seeds, play):
-    """Return (streams, served, alike) over all cases and seeds; ``play`` returns (served, alike)."""
+    """Return (streams, served, alike) over all cases and seeds; ``play`` returns
+    (served, alike).
+    """
     total = served = alike = 0
     for case in cases:
         for seed in seeds:

@@ -111,7 +111,9 @@ def test_links_lead_somewhere(name):
 
 
 def parse(words):
-    """Parse a command line; raise KeyError for unknown commands, a usage error for unknown options."""
+    """Parse a command line; raise KeyError for unknown commands, a usage error for
+    unknown options.
+    """
     command, words = COMMANDS[words[0]], words[1:]
     while hasattr(command, "commands"):
         if words[0] not in command.commands and hasattr(command, "default"):

@@ -195,7 +195,9 @@ SCAN = Behaviour(padding_tokens=3000, padding_fresh=True)
 
 @pytest.mark.parametrize("behaviour", [SCAN, replace(SCAN, keep_alive=2)])
 def test_memory_attacks_cost_hits_under_lru_and_repeat_themselves(behaviour):
-    """A victim uses about two documents of 2,000 tokens at a time, and its share is 7,500 tokens."""
+    """A victim uses about two documents of 2,000 tokens at a time, and its share is
+    7,500 tokens.
+    """
     flags = {"workload": "long-qa", "duration": 600.0, "request_rate": 0.01, "seed": 3}
     sets = {"long-qa.document_tokens": 2000.0, "long-qa.document_sigma": 0.0}
     sets |= {"long-qa.gap_mean_s": 10.0, "engine.max_total_tokens": 30_000}

@@ -162,7 +162,9 @@ class Timer:
 
 
 def measure(engine, load, waiting, profile=None):
-    """Return median ms of a pass that admits a request, of one in a full batch, and of an arrival."""
+    """Return median ms of a pass that admits a request, of one in a full batch, and of
+    an arrival.
+    """
     admitting, full, arrivals = [], [], []
 
     def fill():

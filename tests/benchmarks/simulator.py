@@ -152,7 +152,9 @@ def length():
 
 
 def prompts():
-    """Measure 9.6 million prompt tokens in every row: cost must not grow with the prompt's length."""
+    """Measure 9.6 million prompt tokens in every row: cost must not grow with the
+    prompt's length.
+    """
 
     def row(folder, tokens):
         path = Path(folder) / f"{tokens}.csv"

@@ -59,7 +59,9 @@ class Watched:
 
 
 def simulated(path, limit, *, lost):
-    """Return the window's requests, worker 1's share of them, requests/s, and the window's latency."""
+    """Return the window's requests, worker 1's share of them, requests/s, and the
+    window's latency.
+    """
     settings = {"d2lpm.fill_below": limit}
     spec = experiment({"trace": str(path), "scheduler": "d2lpm", "dp": WORKERS}, settings)
     simulation = Simulation(spec, spec.client_plans(), source := spec.source())

@@ -8,7 +8,9 @@ from fairbench.cli.app import app
 
 @pytest.fixture
 def refused(tmp_path, monkeypatch):
-    """Run a command in the test's directory; return its one-line error, with no file left behind."""
+    """Run a command in the test's directory; return its one-line error, with no file
+    left behind.
+    """
     monkeypatch.chdir(tmp_path)
 
     def refused(*arguments, code=2):

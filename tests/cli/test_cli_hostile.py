@@ -142,7 +142,9 @@ finally:
 
 
 def limited(arguments):
-    """Return the peak memory of a failing command in bytes, and its one-line error (exit code 2)."""
+    """Return the peak memory of a failing command in bytes, and its one-line error (exit
+    code 2).
+    """
     command = [sys.executable, "-c", PEAK, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     *lines, peak_kib = done.stderr.splitlines()

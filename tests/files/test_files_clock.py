@@ -71,7 +71,9 @@ TEXTS = {
 
 
 def log_of(folder, time_of):
-    """Return a log of 100 s in which heavy sends 10 times the load of four others from 20 to 80 s."""
+    """Return a log of 100 s in which heavy sends 10 times the load of four others from
+    20 to 80 s.
+    """
     rows = [
         (at_s, client)
         for at_s in range(101)

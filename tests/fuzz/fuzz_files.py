@@ -262,7 +262,9 @@ def prepared():
 
 
 def attempt(here, rng):
-    """Give one mutated input to one command; return how it ended, and the input if it ended badly."""
+    """Give one mutated input to one command; return how it ended, and the input if it
+    ended badly.
+    """
     if rng.random() < 0.6:
         name = rng.choice(list(INPUTS))
         data, command = INPUTS[name]

@@ -19,7 +19,9 @@ CLAUSES = ["jain_index:-0.02", "victim_p99_s:+10%", "refused:+0"]
 
 @pytest.fixture(scope="module")
 def outcome():
-    """Return an outcome with one clause passed, one failed, one inconclusive, and another change."""
+    """Return an outcome with one clause passed, one failed, one inconclusive, and
+    another change.
+    """
     before = summary(jain_index=0.9, victim_p99_s=1.0, refused=0, duration=8.125)
     after = summary(jain_index=0.85, victim_p99_s=1.05, refused=0, duration=8.25)
     after["censored"] = ["victim_p99_s"]

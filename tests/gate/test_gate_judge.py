@@ -164,7 +164,9 @@ def test_a_bound_has_no_rank():
 
 
 def brute_force(first, second):
-    """Return the share of all splits whose second part ranks at least as high as the observed one."""
+    """Return the share of all splits whose second part ranks at least as high as the
+    observed one.
+    """
     pooled = [*first, *second]
 
     def rank_sum(chosen):

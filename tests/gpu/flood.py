@@ -14,7 +14,9 @@ SETTLE_S = 6.0
 
 
 def run(url, seconds, seed):
-    """Return answers by client after ``SETTLE_S``, their durations, and output tokens per second."""
+    """Return answers by client after ``SETTLE_S``, their durations, and output tokens
+    per second.
+    """
     return asyncio.run(_run(url, seconds, seed))
 
 

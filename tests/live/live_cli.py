@@ -16,7 +16,9 @@ WAIT_S = 900  # machines are busy
 
 @contextmanager
 def running(*arguments):
-    """Run ``fairbench`` with these arguments; ``process.mark`` finds all processes that it started."""
+    """Run ``fairbench`` with these arguments; ``process.mark`` finds all processes that
+    it started.
+    """
     mark = uuid.uuid4().hex
     process = subprocess.Popen(
         [sys.executable, "-m", "fairbench", *map(str, arguments)],
@@ -87,7 +89,9 @@ def _stat(pid):
 
 
 def wait_until(condition, process):
-    """Poll until the condition holds; fail after ``WAIT_S`` seconds, or if the process ends before."""
+    """Poll until the condition holds; fail after ``WAIT_S`` seconds, or if the process
+    ends before.
+    """
     deadline = time.monotonic() + WAIT_S
     while not condition():
         assert process.poll() is None, process.stderr.read()
@@ -120,7 +124,9 @@ def summary(path):
 
 
 def under_way(process, parent):
-    """Return the directory of the only run in ``parent``, once a few of its requests have finished."""
+    """Return the directory of the only run in ``parent``, once a few of its requests
+    have finished.
+    """
     records = "*/live/requests.jsonl"
     wait_until(lambda: any(lines(path) > 3 for path in parent.glob(records)), process)
     return only(parent)

@@ -279,7 +279,9 @@ class Flood:
     path: str = GENERATE
 
     async def against(self, under_test, sampling):
-        """Return requests served by client, and how often a slot was empty while a request waited."""
+        """Return requests served by client, and how often a slot was empty while a
+        request waited.
+        """
         dispatcher, left = under_test.proxy.dispatcher, self.requests
         had, idle = Counter(), 0
 

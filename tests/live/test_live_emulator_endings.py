@@ -22,7 +22,9 @@ class Spelled:
 
 
 def brute_force(ids, most, stops):
-    """Find the end as SGLang does, token by token: length, stop tokens, then stop texts in order."""
+    """Find the end as SGLang does, token by token: length, stop tokens, then stop texts
+    in order.
+    """
     for count in range(1, len(ids) + 1):
         said = Spelled().decode(ids[:count])
         if count >= most:

@@ -178,7 +178,9 @@ def test_one_that_does_not_start_is_told_with_what_it_said(tmp_path):
 
 
 def test_who_does_not_know_the_key_is_turned_away(tmp_path, monkeypatch):
-    """Three strangers say nothing, hang up or guess a key; none becomes a driver or is waited for."""
+    """Three strangers say nothing, hang up or guess a key; none becomes a driver or is
+    waited for.
+    """
     monkeypatch.setattr("fairbench.execute.drivers.start.ANSWER_S", 1)
     turned_away = []
 

@@ -47,7 +47,9 @@ class Cache:
         return [BlockStored(names, self.name(tokens[:start]), ids, size, None, "GPU")]
 
     def drop(self, tokens, count):
-        """Drop up to ``count`` blocks from the end of a prompt, if no other block depends on them."""
+        """Drop up to ``count`` blocks from the end of a prompt, if no other block
+        depends on them.
+        """
         gone = []
         for prefix in reversed(self.prefixes(tokens[: self.cached(tokens)])):
             size = len(prefix) + self.block_size

@@ -279,7 +279,9 @@ def test_who_replays_only_what_cannot_be_read_is_followed_no_more():
 
 
 def test_a_message_lost_while_its_like_are_being_replayed_is_missed_too():
-    """Each of two gaps is asked for from the end of the previous one, and nothing is applied twice."""
+    """Each of two gaps is asked for from the end of the previous one, and nothing is
+    applied twice.
+    """
     heard, counts, asked = follow(0, 3, 4, 9, 10, last=10, replay=True, kept=range(20))
     assert (heard, counts, asked) == (list(range(11)), (2, 0), [1, 5])
     assert all(b == a + 1 for a, b in pairwise(heard))

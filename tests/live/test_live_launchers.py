@@ -97,7 +97,9 @@ def test_what_a_command_says_of_a_host_that_it_cannot_reach(tmp_path):
 
 
 def test_a_host_is_asked_in_a_session_of_its_own():
-    """Otherwise Ctrl-C would also reach ``ssh``, and the interrupted run would report a lost host."""
+    """Otherwise Ctrl-C would also reach ``ssh``, and the interrupted run would report a
+    lost host.
+    """
     sessions = "sh -c 'cut -d\\  -f6 /proc/self/stat >&2' {host}"
     with pytest.raises(UsageError) as caught, places_of(by_command("n1", sessions), Wanted(1)):
         pass

@@ -129,7 +129,9 @@ def test_what_two_workers_refuse_is_the_clients_own_fault(status):
 
 
 def test_what_a_worker_serves_in_between_acquits_it():
-    """Otherwise one client could have a worker ejected with requests that only this worker refuses."""
+    """Otherwise one client could have a worker ejected with requests that only this
+    worker refuses.
+    """
 
     async def run():
         async with cluster(2) as (under_test, workers):

@@ -41,7 +41,9 @@ def test_what_nobody_read_to_its_end_is_known_or_estimated():
 
 
 def test_who_leaves_pays_for_what_was_kept_free_for_the_rest():
-    """SGLang reserves 0.098 of at most 4,096 future tokens; a whole answer costs no more than that."""
+    """SGLang reserves 0.098 of at most 4,096 future tokens; a whole answer costs no more
+    than that.
+    """
     asked = Asked(100, 100, 6_000)
     assert broken_off(Usage(None, 200), asked, 1.0, None, left=True) == Charge(100, 601, 0)
     assert broken_off(Usage(None, 200), asked, 1.0, None) == Charge(100, 200, 0)

@@ -14,7 +14,9 @@ from fairbench.live.router.problem import Problem
 
 
 class Taken:
-    """The slots that are taken until ``stack`` closes, and the names of evicted requests, in order."""
+    """The slots that are taken until ``stack`` closes, and the names of evicted
+    requests, in order.
+    """
 
     def __init__(self, stack, most, most_each=None, weights=None):
         self.limit = ConcurrencyLimit(most, most_each or most, weights or {})

@@ -75,7 +75,9 @@ def test_what_bursts_is_decoded_no_further_than_a_body_may_be():
 @pytest.mark.parametrize("words", [2**18, 2**18 + 1, 300_000])
 @pytest.mark.parametrize("piece", [1000, 2**30])
 def test_a_long_body_is_decoded_as_it_was(words, piece):
-    """The body is longer than one decoding step and compresses well, so the decoder keeps a rest."""
+    """The body is longer than one decoding step and compresses well, so the decoder
+    keeps a rest.
+    """
     body = b"word " * words
     packed = gzip.compress(body)
     decoder = Decoder(make_mocked_request("POST", "/", {"Content-Encoding": "gzip"}))

@@ -221,7 +221,9 @@ async def asked(session, url, tokens):
 
 @asynccontextmanager
 async def null_process():
-    """Run a null server as a process, whose streams of 100 tokens take 2 s; yield it and its URL."""
+    """Run a null server as a process, whose streams of 100 tokens take 2 s; yield it and
+    its URL.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         live_null_server.__file__,

@@ -71,7 +71,9 @@ def _instants(log: Service, pairs: list[_Pair], workers: int) -> Floats:
 
 
 def _states(log: Service, times: Floats, facts: Facts) -> Floats:
-    """Return each client's weighted service, twice per instant: after step ends, then after starts."""
+    """Return each client's weighted service, twice per instant: after step ends, then
+    after starts.
+    """
     view = View.CLIENT if facts.bound and facts.bound.view == "client" else View.CHARGED
     states = np.empty((len(facts.clients), 2 * len(times)))
     for half, with_starts in enumerate((False, True)):

@@ -149,7 +149,9 @@ def test_the_worst_window_is_that_of_trying_every_window(calls):
 @settings(max_examples=60, deadline=None)
 @given(CALLS)
 def test_a_window_as_long_as_the_run_divides_all_that_was_served(calls):
-    """The demand differs from the cumulative share's: it is due as fast as served, not as if alone."""
+    """The demand differs from the cumulative share's: it is due as fast as served, not
+    as if alone.
+    """
     asked, made, booked = run_of(calls)
     about, window = facts(clients=3), Window(0.0, 100.0)
     line = timeline(asked, made, booked, about, window)

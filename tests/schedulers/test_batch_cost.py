@@ -45,7 +45,9 @@ class TestUnits:
         assert step_units(Linear()) == pytest.approx((10_000, 100, 1e-6))
 
     def test_of_an_a100_are_its_coefficients(self):
-        """The values are (c0 + host + c_w) / c_K and (c_T + c_nd) / c_K: the profile's 520 tokens."""
+        """The values are (c0 + host + c_w) / c_K and (c_T + c_nd) / c_K: the profile's
+        520 tokens.
+        """
         units = step_units(ProfileCosts(load_profile(A100)))
         assert units.unit_tokens == pytest.approx((8.42533 + 0.5 + 3.39611) / 0.000118897, rel=1e-6)
         assert units.request_tokens == pytest.approx(520, abs=1)
@@ -172,7 +174,9 @@ def test_settings():
 
 
 def test_a_real_server_has_to_learn_what_steps_take():
-    """Two requests of 100 + 64 tokens; after steps are timed they cost 36 more, and the cap is 400."""
+    """Two requests of 100 + 64 tokens; after steps are timed they cost 36 more, and the
+    cap is 400.
+    """
     auto, given = LoadCap("auto"), LoadCap(400)
     for cap in (auto, given):
         cap.learn(None)

@@ -49,7 +49,9 @@ class Sent:
         return len(self.prompt) - self.cached
 
     def service_until(self, at_s):
-        """Return computed service: the prompt's computed part at the first token, then the output."""
+        """Return computed service: the prompt's computed part at the first token, then
+        the output.
+        """
         output = max((count for when, count in self.tokens if when <= at_s), default=0)
         extend = self.extend if self.first_s <= at_s else 0
         return WEIGHTS.extend * extend + WEIGHTS.output * output

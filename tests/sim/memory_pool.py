@@ -101,7 +101,9 @@ class Pool:
         self.cache.unlock(one.node)
 
     def pinned(self, client):
-        """Return the tokens that the client's running requests use, by a walk over their prompts."""
+        """Return the tokens that the client's running requests use, by a walk over their
+        prompts.
+        """
         mine = {
             tokens_of(one.request.prompt)[:length]
             for one in self.running

@@ -146,7 +146,9 @@ def _tolerate_newer_transformers():
 
 @cache
 def _scheduler_class():
-    """Return SGLang's Scheduler without its constructor: no process, model, tokenizer or metrics."""
+    """Return SGLang's Scheduler without its constructor: no process, model, tokenizer or
+    metrics.
+    """
     sgl = sglang()
 
     class Bare(sgl.scheduler.Scheduler):

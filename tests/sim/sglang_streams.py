@@ -212,13 +212,17 @@ def retelling(base):
 
 
 def ask_ours(name, settings, stream, cap=inf, **home):
-    """Return the simulated engine's actions by iteration; later steps of a decode run are implied."""
+    """Return the simulated engine's actions by iteration; later steps of a decode run
+    are implied.
+    """
     cls = local_class(name)
     return ask_ours_under(cls, make_params(name, cls.Params, settings), stream, cap, **home)
 
 
 def ask_ours_under(cls, params, stream, cap=inf, **home):
-    """Run the simulated engine under a scheduler of this class. ``cap`` limits the running context."""
+    """Run the simulated engine under a scheduler of this class. ``cap`` limits the
+    running context.
+    """
     done, tokens, profile = {}, Tokens(), StepProfile()
     scheduler = retelling(cls)(params)
     # Its own way to a cap asks what steps cost, which this profile does not say.

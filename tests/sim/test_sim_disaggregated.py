@@ -60,7 +60,9 @@ class Home:
 
 
 def times(sequence):
-    """Return reservation, admission, transfer, first token and end of a request, in microseconds."""
+    """Return reservation, admission, transfer, first token and end of a request, in
+    microseconds.
+    """
     names = ("reserved_ps", "admitted_ps", "sent_ps", "received_ps", "first_token_ps", "finish_ps")
     return [us(getattr(sequence, name)) for name in names]
 

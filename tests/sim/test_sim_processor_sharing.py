@@ -243,7 +243,9 @@ def test_the_slowdown_is_that_of_processor_sharing_whatever_the_lengths(lengths)
 
 
 def cycle_mean(found):
-    """Return the mean of (cycle, value) and its standard error, a ratio estimate over the cycles."""
+    """Return the mean of (cycle, value) and its standard error, a ratio estimate over
+    the cycles.
+    """
     mean = sum(value for _, value in found) / len(found)
     sums = Counter()
     for cycle, value in found:

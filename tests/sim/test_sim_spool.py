@@ -122,7 +122,9 @@ def test_what_does_not_fit_is_reported_and_spoils_nothing(tmp_path):
 
 
 def test_a_flipped_bit_is_noticed_or_changes_a_number_or_reads_as_an_end(tmp_path):
-    """The flip reads as an end only behind the columns' names, where a killed run may have stopped."""
+    """The flip reads as an end only behind the columns' names, where a killed run may
+    have stopped.
+    """
     log = Columns(("client", "end_ps"))
     with spooled({"a": log}, tmp_path):
         log.append(1, 5)

@@ -126,7 +126,9 @@ class Fault:
 
 
 def faulty(make):
-    """Return ``emulator_app`` with ``/soak``, and each request's number and client in its answer."""
+    """Return ``emulator_app`` with ``/soak``, and each request's number and client in
+    its answer.
+    """
 
     def app_of(emulator):
         app, fault, draw = make(emulator), Fault(), random.Random(emulator.config.port)

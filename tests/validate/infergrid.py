@@ -45,7 +45,9 @@ PROFILE = TimingProfile("gate2", STEP, 0.0, "two runs", KVPool(1, 0, 1, 0.5, 400
 
 @dataclass(frozen=True)
 class Arm:
-    """An arm: its ``limit`` of requests behind the gateway, and the load generator's connections."""
+    """An arm: its ``limit`` of requests behind the gateway, and the load generator's
+    connections.
+    """
 
     policy: str
     limit: float

@@ -1,4 +1,6 @@
-"""Test that ``docs/reference/workloads.md`` and ``schema.json`` have every key of a workload file."""
+"""Test that ``docs/reference/workloads.md`` and ``schema.json`` have every key of a
+workload file.
+"""
 
 import json
 import re
@@ -37,7 +39,9 @@ def rows(section):
 
 
 def examples(section):
-    """Return the examples of a section's table, which name their own keys, as one table of values."""
+    """Return the examples of a section's table, which name their own keys, as one table
+    of values.
+    """
     found = {}
     for key, (_, _, example) in rows(section).items():
         value = tomllib.loads(example)

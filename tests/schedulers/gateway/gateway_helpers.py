@@ -100,7 +100,9 @@ def _setting(key, value):
 
 
 def one_at_a_time(policy, **settings):
-    """Return a desk that has just sent one request of ``warm``, so that the next ones are queued."""
+    """Return a desk that has just sent one request of ``warm``, so that the next ones
+    are queued.
+    """
     desk = Desk(policy, concurrency__requests=1, **settings)
     desk.arrive("warm", 1)
     return desk

@@ -35,7 +35,9 @@ class Costs:
 
 
 class Cluster:
-    """Workers that run ``SLOTS`` requests each, first come, first served; tests end the requests."""
+    """Workers that run ``SLOTS`` requests each, first come, first served; tests end the
+    requests.
+    """
 
     def __init__(self, workers=1, *, gateway=None, router=None, matched=None, **params):
         self.now_s = 0.0
@@ -296,7 +298,9 @@ WAYS = st.fixed_dictionaries(
 
 
 def late_by_all(cluster, request):
-    """Recompute the estimate of ``ahead=all`` from the requests at the workers and the ended ones."""
+    """Recompute the estimate of ``ahead=all`` from the requests at the workers and the
+    ended ones.
+    """
 
     def mean(outputs):
         return sum(outputs) / len(outputs) if outputs else 1.0

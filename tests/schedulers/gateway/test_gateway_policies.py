@@ -228,7 +228,9 @@ def test_drr_in_a_tree_gives_a_tenant_its_weight_and_its_clients_theirs():
     weight=st.sampled_from([0.25, 1.0, 3.0]),
 )
 def test_drr_bounds_siblings_at_both_levels_while_they_wait(quantum, sizes, weight):
-    """The bound is a quantum and the dearest request of each over the weights, as without a tree."""
+    """The bound is a quantum and the dearest request of each over the weights, as
+    without a tree.
+    """
     free = {"drr__assumed_output_tokens": 0, "drr__corrected": False, "drr__tenants": "tree"}
     desk = one_at_a_time("drr", drr__quantum=quantum, weights={"a/": weight}, **free)
     left = dict(zip(("a/x", "a/y", "b"), map(len, sizes), strict=True))

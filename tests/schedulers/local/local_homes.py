@@ -82,7 +82,9 @@ class Gate:
         return self._world.sequences[request].total - self._world.matched(request)
 
     def add_one_req(self, request: Request) -> Result:
-        """Add a request; only CONTINUE lets the caller go on, and NO_TOKEN may follow an admission."""
+        """Add a request; only CONTINUE lets the caller go on, and NO_TOKEN may follow an
+        admission.
+        """
         need = self.extend_tokens(request) + request.max_new_tokens
         if need > self._tokens:
             return Result.NO_TOKEN

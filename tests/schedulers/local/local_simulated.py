@@ -85,7 +85,9 @@ class Fleet:
         return self.clock.now_ps / PS_PER_S
 
     def service_so_far(self, client: str) -> int:
-        """Return computed service from the engine's records, with admissions booked when decided."""
+        """Return computed service from the engine's records, with admissions booked when
+        decided.
+        """
         total = 0
         for s in self.sequences:
             if s.request.client == client and s.admitted_ps != NEVER:

@@ -13,7 +13,9 @@ Job = tuple[int, int, int]  # arrives, tokens, is due
 
 
 class TokenASecond:
-    """Costs of that machine: a prefill yields a token, so a prefill and a step take a second each."""
+    """Costs of that machine: a prefill yields a token, so a prefill and a step take a
+    second each.
+    """
 
     def prefill_s(self, cached_tokens, new_tokens):
         return 1.0

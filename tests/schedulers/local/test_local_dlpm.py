@@ -39,7 +39,9 @@ class Literal:
         return refilled
 
     def leave(self, client: str) -> None:
-        """Remove a client that is idle and in credit ([gaps] A5); no other idle client is listed."""
+        """Remove a client that is idle and in credit ([gaps] A5); no other idle client
+        is listed.
+        """
         if client in self.idle and self.q[client] > 0:
             del self.q[client]
 

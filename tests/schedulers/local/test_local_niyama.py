@@ -128,7 +128,9 @@ def test_a_request_that_has_run_is_not_relegated():
 
 
 def flooded(scheduler, seconds, due_s):
-    """Tell whether a request relegated for one missed deadline still waits behind others in time."""
+    """Tell whether a request relegated for one missed deadline still waits behind others
+    in time.
+    """
     home = Server(scheduler, slots=1)
     late = request(10**6, 100, 0.5, client="b", new=1)
     home.arrive(late)

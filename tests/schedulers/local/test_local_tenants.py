@@ -89,7 +89,9 @@ def test_tenants_take_turns_and_so_do_the_clients_of_each(kind, params):
 
 
 def test_weights_count_among_siblings_at_every_level():
-    """a has a third of b's weight, and in it y twice x's: of 12 requests 3 are a's, 2 of them y's."""
+    """a has a third of b's weight, and in it y twice x's: of 12 requests 3 are a's, 2 of
+    them y's.
+    """
     weights = {"b": 3.0, "a/y": 2.0}
     order = order_of(make(VTC, weights, tenants="tree"), "a/x", "a/y", "b", each=50, at_most=48)
     assert Counter(order) == {"b": 36, "a/y": 8, "a/x": 4}
@@ -98,7 +100,9 @@ def test_weights_count_among_siblings_at_every_level():
 
 
 def test_dlpm_grants_quanta_level_by_level():
-    """The quantum is 10 and requests cost 15: each node pays a debt of 5 with every other quantum."""
+    """The quantum is 10 and requests cost 15: each node pays a debt of 5 with every
+    other quantum.
+    """
     scheduler = make(DLPM, quantum=10, tenants="tree")
     desk, call = Desk(scheduler), Calls()
     desk.arrive(call("a/x", tail=15), call("a/y", tail=15), call("b", tail=15))
@@ -297,7 +301,9 @@ def test_the_share_of_an_owner_does_not_depend_on_how_many_ids_it_has(policy, id
 
 @pytest.mark.parametrize("policy", ["extend", "dlpm"])
 def test_everybody_is_served_to_the_end_and_nothing_lies_idle(policy):
-    """Tenants and clients come and go with requests of one size; while one waits, no slot is idle."""
+    """Tenants and clients come and go with requests of one size; while one waits, no
+    slot is idle.
+    """
     scheduler, _, _ = policy_of(policy, {"a/": 5.0, "a/y": 0.2}, tenants="tree")
     engine, rng, call = toy(scheduler, DEEP), random.Random(2), Calls()
     sent: Counter[str] = Counter()

@@ -130,7 +130,9 @@ def test_theorem_4_8_no_work_conserving_scheduler_does_better(make):
 
 @pytest.mark.parametrize("lift", ["paper", "none"])
 def test_without_the_lift_an_idle_client_starves_the_others(lift):
-    """a is alone for long, then b joins: with the lift both are level, without it b is far ahead."""
+    """a is alone for long, then b joins: with the lift both are level, without it b is
+    far ahead.
+    """
     engine, mix = toy(VTC(VTC.Params(lift=lift)), "ab"), Mix(1, "ab")
     overload(engine, mix, "a", steps=200)
     before = engine.trace.service_of("a")

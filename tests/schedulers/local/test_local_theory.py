@@ -242,7 +242,9 @@ def test_what_a_router_charges_one_client_differs_little_between_workers(data, w
 
 
 def test_between_workers_it_reaches_99_percent_of_what_it_may_differ_by():
-    """All follow one prefix until the credit there is 1; one more follows, then all their outputs."""
+    """All follow one prefix until the credit there is 1; one more follows, then all
+    their outputs.
+    """
     router, call = D2LPM(D2LPM.Params(worker_quantum=1_000), 2), Calls()
     inputs = [111] * 9 + [500]
     sent = [call("f", ("doc", 100), tail=tokens - 100) for tokens in inputs]

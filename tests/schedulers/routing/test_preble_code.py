@@ -49,7 +49,9 @@ def test_a_leaf_shorter_than_its_context_follows_the_allocation():
 
 
 def test_a_prompt_seen_before_is_explored_if_it_is_one_node():
-    """This defect of the code is kept: the leaf counts as the whole prompt, though all is cached."""
+    """This defect of the code is kept: the leaf counts as the whole prompt, though all
+    is cached.
+    """
     send = Sender(make(2))
     assert [send(("a", 100)), send(("a", 100))] == [0, 1]
 

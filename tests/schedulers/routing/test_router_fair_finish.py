@@ -318,7 +318,9 @@ def test_without_slack_the_least_estimate_wins(sends):
 
 
 def test_a_client_of_more_weight_minds_the_backlog_of_others_less():
-    """b has 1,000 at worker 0, which counts in full for a of weight 1 and a quarter for weight 4."""
+    """b has 1,000 at worker 0, which counts in full for a of weight 1 and a quarter for
+    weight 4.
+    """
     chosen = {}
     for weight in (1, 4):
         router = make(weights={"a": weight}, slack=1)

@@ -60,7 +60,9 @@ class Stream:
         self.up = set(range(WORKERS))
 
     def prompt(self, client):
-        """Draw a prompt: a prefix that all share, a client's own, and often a known conversation."""
+        """Draw a prompt: a prefix that all share, a client's own, and often a known
+        conversation.
+        """
         parts = [("all", 20), (client, self.rng.choice([50, 200]))][: self.rng.randrange(3)]
         turns = self.rng.randrange(4)
         return prompt(*parts, *((f"{client}-{turn}", 30) for turn in range(turns)), ("q", 1))
